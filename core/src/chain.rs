@@ -1,0 +1,245 @@
+//! The hash chain: the links that make a lost, changed or reordered event visible.
+//!
+//! The encoding of the envelope is frozen as version 1 (golden file: `core/tests/golden/chain_v1.json`). It is a plain
+//! concatenation in a fixed order, integers big-endian, every text behind its length, every optional field behind a
+//! presence byte, so that no two different envelopes give the same bytes:
+//!
+//! ```text
+//! "everturn.event.v1\n" id[16] conversation[16] seq[u64] at[i64 µs] occurred_at[? i64 µs]
+//! kind[u32 len, bytes] actor[? u32 len, bytes] role[? u32 len, bytes] visibility[u32 len, bytes]
+//! turn[? 16] body_hash[32] prev[32]
+//! ```
+
+use crate::Error;
+use crate::event::{Body, Draft, Event};
+use crate::id::ConversationId;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::str::FromStr;
+
+/// First bytes of every hashed envelope: says what it is and which version of the encoding. Frozen.
+const EVENT_TAG: &[u8] = b"everturn.event.v1\n";
+/// First bytes of what the first `prev` of a conversation is derived from. Frozen.
+const GENESIS_TAG: &[u8] = b"everturn.genesis.v1\n";
+
+/// A SHA-256.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hash(pub [u8; 32]);
+
+impl Hash {
+    /// The hash of these bytes.
+    pub fn of(bytes: &[u8]) -> Hash {
+        Hash(Sha256::digest(bytes).into())
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Hash {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| {
+            Error::invalid(
+                "hash.malformed",
+                format!("{:?} is not a SHA-256 in 64 hexadecimal digits", crate::id::clip(text)),
+            )
+        })?;
+        Ok(Hash(bytes))
+    }
+}
+
+impl Serialize for Hash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Where a log ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Head {
+    /// The last event's place; 0 before the first.
+    pub seq: u64,
+    /// The last event's hash.
+    pub hash: Hash,
+}
+
+impl Head {
+    /// The head of a conversation without events.
+    pub fn genesis(conversation: ConversationId) -> Head {
+        let mut hasher = Sha256::new();
+        hasher.update(GENESIS_TAG);
+        hasher.update(conversation.to_bytes());
+        Head { seq: 0, hash: Hash(hasher.finalize().into()) }
+    }
+}
+
+/// The next link: a draft gets its place and its hashes.
+pub fn next_event(conversation: ConversationId, head: Head, draft: Draft) -> Event {
+    let body_hash = body_hash(&draft.body);
+    let mut event = Event {
+        id: draft.id,
+        conversation,
+        seq: head.seq + 1,
+        at: draft.at,
+        occurred_at: draft.occurred_at,
+        kind: draft.kind.into_owned(),
+        actor: draft.actor,
+        role: draft.role,
+        visibility: draft.visibility,
+        turn: draft.turn,
+        body: Some(draft.body),
+        body_hash,
+        prev: head.hash,
+        hash: Hash([0; 32]),
+    };
+    event.hash = envelope_hash(&event);
+    event
+}
+
+/// `sha256(salt ‖ body)`.
+pub fn body_hash(body: &Body) -> Hash {
+    let mut hasher = Sha256::new();
+    hasher.update(body.salt);
+    hasher.update(body.text.as_bytes());
+    Hash(hasher.finalize().into())
+}
+
+/// The hash over the envelope without body and salt.
+pub fn envelope_hash(event: &Event) -> Hash {
+    Hash::of(&envelope_bytes(event))
+}
+
+/// The bytes that are hashed. Frozen: see the head of this file.
+pub fn envelope_bytes(event: &Event) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    out.extend_from_slice(EVENT_TAG);
+    out.extend_from_slice(&event.id.to_bytes());
+    out.extend_from_slice(&event.conversation.to_bytes());
+    out.extend_from_slice(&event.seq.to_be_bytes());
+    out.extend_from_slice(&event.at.0.to_be_bytes());
+    optional(&mut out, event.occurred_at.map(|t| t.0.to_be_bytes()).as_ref().map(|b| &b[..]));
+    text(&mut out, &event.kind);
+    optional_text(&mut out, event.actor.as_deref());
+    optional_text(&mut out, event.role.map(|role| role.as_str()));
+    text(&mut out, event.visibility.as_str());
+    optional(&mut out, event.turn.map(|turn| turn.to_bytes()).as_ref().map(|b| &b[..]));
+    out.extend_from_slice(&event.body_hash.0);
+    out.extend_from_slice(&event.prev.0);
+    out
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(&(text.len() as u32).to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn optional_text(out: &mut Vec<u8>, value: Option<&str>) {
+    out.push(u8::from(value.is_some()));
+    if let Some(value) = value {
+        text(out, value);
+    }
+}
+
+fn optional(out: &mut Vec<u8>, value: Option<&[u8]>) {
+    out.push(u8::from(value.is_some()));
+    out.extend_from_slice(value.unwrap_or_default());
+}
+
+/// What a walk over a chain found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Report {
+    /// Events that were checked.
+    pub events: u64,
+    /// Bodies that are erased: counted, not an error.
+    pub erased: u64,
+    /// Where the chain ends.
+    pub head: Head,
+    /// If a head was asked for: whether the chain contains it.
+    pub contains_head: Option<bool>,
+}
+
+/// Checks a chain one event at a time, in constant memory.
+pub struct Verifier {
+    head: Option<Head>,
+    conversation: ConversationId,
+    events: u64,
+    erased: u64,
+    wanted: Option<Hash>,
+    found: bool,
+}
+
+impl Verifier {
+    /// For the conversation with this id. Its log starts with its own genesis, or with an ancestor's if it is a fork.
+    /// With `wanted`, also tells whether the chain contains that hash, noted earlier: a log that was cut or rewritten
+    /// as a whole does not.
+    pub fn new(conversation: ConversationId, wanted: Option<Hash>) -> Verifier {
+        Verifier { head: None, conversation, events: 0, erased: 0, wanted, found: false }
+    }
+
+    /// For what comes after a part that is known to be right.
+    pub fn after(conversation: ConversationId, head: Head) -> Verifier {
+        Verifier { head: Some(head), ..Verifier::new(conversation, None) }
+    }
+
+    /// Takes the next event; an error is the first thing that is wrong.
+    pub fn push(&mut self, event: &Event) -> Result<(), Error> {
+        let head = self.head.unwrap_or_else(|| Head::genesis(event.conversation));
+        let broken = |code, what: String| Err(Error::corrupt(code, format!("seq {}: {what}", event.seq)));
+        if event.seq != head.seq + 1 {
+            return broken(
+                "chain.missing_seq",
+                format!("expected seq {}; events are missing or out of order", head.seq + 1),
+            );
+        }
+        if event.prev != head.hash {
+            return broken("chain.broken_link", "its prev is not the hash of the event before it".into());
+        }
+        match &event.body {
+            None => self.erased += 1,
+            Some(body) if body_hash(body) != event.body_hash => {
+                return broken("chain.body_mismatch", "its body is not the one that was written".into());
+            }
+            Some(_) => {}
+        }
+        if envelope_hash(event) != event.hash {
+            return broken("chain.envelope_mismatch", "its envelope is not the one that was written".into());
+        }
+        self.found |= self.wanted == Some(event.hash);
+        self.events += 1;
+        self.head = Some(Head { seq: event.seq, hash: event.hash });
+        Ok(())
+    }
+
+    /// The end of the walk.
+    pub fn finish(self) -> Report {
+        let head = self.head.unwrap_or_else(|| Head::genesis(self.conversation));
+        Report {
+            events: self.events,
+            erased: self.erased,
+            head,
+            contains_head: self
+                .wanted
+                .map(|wanted| self.found || wanted == Head::genesis(self.conversation).hash),
+        }
+    }
+}

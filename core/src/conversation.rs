@@ -1,0 +1,333 @@
+//! A conversation: what its log folds into, apart from the turns.
+
+use crate::Error;
+use crate::chain::{Hash, Head};
+use crate::event::check_name;
+use crate::id::{ConversationId, Tenant, TurnId};
+use crate::json::Raw;
+use crate::limits::{METADATA_BYTES_MAX, TITLE_BYTES_MAX};
+use crate::time::Timestamp;
+use crate::turn::words;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// Where a conversation is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Open for turns.
+    #[default]
+    Active,
+    /// Put away; `resume` brings it back.
+    Archived,
+    /// Given up; `resume` brings it back.
+    Abandoned,
+    /// Ended for good; `reset` starts a new one that names it.
+    Closed,
+}
+words!(State, "state.unknown", Active "active", Archived "archived", Abandoned "abandoned", Closed "closed");
+
+/// How long content is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Retention {
+    /// For ever.
+    #[default]
+    Full,
+    /// Until a compaction covers it; hashes stay.
+    AuditOnly,
+    /// Until it leaves the verbatim window; and the conversation has a time to live.
+    Ephemeral,
+}
+words!(Retention, "retention.unknown", Full "full", AuditOnly "audit-only", Ephemeral "ephemeral");
+
+/// Where a fork left its parent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Parent {
+    /// The conversation it came from.
+    pub conversation: ConversationId,
+    /// The last event that both share.
+    pub at_seq: u64,
+}
+
+/// The session's system prompt: text, fingerprint, size.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SystemPrompt {
+    /// The text.
+    pub content: String,
+    /// Its fingerprint.
+    pub sha256: Hash,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl SystemPrompt {
+    /// A prompt with its fingerprint.
+    pub fn new(content: String) -> SystemPrompt {
+        SystemPrompt { sha256: Hash::of(content.as_bytes()), bytes: content.len() as u64, content }
+    }
+}
+
+/// What a conversation knows of its prompt without reading it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PromptRef {
+    /// Its fingerprint.
+    pub sha256: Hash,
+    /// The event whose body holds the text.
+    pub seq: u64,
+}
+
+/// What can be set on a conversation. In an update, a field that is absent stays as it is and one that is null goes.
+/// This is also the body of `conversation.created`, `.updated` and `.forked`, so its names are frozen.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// Whose it is within the tenant.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Option<String>>,
+    /// For people.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub title: Option<Option<String>>,
+    /// Merged key by key; null removes a key.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, Raw>,
+    /// Seconds after the last change until it is deleted.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<Option<u64>>,
+    /// How long content is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Retention>,
+    /// `compaction`, `budget`, `facts`, `redaction`; merged key by key.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub policy: BTreeMap<String, Raw>,
+    /// Session-level instructions; null removes them.
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<Option<SystemPrompt>>,
+    /// On creation by `reset`: the conversation before this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predecessor: Option<ConversationId>,
+    /// On creation by `fork`: where it left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// On creation by `fork`: who had taken part so far.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub participants: Vec<String>,
+    /// On creation by an import of a transcript value: its further fields, kept for the way out.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub transcript: BTreeMap<String, Raw>,
+}
+
+/// Tells null (`Some(None)`) from absent (`None`).
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Some)
+}
+
+impl Settings {
+    /// Moves what has a field of its own out of the metadata, then checks everything.
+    pub fn normalise(mut self) -> Result<Settings, Error> {
+        if let Some(raw) = self.metadata.remove("system_prompt") {
+            let prompt = raw.read::<SystemPrompt>().map(|p| p.content).or_else(|| raw.read::<String>());
+            match (prompt, raw.get()) {
+                (Some(content), _) => self.system_prompt = Some(Some(SystemPrompt::new(content))),
+                (None, "null") => self.system_prompt = Some(None),
+                (None, _) => {
+                    return Err(Error::invalid(
+                        "metadata.system_prompt",
+                        "metadata.system_prompt must be a text, or an object with content, sha256 and bytes",
+                    ));
+                }
+            }
+        }
+        if let Some(raw) = self.metadata.get("retention") {
+            match raw.read::<Option<String>>() {
+                Some(Some(word)) => {
+                    self.retention = Some(word.parse().map_err(|e: Error| e.at("metadata.retention"))?)
+                }
+                Some(None) => {}
+                None => return Err(Error::invalid("retention.unknown", "metadata.retention must be a text")),
+            }
+        }
+        if let Some(Some(title)) = &self.title
+            && title.len() > TITLE_BYTES_MAX
+        {
+            return Err(Error::limit(
+                "TITLE_BYTES_MAX",
+                TITLE_BYTES_MAX as u64,
+                title.len() as u64,
+                "shorten the title",
+            ));
+        }
+        if let Some(Some(owner)) = &self.owner {
+            check_name("owner", owner)?;
+        }
+        if let Some(raw) = self.policy.get("redaction")
+            && raw.get() != "null"
+            && raw.read::<crate::redaction::Mode>().is_none()
+        {
+            return Err(Error::invalid(
+                "policy.redaction",
+                format!(
+                    "policy.redaction {} is not \"off\", \"mark\" or \"mask\"",
+                    crate::id::clip(raw.get())
+                ),
+            ));
+        }
+        Ok(self)
+    }
+}
+
+/// What a conversation is now.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Conversation {
+    /// Its id.
+    pub id: ConversationId,
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// Whose it is within the tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// For people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// Every actor that has spoken.
+    pub participants: Vec<String>,
+    /// Whatever the caller keeps here.
+    pub metadata: BTreeMap<String, Raw>,
+    /// Where it is in its life.
+    pub state: State,
+    /// When it began.
+    pub created: Timestamp,
+    /// When its last event was taken.
+    pub updated: Timestamp,
+    /// The last turn that a summary covers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub summarized_through: Option<TurnId>,
+    /// Seconds after `updated` until it is deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u64>,
+    /// How long content is kept.
+    pub retention: Retention,
+    /// `compaction`, `budget`, `facts`, `redaction`.
+    pub policy: BTreeMap<String, Raw>,
+    /// Where its log ends.
+    pub head: Head,
+    /// How many turns it has, inherited ones included.
+    pub turns: u64,
+    /// Where it left its parent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// The conversation that it continues after a reset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predecessor: Option<ConversationId>,
+    /// Its system prompt's fingerprint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<PromptRef>,
+}
+
+impl Conversation {
+    /// Before its first event.
+    pub fn new(id: ConversationId, tenant: Tenant, created: Timestamp, head: Head) -> Conversation {
+        Conversation {
+            id,
+            tenant,
+            owner: None,
+            title: None,
+            participants: Vec::new(),
+            metadata: BTreeMap::new(),
+            state: State::Active,
+            created,
+            updated: created,
+            summarized_through: None,
+            ttl: None,
+            retention: Retention::Full,
+            policy: BTreeMap::new(),
+            head,
+            turns: 0,
+            parent: None,
+            predecessor: None,
+            system_prompt: None,
+        }
+    }
+
+    /// Takes over settings that an event at `seq` carries.
+    pub fn set(&mut self, settings: Settings, seq: u64) {
+        if let Some(owner) = settings.owner {
+            self.owner = owner;
+        }
+        if let Some(title) = settings.title {
+            self.title = title;
+        }
+        merge(&mut self.metadata, settings.metadata);
+        merge(&mut self.policy, settings.policy);
+        if let Some(retention) = settings.retention {
+            self.retention = retention;
+            // Said in two places, it must say the same in both.
+            if let Some(word) = self.metadata.get_mut("retention")
+                && let Ok(raw) = Raw::of(&retention)
+            {
+                *word = raw;
+            }
+            if retention == Retention::Ephemeral && self.ttl.is_none() {
+                self.ttl = Some(crate::limits::EPHEMERAL_TTL_S);
+            }
+        }
+        if let Some(ttl) = settings.ttl {
+            self.ttl = ttl;
+        }
+        if let Some(prompt) = settings.system_prompt {
+            self.system_prompt = prompt.map(|prompt| PromptRef { sha256: prompt.sha256, seq });
+        }
+        self.predecessor = settings.predecessor.or(self.predecessor);
+        self.parent = settings.parent.or(self.parent);
+        if !settings.participants.is_empty() {
+            self.participants = settings.participants;
+        }
+    }
+
+    /// When it is due for deletion.
+    pub fn expires(&self) -> Option<Timestamp> {
+        self.ttl.map(|ttl| self.updated.plus_s(ttl))
+    }
+
+    /// Its metadata must stay small: it is read and written with every append.
+    pub fn check(&self) -> Result<(), Error> {
+        let bytes: usize =
+            self.metadata.iter().chain(&self.policy).map(|(k, v)| k.len() + v.get().len()).sum();
+        if bytes > METADATA_BYTES_MAX {
+            return Err(Error::limit(
+                "METADATA_BYTES_MAX",
+                METADATA_BYTES_MAX as u64,
+                bytes as u64,
+                "keep large things in a turn or an asset",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn merge(into: &mut BTreeMap<String, Raw>, from: BTreeMap<String, Raw>) {
+    for (key, value) in from {
+        if value.get() == "null" {
+            into.remove(&key);
+        } else {
+            into.insert(key, value);
+        }
+    }
+}
+
+/// What stays of a deleted conversation, so that audit can prove that it was deleted and not lost.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Tombstone {
+    /// The conversation that was.
+    pub id: ConversationId,
+    /// Where its log ended.
+    pub head: Head,
+    /// When it was deleted.
+    pub deleted: Timestamp,
+    /// Why.
+    pub reason: String,
+}

@@ -1,0 +1,224 @@
+//! One entry of the log: an envelope that is never rewritten, and a body that can be erased but not changed.
+
+use crate::Error;
+use crate::chain::Hash;
+use crate::id::{ConversationId, EventId, TurnId};
+use crate::json;
+use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX};
+use crate::time::Timestamp;
+use crate::turn::Role;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+/// The kinds that mean something to Everturn itself. The set is open: any other kind is stored and served as it is.
+pub mod kind {
+    #![allow(missing_docs, reason = "the names say it; the meaning of each is in `core::write`")]
+    pub const CREATED: &str = "conversation.created";
+    pub const UPDATED: &str = "conversation.updated";
+    pub const STATE: &str = "conversation.state";
+    pub const FORKED: &str = "conversation.forked";
+    pub const SYSTEM_PROMPT: &str = "system_prompt";
+    pub const MESSAGE: &str = "message";
+    pub const TOOL_RESULT: &str = "tool_result";
+    pub const OPENED: &str = "turn.opened";
+    pub const COMMITTED: &str = "turn.committed";
+    pub const ABORTED: &str = "turn.aborted";
+    pub const INTERRUPTED: &str = "turn.interrupted";
+    pub const SUPERSEDED: &str = "turn.superseded";
+    pub const ERASED: &str = "turn.erased";
+    pub const ASSET_ADDED: &str = "asset.added";
+    pub const IMPORT_FINISHED: &str = "import.finished";
+
+    /// Kinds that change a conversation or a turn. Only Everturn's own operations write them.
+    pub const RESERVED: [&str; 13] = [
+        CREATED,
+        UPDATED,
+        STATE,
+        FORKED,
+        SYSTEM_PROMPT,
+        MESSAGE,
+        TOOL_RESULT,
+        OPENED,
+        COMMITTED,
+        ABORTED,
+        INTERRUPTED,
+        SUPERSEDED,
+        ERASED,
+    ];
+
+    /// Whether an event of this kind begins a turn.
+    pub fn begins_turn(kind: &str) -> bool {
+        matches!(kind, MESSAGE | TOOL_RESULT | OPENED)
+    }
+
+    /// Whether an event of this kind ends an open turn and carries its content.
+    pub fn ends_turn(kind: &str) -> bool {
+        matches!(kind, COMMITTED | ABORTED | INTERRUPTED)
+    }
+}
+
+/// Who may see something: everyone, operators and the model, or nobody but its owner.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Visibility {
+    /// Shown to people.
+    #[default]
+    Public,
+    /// Shown to the model and to operators.
+    Internal,
+    /// Shown to its own actor only.
+    Private,
+}
+
+impl Visibility {
+    /// The word in JSON and SQL.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Visibility::Public => "public",
+            Visibility::Internal => "internal",
+            Visibility::Private => "private",
+        }
+    }
+}
+
+impl fmt::Display for Visibility {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Visibility {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "public" => Ok(Visibility::Public),
+            "internal" => Ok(Visibility::Internal),
+            "private" => Ok(Visibility::Private),
+            other => Err(Error::invalid(
+                "visibility.unknown",
+                format!("visibility {:?} is not public, internal or private", crate::id::clip(other)),
+            )),
+        }
+    }
+}
+
+/// JSON text exactly as it was given, with the salt that keeps its hash from being guessed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Body {
+    /// Sixteen random bytes, erased together with the text.
+    pub salt: [u8; 16],
+    /// The JSON text. These bytes are the truth; they are never serialised again.
+    pub text: String,
+}
+
+/// What the caller wants to append: everything of an event that is not decided by its place in the chain.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The event's id; a turn it begins has the same ULID.
+    pub id: EventId,
+    /// When the store took it.
+    pub at: Timestamp,
+    /// When a client or an importer says that it happened.
+    pub occurred_at: Option<Timestamp>,
+    /// See [`kind`].
+    pub kind: Cow<'static, str>,
+    /// Who did it.
+    pub actor: Option<String>,
+    /// In which role.
+    pub role: Option<Role>,
+    /// Who may see it.
+    pub visibility: Visibility,
+    /// The turn it begins or is about.
+    pub turn: Option<TurnId>,
+    /// Salt and text.
+    pub body: Body,
+}
+
+impl Draft {
+    /// Checks everything that can be checked without knowing the conversation.
+    pub fn check(&self) -> Result<(), Error> {
+        check_name("kind", &self.kind)?;
+        if let Some(actor) = &self.actor {
+            check_name("actor", actor)?;
+        }
+        if self.body.text.len() > BODY_BYTES_MAX {
+            return Err(Error::limit(
+                "BODY_BYTES_MAX",
+                BODY_BYTES_MAX as u64,
+                self.body.text.len() as u64,
+                "split the turn or put the payload into an asset",
+            ));
+        }
+        json::check(&self.body.text)
+    }
+}
+
+/// A name that goes into a column: not empty, not too long, no control characters.
+pub fn check_name(what: &str, name: &str) -> Result<(), Error> {
+    if name.is_empty() || name.chars().any(char::is_control) {
+        return Err(Error::invalid(
+            "name.malformed",
+            format!(
+                "{what} {:?} is empty or has control characters; choose a printable name",
+                crate::id::clip(name)
+            ),
+        ));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::limit(
+            "NAME_BYTES_MAX",
+            NAME_BYTES_MAX as u64,
+            name.len() as u64,
+            &format!("shorten the {what}"),
+        ));
+    }
+    Ok(())
+}
+
+/// One entry of the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// Its id.
+    pub id: EventId,
+    /// The conversation it was written in (for an inherited event of a fork: the ancestor).
+    pub conversation: ConversationId,
+    /// Its place: dense, from 1, given by the store.
+    pub seq: u64,
+    /// When the store took it. Order is `seq`, never this.
+    pub at: Timestamp,
+    /// When a client or importer says that it happened.
+    pub occurred_at: Option<Timestamp>,
+    /// See [`kind`].
+    pub kind: String,
+    /// Who did it.
+    pub actor: Option<String>,
+    /// In which role.
+    pub role: Option<Role>,
+    /// Who may see it.
+    pub visibility: Visibility,
+    /// The turn it begins or is about.
+    pub turn: Option<TurnId>,
+    /// `None` once erased.
+    pub body: Option<Body>,
+    /// `sha256(salt ‖ body)`; stays when the body is erased.
+    pub body_hash: Hash,
+    /// The previous event's hash.
+    pub prev: Hash,
+    /// This event's hash.
+    pub hash: Hash,
+}
+
+impl Event {
+    /// The body's text, unless erased.
+    pub fn text(&self) -> Option<&str> {
+        self.body.as_ref().map(|body| body.text.as_str())
+    }
+
+    /// The body read as `T`: `None` if it is erased or has another shape (an event of a foreign origin may).
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
+        serde_json::from_str(self.text()?).ok()
+    }
+}

@@ -1,0 +1,177 @@
+//! Ids: a prefix that says what it is, and a ULID that sorts by time.
+//!
+//! The ULID's bits are handed in by `engine`; nothing here looks at a clock. A turn has the same ULID as the event
+//! that opened it, so that either id leads to the other.
+
+use crate::Error;
+use crate::limits::TENANT_BYTES_MAX;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+use ulid::Ulid;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub Ulid);
+
+        impl $name {
+            /// What every id of this kind begins with.
+            pub const PREFIX: &'static str = $prefix;
+
+            /// From the sixteen stored bytes.
+            pub fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(Ulid::from_bytes(bytes))
+            }
+
+            /// The sixteen bytes that are stored and hashed.
+            pub fn to_bytes(self) -> [u8; 16] {
+                self.0.to_bytes()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let mut buffer = [0; ulid::ULID_LEN];
+                f.write_str($prefix)?;
+                f.write_str(self.0.array_to_str(&mut buffer))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self, Error> {
+                // `from_string` also takes lower case; an id has one spelling only, so that it can be compared as text.
+                text.strip_prefix($prefix)
+                    .filter(|rest| !rest.bytes().any(|b| b.is_ascii_lowercase()))
+                    .and_then(|rest| Ulid::from_string(rest).ok())
+                    .map(Self)
+                    .ok_or_else(|| {
+                        Error::invalid(
+                            "id.malformed",
+                            format!(concat!("{:?} is not an id of the form ", $prefix, "01J… (26 characters after the prefix)"), clip(text)),
+                        )
+                    })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+id!(
+    /// A conversation: one identity that survives any number of compactions.
+    ConversationId, "conv_"
+);
+id!(
+    /// One actor's contribution.
+    TurnId, "turn_"
+);
+id!(
+    /// One entry of the log.
+    EventId, "evt_"
+);
+id!(
+    /// Something learned: subject, predicate, object.
+    FactId, "fact_"
+);
+
+/// The isolation boundary. Letters, digits, `.`, `_` and `-`, so that it is also a safe folder name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+pub struct Tenant(String);
+
+impl Tenant {
+    /// Checks the name.
+    pub fn new(name: impl Into<String>) -> Result<Tenant, Error> {
+        let name = name.into();
+        let safe = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+        if name.is_empty() || name.len() > TENANT_BYTES_MAX || name.starts_with('.') || !safe {
+            return Err(Error::invalid(
+                "tenant.malformed",
+                format!(
+                    "tenant {:?} is not usable; use 1 to {TENANT_BYTES_MAX} letters, digits, '.', '_' or '-', not starting with '.'",
+                    clip(&name)
+                ),
+            ));
+        }
+        Ok(Tenant(name))
+    }
+
+    /// The name as given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A conversation of a tenant. Every call into a store takes one of these, never a bare conversation id.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Key {
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// Which one.
+    pub id: ConversationId,
+}
+
+/// The beginning of a text that came from outside, short enough for an error message.
+pub fn clip(text: &str) -> String {
+    const SHOWN_CHARS: usize = 60;
+    match text.char_indices().nth(SHOWN_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_has_one_spelling() {
+        let id = ConversationId(Ulid::from_parts(1, 2));
+        assert_eq!(id.to_string().parse::<ConversationId>().unwrap(), id);
+        for wrong in [
+            "",
+            "conv_",
+            "turn_00000000010000000000000002",
+            "conv_0000000001000000000000000g",
+            "conv_000000000100000000000000ZZZ",
+        ] {
+            assert!(wrong.parse::<ConversationId>().is_err(), "{wrong}");
+        }
+        let lower = id.to_string().to_lowercase();
+        assert!(lower.parse::<ConversationId>().is_err() || lower == id.to_string());
+    }
+
+    #[test]
+    fn a_tenant_is_a_safe_folder_name() {
+        assert!(Tenant::new("acme-1.prod_x").is_ok());
+        for wrong in ["", ".", "..", "a/b", "a b", "é", "a\0"] {
+            assert!(Tenant::new(wrong).unwrap_err().text().contains("not usable"), "{wrong}");
+        }
+    }
+}

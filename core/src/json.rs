@@ -1,0 +1,415 @@
+//! The door for JSON text: what passes is stored as it came, byte for byte.
+//!
+//! A strict scan instead of a parse and a rewrite, because a rewrite would change number spellings, key order and
+//! escapes, and with them signatures. It refuses what readers disagree about (duplicate keys, lone surrogates,
+//! endless nesting) and tells where each string lies, so that a secret or a payload can be replaced without touching
+//! a byte around it.
+
+use crate::Error;
+use crate::limits::JSON_DEPTH_MAX;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+/// A JSON value as text, exactly as it was written. Equal means equal bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Raw(Box<RawValue>);
+
+impl Raw {
+    /// Checks the text and keeps it.
+    pub fn new(text: String) -> Result<Raw, Error> {
+        check(&text)?;
+        RawValue::from_string(text).map(Raw).map_err(|e| Error::invalid("json.malformed", e.to_string()))
+    }
+
+    /// The JSON of a value.
+    pub fn of(value: &impl Serialize) -> Result<Raw, Error> {
+        serde_json::value::to_raw_value(value)
+            .map(Raw)
+            .map_err(|e| Error::invalid("json.malformed", format!("cannot be written as JSON: {e}")))
+    }
+
+    /// The text.
+    pub fn get(&self) -> &str {
+        self.0.get()
+    }
+
+    /// Read as `T`, if it has that shape.
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
+        serde_json::from_str(self.get()).ok()
+    }
+}
+
+impl PartialEq for Raw {
+    fn eq(&self, other: &Raw) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl Eq for Raw {}
+
+/// One string value (not a key) in a scanned text.
+#[derive(Clone, Copy, Debug)]
+pub struct StringValue<'a> {
+    /// Byte offset of the opening quote.
+    pub start: usize,
+    /// Byte offset after the closing quote.
+    pub end: usize,
+    /// What is between the quotes, escapes and all.
+    pub raw: &'a str,
+    /// The key it stands under, if it is directly in an object, as written.
+    pub key: Option<&'a str>,
+    /// Byte offset after the `{` of the innermost enclosing object that is an element of an array: a content block.
+    pub block: Option<usize>,
+}
+
+/// Checks that the text is one JSON value we can keep for ever.
+pub fn check(text: &str) -> Result<(), Error> {
+    scan(text, |_| {})
+}
+
+/// Checks, and calls back for every string value in order.
+pub fn scan<'a>(text: &'a str, on_string: impl FnMut(StringValue<'a>)) -> Result<(), Error> {
+    Scanner { text, bytes: text.as_bytes(), at: 0, frames: Vec::new(), on_string }.run()
+}
+
+/// The characters a string stands for. The text must have passed [`check`].
+pub fn unescape(raw: &str) -> Cow<'_, str> {
+    if !raw.contains('\\') {
+        return Cow::Borrowed(raw);
+    }
+    serde_json::from_str(&format!("\"{raw}\"")).map_or(Cow::Borrowed(raw), Cow::Owned)
+}
+
+/// A JSON string literal, quotes included.
+pub fn quote(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+struct Scanner<'a, F> {
+    text: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+    frames: Vec<Frame<'a>>,
+    on_string: F,
+}
+
+struct Frame<'a> {
+    /// `None` for an array.
+    keys: Option<Keys<'a>>,
+    key: Option<&'a str>,
+    block: Option<usize>,
+}
+
+/// The keys of one object so far. Most objects are small, where a list beats a set.
+enum Keys<'a> {
+    Few(Vec<Cow<'a, str>>),
+    Many(HashSet<Cow<'a, str>>),
+}
+
+impl<'a> Keys<'a> {
+    const FEW: usize = 16;
+
+    /// False if the key is there already.
+    fn insert(&mut self, key: Cow<'a, str>) -> bool {
+        match self {
+            Keys::Few(list) if list.contains(&key) => false,
+            Keys::Few(list) if list.len() < Self::FEW => {
+                list.push(key);
+                true
+            }
+            Keys::Few(list) => {
+                let mut set: HashSet<_> = list.drain(..).collect();
+                set.insert(key);
+                *self = Keys::Many(set);
+                true
+            }
+            Keys::Many(set) => set.insert(key),
+        }
+    }
+}
+
+impl<'a, F: FnMut(StringValue<'a>)> Scanner<'a, F> {
+    fn run(&mut self) -> Result<(), Error> {
+        self.space();
+        self.value()?;
+        // Each round is behind a value; it closes what is complete and goes on to the next value.
+        while let Some(frame) = self.frames.last() {
+            let in_object = frame.keys.is_some();
+            self.space();
+            match (self.peek(), in_object) {
+                (Some(b','), true) => {
+                    self.at += 1;
+                    self.space();
+                    self.key()?;
+                    self.value()?;
+                }
+                (Some(b','), false) => {
+                    self.at += 1;
+                    self.space();
+                    self.value()?;
+                }
+                (Some(b'}'), true) | (Some(b']'), false) => {
+                    self.at += 1;
+                    self.frames.pop();
+                }
+                (_, true) => return Err(self.wrong("expected ',' or '}'")),
+                (_, false) => return Err(self.wrong("expected ',' or ']'")),
+            }
+        }
+        self.space();
+        if self.at < self.bytes.len() {
+            return Err(self.wrong("text after the end of the JSON value"));
+        }
+        Ok(())
+    }
+
+    /// One scalar, or the opening of a container up to behind its first value.
+    fn value(&mut self) -> Result<(), Error> {
+        loop {
+            match self.peek() {
+                Some(b'{') => {
+                    self.at += 1;
+                    let parent = self.frames.last();
+                    let block = match parent {
+                        Some(f) if f.keys.is_none() => Some(self.at),
+                        other => other.and_then(|f| f.block),
+                    };
+                    self.push(Frame { keys: Some(Keys::Few(Vec::new())), key: None, block })?;
+                    self.space();
+                    if self.peek() == Some(b'}') {
+                        self.at += 1;
+                        self.frames.pop();
+                        return Ok(());
+                    }
+                    self.key()?;
+                }
+                Some(b'[') => {
+                    self.at += 1;
+                    let block = self.frames.last().and_then(|f| f.block);
+                    self.push(Frame { keys: None, key: None, block })?;
+                    self.space();
+                    if self.peek() == Some(b']') {
+                        self.at += 1;
+                        self.frames.pop();
+                        return Ok(());
+                    }
+                }
+                Some(b'"') => {
+                    let start = self.at;
+                    let raw = self.string()?;
+                    let (key, block) = self.frames.last().map_or((None, None), |f| (f.key, f.block));
+                    (self.on_string)(StringValue { start, end: self.at, raw, key, block });
+                    return Ok(());
+                }
+                Some(b't') => return self.literal("true"),
+                Some(b'f') => return self.literal("false"),
+                Some(b'n') => return self.literal("null"),
+                Some(b'-' | b'0'..=b'9') => return self.number(),
+                Some(_) => return Err(self.wrong("expected a JSON value")),
+                None => return Err(self.wrong("the JSON ends too early")),
+            }
+        }
+    }
+
+    fn push(&mut self, frame: Frame<'a>) -> Result<(), Error> {
+        if self.frames.len() == JSON_DEPTH_MAX {
+            let got = JSON_DEPTH_MAX as u64 + 1;
+            return Err(Error::limit("JSON_DEPTH_MAX", JSON_DEPTH_MAX as u64, got, "flatten the JSON"));
+        }
+        self.frames.push(frame);
+        Ok(())
+    }
+
+    fn key(&mut self) -> Result<(), Error> {
+        if self.peek() != Some(b'"') {
+            return Err(self.wrong("expected a key in double quotes"));
+        }
+        let start = self.at;
+        let raw = self.string()?;
+        self.space();
+        if self.peek() != Some(b':') {
+            return Err(self.wrong("expected ':' after the key"));
+        }
+        self.at += 1;
+        self.space();
+        let frame = self.frames.last_mut().expect("a key is only read inside an object");
+        frame.key = Some(raw);
+        if !frame.keys.as_mut().expect("a key is only read inside an object").insert(unescape(raw)) {
+            return Err(Error::invalid(
+                "json.duplicate_key",
+                format!("duplicate key \"{}\" at byte {start}; keep one of them", crate::id::clip(raw)),
+            ));
+        }
+        Ok(())
+    }
+
+    /// A string from its opening quote to behind its closing one; gives what is between.
+    fn string(&mut self) -> Result<&'a str, Error> {
+        self.at += 1;
+        let start = self.at;
+        loop {
+            match self.peek() {
+                Some(b'"') => {
+                    let raw = &self.text[start..self.at];
+                    self.at += 1;
+                    return Ok(raw);
+                }
+                Some(b'\\') => self.escape()?,
+                Some(0..=0x1f) => return Err(self.wrong("a control character in a string must be escaped")),
+                Some(_) => self.at += 1,
+                None => return Err(self.wrong("the JSON ends inside a string")),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<(), Error> {
+        match self.bytes.get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
+            Some(b'u') => {
+                let unit = self.hex4(self.at + 2)?;
+                let low = match unit {
+                    0xd800..=0xdbff if self.bytes[self.at + 6..].starts_with(b"\\u") => {
+                        Some(self.hex4(self.at + 8)?)
+                    }
+                    _ => None,
+                };
+                match (unit, low) {
+                    (0xd800..=0xdbff, Some(0xdc00..=0xdfff)) => self.at += 12,
+                    (0xd800..=0xdfff, _) => {
+                        return Err(self.wrong("half of a surrogate pair, which is no character; remove it"));
+                    }
+                    _ => self.at += 6,
+                }
+            }
+            _ => return Err(self.wrong("an unknown escape")),
+        }
+        Ok(())
+    }
+
+    fn hex4(&self, at: usize) -> Result<u16, Error> {
+        self.bytes
+            .get(at..at + 4)
+            .filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+            .and_then(|digits| u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok())
+            .ok_or_else(|| self.wrong("\\u needs four hexadecimal digits"))
+    }
+
+    fn number(&mut self) -> Result<(), Error> {
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        match self.peek() {
+            Some(b'0') => self.at += 1,
+            Some(b'1'..=b'9') => self.digits()?,
+            _ => return Err(self.wrong("a number needs a digit")),
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.peek() {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.peek() {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    fn digits(&mut self) -> Result<(), Error> {
+        let start = self.at;
+        while self.peek().is_some_and(|b| b.is_ascii_digit()) {
+            self.at += 1;
+        }
+        if self.at == start { Err(self.wrong("a number needs a digit")) } else { Ok(()) }
+    }
+
+    fn literal(&mut self, word: &str) -> Result<(), Error> {
+        if self.bytes[self.at..].starts_with(word.as_bytes()) {
+            self.at += word.len();
+            return Ok(());
+        }
+        Err(self.wrong("expected a JSON value"))
+    }
+
+    fn space(&mut self) {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn wrong(&self, what: &str) -> Error {
+        Error::invalid("json.malformed", format!("not JSON at byte {}: {what}", self.at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn refuses_what_readers_disagree_about() {
+        for (text, says) in [
+            (r#"{"a":1,"a":2}"#, "duplicate key \"a\" at byte 7"),
+            (r#"{"a":1,"\u0061":2}"#, "duplicate key"),
+            (r#"{"a":{"b":1,"c":[{"b":1,"b":1}]}}"#, "duplicate key \"b\""),
+            (r#""\ud800""#, "surrogate"),
+            (r#""\udc00x""#, "surrogate"),
+            (r#""\ud800\u0041""#, "surrogate"),
+            ("[1,]", "expected a JSON value"),
+            ("{\"a\":1,}", "expected a key"),
+            ("01", "text after the end"),
+            ("1.", "digit"),
+            ("nul", "expected a JSON value"),
+            ("\"a\nb\"", "control character"),
+            ("", "ends too early"),
+            ("[1", "expected ',' or ']'"),
+            ("{} {}", "text after the end"),
+        ] {
+            let error = check(text).unwrap_err();
+            assert!(error.text().contains(says), "{text}: {error}");
+        }
+        let deep = format!("{}{}", "[".repeat(JSON_DEPTH_MAX + 1), "]".repeat(JSON_DEPTH_MAX + 1));
+        assert!(check(&deep).unwrap_err().text().contains("JSON_DEPTH_MAX is 100, this is 101"));
+    }
+
+    #[test]
+    fn tells_where_strings_lie_and_which_block_holds_them() {
+        let text = r#"{"role":"user","content":[{"type":"image","source":{"data":"QUJD"}},"x"]}"#;
+        let mut seen = Vec::new();
+        scan(text, |s| seen.push((s.key, &text[s.start..s.end], s.block.map(|b| &text[b - 1..b + 6]))))
+            .unwrap();
+        assert_eq!(
+            seen,
+            [
+                (Some("role"), "\"user\"", None),
+                (Some("type"), "\"image\"", Some("{\"type\"")),
+                (Some("data"), "\"QUJD\"", Some("{\"type\"")),
+                (None, "\"x\"", None),
+            ]
+        );
+    }
+
+    proptest! {
+        /// Whatever serde_json can read as a value with plain strings and no repeated keys, we accept; and we never panic.
+        #[test]
+        fn agrees_with_serde_json(text in ".{0,60}|[\\[\\]{}\",:0-9eE.+-tfn\\\\u ]{0,60}") {
+            let ours = check(&text).is_ok();
+            if ours {
+                // IgnoredAny accepts numbers of any size, as we do.
+                prop_assert!(serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok());
+            } else if serde_json::from_str::<serde_json::Value>(&text).is_ok() {
+                prop_assert!(check(&text).unwrap_err().code() != "json.malformed", "{}", text);
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The lens: one way to read every message shape.
+//!
+//! A message is stored as it came (OpenAI chat, Anthropic blocks, Responses items, our own blocks). Nothing here
+//! changes it; [`parts`] says what is in it and [`render`] writes it for people.
+
+use crate::Error;
+use crate::event::Visibility;
+use crate::turn::Role;
+use serde_json::Value;
+
+/// One piece of a message.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Part<'a> {
+    /// Words.
+    Text(&'a str),
+    /// Reasoning; signed if the provider can tell whether it was changed.
+    Thinking {
+        /// Its text, if the provider showed it.
+        text: Option<&'a str>,
+        /// Whether it carries a signature or is encrypted.
+        signed: bool,
+    },
+    /// A tool is called.
+    Call {
+        /// Pairs it with its result.
+        id: Option<&'a str>,
+        /// The tool.
+        name: &'a str,
+        /// Its arguments: an object, or JSON in a string.
+        arguments: Option<&'a Value>,
+    },
+    /// A tool answered.
+    Result {
+        /// The call it answers.
+        id: Option<&'a str>,
+        /// The tool, where the shape says so.
+        name: Option<&'a str>,
+        /// What it said: a string, blocks or any JSON.
+        content: Option<&'a Value>,
+    },
+    /// Something that is not text.
+    Media {
+        /// `image`, `audio`, `file`, …
+        kind: &'a str,
+        /// What the block itself calls it.
+        label: Option<&'a str>,
+        /// Its bytes, if they are in an asset.
+        asset_id: Option<&'a str>,
+    },
+    /// Kept, shown as its type.
+    Other(&'a str),
+}
+
+/// In which role a message speaks, whatever its shape.
+pub fn role(message: &Value) -> Result<Role, Error> {
+    if let Some(role) = message.get("role") {
+        return match role.as_str() {
+            Some("user") => Ok(Role::User),
+            Some("assistant" | "model") => Ok(Role::Assistant),
+            Some("system" | "developer") => Ok(Role::System),
+            Some("tool" | "tool_result" | "function") => Ok(Role::Tool),
+            _ => Err(Error::invalid(
+                "message.role_unknown",
+                format!("role {} is not user, assistant, system or tool", crate::id::clip(&role.to_string())),
+            )),
+        };
+    }
+    match message.get("type").and_then(Value::as_str) {
+        Some("reasoning") => Ok(Role::Assistant),
+        Some(kind) if kind.ends_with("_output") => Ok(Role::Tool),
+        Some(kind) if kind.ends_with("_call") => Ok(Role::Assistant),
+        _ => Err(Error::invalid(
+            "message.role_missing",
+            "the message has no role; give user, assistant, system or tool",
+        )),
+    }
+}
+
+/// What is in a message, in order.
+pub fn parts(message: &Value) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    if message.get("role").is_none() && message.get("type").is_some() {
+        parts.push(block(message));
+        return parts;
+    }
+    match message.get("content") {
+        Some(Value::String(text)) => parts.push(Part::Text(text)),
+        Some(Value::Array(blocks)) => parts.extend(blocks.iter().map(block)),
+        _ => {}
+    }
+    for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
+        parts.push(tool_call(call));
+    }
+    for result in message.get("tool_results").and_then(Value::as_array).into_iter().flatten() {
+        parts.push(tool_result(result));
+    }
+    parts
+}
+
+/// What a block's `visibility` is: as written, else `internal` for tool results and `public` for the rest.
+pub fn visibility(block: &Value) -> Visibility {
+    match block.get("visibility").and_then(Value::as_str).and_then(|word| word.parse().ok()) {
+        Some(visibility) => visibility,
+        None if matches!(self::block(block), Part::Result { .. }) => Visibility::Internal,
+        None => Visibility::Public,
+    }
+}
+
+fn block(block: &Value) -> Part<'_> {
+    if let Value::String(text) = block {
+        return Part::Text(text);
+    }
+    let Some(kind) = block.get("type").and_then(Value::as_str) else {
+        return match text(block, &["text"]) {
+            Some(text) => Part::Text(text),
+            None => Part::Other("block"),
+        };
+    };
+    match kind {
+        "text" | "output_text" | "input_text" => Part::Text(text(block, &["text"]).unwrap_or_default()),
+        "thinking" | "reasoning" | "redacted_thinking" | "encrypted_content" => {
+            Part::Thinking { text: text(block, &["thinking", "text"]), signed: is_signed(kind, block) }
+        }
+        "tool_use" | "tool_call" => tool_call(block),
+        "tool_result" => tool_result(block),
+        kind if kind.ends_with("_call_output") => tool_result(block),
+        kind if kind.ends_with("_call") => tool_call(block),
+        "image" | "input_image" | "image_url" => media("image", block),
+        "audio" | "input_audio" => media("audio", block),
+        "file" | "input_file" => media("file", block),
+        "document" | "attachment" | "video" => media(kind, block),
+        other => Part::Other(other),
+    }
+}
+
+/// A reasoning block that its provider will check: changing or dropping it breaks the conversation.
+pub fn is_signed(kind: &str, block: &Value) -> bool {
+    const SEALS: [&str; 4] = ["signature", "encrypted_content", "thinking_signature", "thoughtSignature"];
+    matches!(kind, "redacted_thinking" | "encrypted_content")
+        || SEALS.iter().any(|seal| block.get(seal).is_some_and(|value| !value.is_null() && value != ""))
+}
+
+fn tool_call(call: &Value) -> Part<'_> {
+    let function = call.get("function").unwrap_or(call);
+    let name =
+        text(function, &["name", "tool_name"]).or_else(|| text(call, &["name", "type"])).unwrap_or("tool");
+    let arguments = ["arguments", "input", "args"].iter().find_map(|key| function.get(key));
+    Part::Call { id: text(call, &["call_id", "id", "tool_call_id"]), name, arguments }
+}
+
+fn tool_result(result: &Value) -> Part<'_> {
+    Part::Result {
+        id: text(result, &["tool_use_id", "tool_call_id", "call_id", "id"]),
+        name: text(result, &["name", "tool_name"]),
+        content: ["content", "output", "result"].iter().find_map(|key| result.get(key)),
+    }
+}
+
+fn media<'a>(kind: &'a str, block: &'a Value) -> Part<'a> {
+    let inner = block.get("file").or_else(|| block.get("source")).unwrap_or(block);
+    const NAMES: [&str; 6] = ["name", "title", "filename", "file_name", "path", "label"];
+    let label = text(block, &NAMES).or_else(|| text(inner, &NAMES));
+    Part::Media { kind, label, asset_id: text(block, &["asset_id"]) }
+}
+
+fn text<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a str> {
+    keys.iter().find_map(|key| value.get(key)?.as_str()).filter(|text| !text.is_empty())
+}
+
+/// A message for people. `asset_label` gives the name of an asset whose block has none of its own.
+pub fn render(message: &Value, asset_label: impl Fn(&str) -> Option<String>) -> String {
+    let mut out = String::new();
+    let mut after_text = false;
+    for part in parts(message) {
+        let (shown, is_text) = match part {
+            Part::Text(text) => (text.to_string(), true),
+            Part::Thinking { .. } => continue,
+            Part::Call { name, .. } => (format!("<tool_call:{name}>"), false),
+            Part::Result { name: Some(name), .. } => (format!("<tool_result:{name}>"), false),
+            Part::Result { name: None, .. } => ("<tool_result>".to_string(), false),
+            Part::Media { kind, label, asset_id } => {
+                let label = label
+                    .map(str::to_string)
+                    .or_else(|| asset_id.map(|id| asset_label(id).unwrap_or_else(|| id.to_string())));
+                (label.map_or(format!("<{kind}>"), |label| format!("<{kind}:{label}>")), false)
+            }
+            Part::Other(kind) => (format!("<{kind}>"), false),
+        };
+        if !out.is_empty() && !shown.is_empty() && !(after_text && is_text) {
+            out.push(' ');
+        }
+        out.push_str(&shown);
+        after_text = is_text;
+    }
+    out
+}
+
+/// The assets that a message refers to, wherever in it they stand.
+pub fn asset_ids(message: &Value) -> Vec<String> {
+    fn walk(key: &str, value: &Value, out: &mut Vec<String>) {
+        match value {
+            Value::Array(items) => items.iter().for_each(|item| walk("", item, out)),
+            Value::Object(fields) => fields.iter().for_each(|(key, value)| walk(key, value, out)),
+            Value::String(text) => {
+                let id = if key == "asset_id" {
+                    Some(text.as_str())
+                } else {
+                    crate::asset::reference(text).map(|(_, id)| id)
+                };
+                if let Some(id) = id.filter(|id| !out.iter().any(|known| known == id)) {
+                    out.push(id.to_string());
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut out = Vec::new();
+    walk("", message, &mut out);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn shown(message: Value) -> String {
+        render(&message, |id| (id == "asset_1").then(|| "screenshot.png".to_string()))
+    }
+
+    #[test]
+    fn every_shape_renders_for_people() {
+        for (message, text) in [
+            (json!({"role":"user","content":"hi"}), "hi"),
+            (
+                json!({"role":"user","content":[{"type":"image","asset_id":"asset_1","visibility":"public"},
+                    {"type":"text","text":"Review this screenshot","visibility":"public"}]}),
+                "<image:screenshot.png> Review this screenshot",
+            ),
+            (
+                json!({"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"},
+                    {"type":"text","text":"a"},{"type":"text","text":"b"},{"type":"tool_use","id":"1","name":"ls","input":{}}]}),
+                "ab <tool_call:ls>",
+            ),
+            (
+                json!({"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"grep","arguments":"{}"}}]}),
+                "<tool_call:grep>",
+            ),
+            (
+                json!({"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"x"}]}),
+                "<tool_result>",
+            ),
+            (json!({"role":"tool","tool_call_id":"1","content":"42"}), "42"),
+            (
+                json!({"type":"function_call","call_id":"c","name":"read","arguments":"{}"}),
+                "<tool_call:read>",
+            ),
+            (json!({"type":"function_call_output","call_id":"c","output":"ok"}), "<tool_result>"),
+            (json!({"type":"reasoning","encrypted_content":"zzz","summary":[]}), ""),
+            (json!({"role":"user","content":[{"type":"input_file","filename":"a.pdf"}]}), "<file:a.pdf>"),
+            (json!({"role":"user","content":[{"type":"image","asset_id":"asset_9"}]}), "<image:asset_9>"),
+            (json!({"role":"user","content":[{"type":"hologram"}, {"type":"video"}]}), "<hologram> <video>"),
+        ] {
+            assert_eq!(shown(message.clone()), text, "{message}");
+        }
+    }
+
+    #[test]
+    fn roles_of_every_shape() {
+        for (message, expected) in [
+            (json!({"role":"developer"}), Role::System),
+            (json!({"role":"model"}), Role::Assistant),
+            (json!({"role":"tool_result"}), Role::Tool),
+            (json!({"type":"function_call"}), Role::Assistant),
+            (json!({"type":"function_call_output"}), Role::Tool),
+            (json!({"type":"reasoning"}), Role::Assistant),
+        ] {
+            assert_eq!(role(&message).unwrap(), expected, "{message}");
+        }
+        assert!(role(&json!({"role":"king"})).unwrap_err().text().contains("\"king\" is not user"));
+        assert!(role(&json!({"content":"x"})).unwrap_err().text().contains("has no role"));
+    }
+
+    #[test]
+    fn a_tool_result_is_internal_unless_it_says_otherwise() {
+        assert_eq!(visibility(&json!({"type":"tool_result"})), Visibility::Internal);
+        assert_eq!(visibility(&json!({"type":"text"})), Visibility::Public);
+        assert_eq!(visibility(&json!({"type":"text","visibility":"private"})), Visibility::Private);
+    }
+}

@@ -1,0 +1,142 @@
+//! Secrets that slip into a conversation: found by their shape, marked or masked before anything is stored.
+
+use crate::Error;
+use crate::asset::edit;
+use crate::chain::Hash;
+use crate::json;
+use regex::Regex;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+/// What to do with a secret.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Look away.
+    Off,
+    /// Say in the turn's metadata what was seen.
+    #[default]
+    Mark,
+    /// Replace it by `‹secret:kind:hash8›` as well.
+    Mask,
+}
+
+/// A secret that was seen. It is named by its kind and a short hash, never by itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Secret {
+    /// Which shape.
+    pub kind: String,
+    /// First eight hexadecimal digits of its SHA-256: tells two secrets apart without telling either.
+    pub hash8: String,
+}
+
+/// The shapes. The first that matches names the secret, so the more specific stand first.
+const SHAPES: &[(&str, &str)] = &[
+    ("private_key", r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)"),
+    ("aws_access_key", r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    ("aws_secret_key", r"(?i:aws_secret_access_key)[\x22'\s]*[:=][\x22'\s]*[A-Za-z0-9/+=]{40}"),
+    ("google_api_key", r"\bAIza[0-9A-Za-z_-]{35}"),
+    ("azure_account_key", r"\bAccountKey=[A-Za-z0-9+/=]{40,}"),
+    ("github_token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})"),
+    ("gitlab_token", r"\bglpat-[A-Za-z0-9_-]{20,}"),
+    ("slack_token", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),
+    ("stripe_key", r"\b[rs]k_live_[A-Za-z0-9]{16,}"),
+    ("anthropic_key", r"\bsk-ant-[A-Za-z0-9_-]{20,}"),
+    ("openai_key", r"\bsk-(?:proj-|svcacct-|admin-)?[A-Za-z0-9_-]{20,}"),
+    ("npm_token", r"\bnpm_[A-Za-z0-9]{36}"),
+    ("huggingface_token", r"\bhf_[A-Za-z0-9]{30,}"),
+    ("everturn_key", r"\bet_[A-Za-z0-9]{6,}_[A-Za-z0-9_-]{20,}"),
+    ("jwt", r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
+    (
+        "connection_string",
+        r"\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@\x22'<>]{1,100}:[^\s@/\x22'<>]{3,200}@[^\s\x22'<>]+",
+    ),
+];
+
+static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
+    let alternatives: Vec<String> = SHAPES.iter().map(|(_, shape)| format!("({shape})")).collect();
+    Regex::new(&alternatives.join("|")).expect("the shapes are constant and tested")
+});
+
+/// Looks through every string of a message. The message comes back unchanged unless `mode` is [`Mode::Mask`].
+pub fn redact(message: &str, mode: Mode) -> Result<(Cow<'_, str>, Vec<Secret>), Error> {
+    let mut secrets: Vec<Secret> = Vec::new();
+    if mode == Mode::Off || !PATTERN.is_match(message) {
+        return Ok((Cow::Borrowed(message), secrets));
+    }
+    let mut edits = Vec::new();
+    json::scan(message, |s| {
+        let text = json::unescape(s.raw);
+        let masked = mask(&text, &mut secrets);
+        if mode == Mode::Mask && masked != text {
+            edits.push((s.start, s.end, json::quote(&masked)));
+        }
+    })?;
+    secrets.sort_by(|a, b| (&a.kind, &a.hash8).cmp(&(&b.kind, &b.hash8)));
+    secrets.dedup();
+    let message = if edits.is_empty() { Cow::Borrowed(message) } else { Cow::Owned(edit(message, edits)) };
+    Ok((message, secrets))
+}
+
+/// A text with its secrets masked; each is added to `secrets`.
+pub fn mask<'a>(text: &'a str, secrets: &mut Vec<Secret>) -> Cow<'a, str> {
+    PATTERN.replace_all(text, |found: &regex::Captures<'_>| {
+        let shape = (1..=SHAPES.len()).find(|group| found.get(*group).is_some()).map_or(0, |group| group - 1);
+        let kind = SHAPES[shape].0.to_string();
+        let hash8 = Hash::of(found[0].as_bytes()).to_string()[..8].to_string();
+        let masked = format!("‹secret:{kind}:{hash8}›");
+        secrets.push(Secret { kind, hash8 });
+        masked
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Put together at run time, so that no scanner takes this file for a leak.
+    fn samples() -> Vec<(&'static str, String)> {
+        vec![
+            ("aws_access_key", format!("AKIA{}", "IOSFODNN7EXAMPLE")),
+            ("github_token", format!("ghp_{}", "a1".repeat(18))),
+            ("openai_key", format!("sk-proj-{}", "Ab3".repeat(10))),
+            ("anthropic_key", format!("sk-ant-api03-{}", "x9".repeat(20))),
+            ("slack_token", format!("xoxb-{}", "123456789012-abcdef")),
+            (
+                "jwt",
+                format!("eyJ{}.eyJ{}.{}", "hbGciOiJIUzI1NiJ9", "zdWIiOiIxMjM0NTY3", "SflKxwRJSMeKKF2QT4"),
+            ),
+            ("connection_string", format!("postgres://app:{}@db.internal:5432/prod", "hunter22")),
+            ("private_key", format!("-----BEGIN RSA {0}-----\nMIIEow\n-----END RSA {0}-----", "PRIVATE KEY")),
+        ]
+    }
+
+    #[test]
+    fn every_shape_is_marked_and_masked() {
+        for (kind, secret) in samples() {
+            let message = serde_json::json!({"role":"tool","content":[{"type":"text","text":format!("key: {secret} !")}],"n":1.0}).to_string();
+            let (same, found) = redact(&message, Mode::Mark).unwrap();
+            assert_eq!(same, message, "marking changes nothing");
+            assert_eq!(found.len(), 1, "{kind}");
+            assert_eq!(found[0].kind, kind);
+            let (masked, _) = redact(&message, Mode::Mask).unwrap();
+            assert!(masked.contains(&format!("key: ‹secret:{kind}:{}› !", found[0].hash8)), "{masked}");
+            assert!(masked.contains("\"n\":1.0") && !masked.contains(&secret), "{masked}");
+            assert!(redact(&message, Mode::Off).unwrap().1.is_empty());
+        }
+    }
+
+    #[test]
+    fn ordinary_text_is_left_alone() {
+        for text in [
+            "see https://example.org/a:b@c",
+            "sk-short",
+            "AKIA is a prefix",
+            "git@github.com:a/b.git",
+            "task_id-12",
+        ] {
+            assert!(mask(text, &mut Vec::new()) == text, "{text}");
+        }
+    }
+}

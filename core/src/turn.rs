@@ -1,0 +1,312 @@
+//! A turn: what one actor contributed, as the log says it stands now.
+
+use crate::Error;
+use crate::event::{Event, Visibility};
+use crate::id::{ConversationId, EventId, TurnId};
+use crate::json::Raw;
+use crate::message;
+use crate::time::Timestamp;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// In which role an actor speaks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// A person, or whoever asks.
+    User,
+    /// The model.
+    Assistant,
+    /// Instructions inside the conversation (the session's own system prompt is not a turn).
+    System,
+    /// What a tool answered.
+    Tool,
+}
+
+/// How far a turn has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Open: chunks may still arrive.
+    Pending,
+    /// Said.
+    Complete,
+    /// Given up by its writer; what was said so far is kept.
+    Aborted,
+    /// Cut by a crash or by silence; what was durable is kept.
+    Interrupted,
+}
+
+macro_rules! words {
+    ($type:ident, $code:literal, $($variant:ident $word:literal),+) => {
+        impl $type {
+            /// The word in JSON and SQL.
+            pub fn as_str(self) -> &'static str {
+                match self { $($type::$variant => $word),+ }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self, Error> {
+                match text {
+                    $($word => Ok($type::$variant),)+
+                    other => Err(Error::invalid($code, format!(
+                        "{:?} is not one of {}", crate::id::clip(other), [$($word),+].join(", ")
+                    ))),
+                }
+            }
+        }
+    };
+}
+pub(crate) use words;
+words!(Role, "role.unknown", User "user", Assistant "assistant", System "system", Tool "tool");
+words!(Status, "status.unknown", Pending "pending", Complete "complete", Aborted "aborted", Interrupted "interrupted");
+
+/// What took a turn's place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Successor {
+    /// The turn that replaces it.
+    Turn(TurnId),
+    /// The event that ended it without a replacement.
+    Event(EventId),
+}
+
+impl fmt::Display for Successor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Successor::Turn(id) => id.fmt(f),
+            Successor::Event(id) => id.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Successor {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        text.parse().map(Successor::Turn).or_else(|_| text.parse().map(Successor::Event))
+    }
+}
+
+impl Serialize for Successor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Successor {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        std::borrow::Cow::<str>::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What a store keeps about a turn beside its events: derived from them, small, without content.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TurnRow {
+    /// Its id.
+    pub id: TurnId,
+    /// The place of the event that began it: its place in the history.
+    pub seq: u64,
+    /// Who spoke.
+    pub actor: Option<String>,
+    /// In which role.
+    pub role: Role,
+    /// How far it has come.
+    pub status: Status,
+    /// When the store took its beginning.
+    pub created: Timestamp,
+    /// The place of the event that carries its content, if that is another one than `seq`.
+    pub content_seq: Option<u64>,
+    /// What took its place.
+    pub superseded_by: Option<Successor>,
+    /// The place of the event that said so.
+    pub superseded_seq: Option<u64>,
+}
+
+impl TurnRow {
+    /// The row as it stood when the log ended at `seq`: how a fork sees what it inherited. A turn that was still open
+    /// there will never be finished on this side, so it reads as interrupted.
+    pub fn as_of(mut self, seq: u64) -> TurnRow {
+        if self.superseded_seq.is_some_and(|at| at > seq) {
+            (self.superseded_by, self.superseded_seq) = (None, None);
+        }
+        if self.status == Status::Pending || self.content_seq.is_some_and(|at| at > seq) {
+            (self.status, self.content_seq) = (Status::Interrupted, None);
+        }
+        self
+    }
+}
+
+/// Tokens that a provider counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Tokens {
+    /// What went in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<u64>,
+    /// What came out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion: Option<u64>,
+}
+
+/// The body of an event that carries a turn's content. The message inside is exactly what was given.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TurnBody {
+    /// The message as it came; absent in `turn.opened`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<Raw>,
+    /// Tokens that the provider counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<Tokens>,
+    /// Which model said it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Through which client or importer it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    /// Whatever the caller wants to keep with it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, Raw>,
+    /// Why an open turn was aborted or interrupted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The turn that takes the place of an aborted one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub superseded_by: Option<TurnId>,
+    /// The event object of an imported transcript value, where it says more than the message does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<Raw>,
+}
+
+/// A turn as callers get it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Turn {
+    /// Its id.
+    pub id: TurnId,
+    /// The conversation it was read from.
+    pub conversation: ConversationId,
+    /// Its place in the history.
+    pub seq: u64,
+    /// Who spoke.
+    pub actor: Option<String>,
+    /// In which role.
+    pub role: Role,
+    /// The message as it was given; `None` if erased, or still open.
+    pub message: Option<Raw>,
+    /// How far it has come.
+    pub status: Status,
+    /// Tokens that the provider counted.
+    pub tokens: Option<Tokens>,
+    /// Which model said it.
+    pub model: Option<String>,
+    /// Through which client or importer it came.
+    pub adapter: Option<String>,
+    /// Whatever the caller keeps with it, and `secrets` where redaction found any.
+    pub metadata: BTreeMap<String, Raw>,
+    /// Why it was aborted or interrupted.
+    pub reason: Option<String>,
+    /// When the store took its beginning.
+    pub created: Timestamp,
+    /// When a client or importer says that it was said.
+    pub occurred_at: Option<Timestamp>,
+    /// Who may see it.
+    pub visibility: Visibility,
+    /// What took its place.
+    pub superseded_by: Option<Successor>,
+    /// Whether its content was erased.
+    pub erased: bool,
+}
+
+impl Turn {
+    /// Puts a row and the event that carries its content (its own beginning, for most) together.
+    pub fn read(conversation: ConversationId, row: TurnRow, content: &Event) -> Turn {
+        let body: TurnBody = content.read().unwrap_or_default();
+        Turn {
+            id: row.id,
+            conversation,
+            seq: row.seq,
+            actor: row.actor,
+            role: row.role,
+            message: body.message,
+            status: row.status,
+            tokens: body.tokens,
+            model: body.model,
+            adapter: body.adapter,
+            metadata: body.metadata,
+            reason: body.reason,
+            created: row.created,
+            occurred_at: content.occurred_at,
+            visibility: content.visibility,
+            superseded_by: row.superseded_by,
+            erased: content.body.is_none(),
+        }
+    }
+
+    /// The message, parsed for reading.
+    pub fn value(&self) -> Option<Value> {
+        serde_json::from_str(self.message.as_ref()?.get()).ok()
+    }
+
+    /// The turn for people, as [`message::render`] writes it.
+    pub fn text(&self, asset_label: impl Fn(&str) -> Option<String>) -> String {
+        self.value().map(|message| message::render(&message, asset_label)).unwrap_or_default()
+    }
+}
+
+impl Serialize for Turn {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("id", &self.id)?;
+        map.serialize_entry("conversation", &self.conversation)?;
+        map.serialize_entry("seq", &self.seq)?;
+        if let Some(actor) = &self.actor {
+            map.serialize_entry("actor", actor)?;
+        }
+        map.serialize_entry("role", &self.role)?;
+        let fields: BTreeMap<&str, &RawValue> =
+            self.message.as_ref().and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+        for name in ["content", "tool_calls", "tool_results"] {
+            if let Some(value) = fields.get(name) {
+                map.serialize_entry(name, value)?;
+            }
+        }
+        // A shape with more than these (a Responses item, say) is shown whole as well, so that nothing is hidden.
+        if fields.keys().any(|name| !matches!(*name, "role" | "content" | "tool_calls" | "tool_results")) {
+            map.serialize_entry("message", &self.message)?;
+        }
+        map.serialize_entry("status", &self.status)?;
+        map.serialize_entry("visibility", &self.visibility)?;
+        if let Some(tokens) = &self.tokens {
+            map.serialize_entry("tokens", tokens)?;
+        }
+        for (name, value) in [("model", &self.model), ("adapter", &self.adapter), ("reason", &self.reason)] {
+            if let Some(value) = value {
+                map.serialize_entry(name, value)?;
+            }
+        }
+        map.serialize_entry("metadata", &self.metadata)?;
+        map.serialize_entry("created", &self.created)?;
+        if let Some(at) = &self.occurred_at {
+            map.serialize_entry("occurred_at", at)?;
+        }
+        if let Some(by) = &self.superseded_by {
+            map.serialize_entry("superseded_by", by)?;
+        }
+        if self.erased {
+            map.serialize_entry("erased", &true)?;
+        }
+        map.end()
+    }
+}

@@ -1,0 +1,496 @@
+//! How a request becomes events and rows.
+//!
+//! A store hands [`plan`] what it knows of a conversation and what a caller wants; back come the next links of the
+//! chain and the rows that change. Every rule about what may be written lives here, so that all stores agree. The same
+//! [`fold`] that plans an append also rebuilds the rows from the log: what a store derives is never a second truth.
+
+use crate::Error;
+use crate::asset::Asset;
+use crate::chain::{self, Hash, Head};
+use crate::conversation::{Conversation, Parent, Settings, State};
+use crate::event::{Draft, Event, kind};
+use crate::id::{Key, TurnId};
+use crate::limits::{BATCH_EVENTS_MAX, PARTICIPANTS_MAX};
+use crate::message;
+use crate::time::Timestamp;
+use crate::turn::{Role, Status, Successor, TurnBody, TurnRow};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One atomic request on one conversation.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// Whose, and which.
+    pub key: Key,
+    /// What to do.
+    pub action: Action,
+}
+
+/// What to do with a conversation.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Begin it. The drafts are its first events; with a parent it is a fork.
+    Create {
+        /// At least one of them.
+        drafts: Vec<Draft>,
+        /// Where it leaves its parent.
+        parent: Option<Parent>,
+        /// Makes a repeated request harmless.
+        idempotency: Option<Idempotency>,
+    },
+    /// Add to its end.
+    Append {
+        /// At least one of them.
+        drafts: Vec<Draft>,
+        /// Refuse unless the log ends here.
+        expected_seq: Option<u64>,
+        /// Makes a repeated request harmless.
+        idempotency: Option<Idempotency>,
+    },
+    /// Put back events that were written elsewhere, chain and all. Those that are there already are skipped.
+    Restore {
+        /// In order, without gaps.
+        events: Vec<Event>,
+    },
+    /// Make a piece of an open turn durable. Not an event: the turn's end will be one.
+    Chunk {
+        /// The open turn.
+        turn: TurnId,
+        /// Bytes of the turn's text before this piece.
+        offset: u64,
+        /// The piece.
+        text: String,
+    },
+    /// Erase the bodies of turns, and record it.
+    Erase {
+        /// Whose content goes.
+        turns: Vec<TurnId>,
+        /// The `turn.erased` event.
+        draft: Draft,
+    },
+    /// Delete it whole. A tombstone stays.
+    Delete {
+        /// When.
+        at: Timestamp,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A key that a client may send again, and the hash of what it sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Idempotency {
+    /// Chosen by the client.
+    pub key: String,
+    /// Of the request without ids and times.
+    pub request: Hash,
+}
+
+impl Idempotency {
+    /// What a store keeps to recognise the request. Salted with the first event's salt: once that is erased, nobody can
+    /// guess a short text from this.
+    pub fn fingerprint(&self, salt: &[u8; 16]) -> Hash {
+        Hash::of(&[&salt[..], &self.request.0].concat())
+    }
+
+    /// Refuses a key that was used for something else.
+    pub fn conflict(&self) -> Error {
+        Error::conflict(
+            "idempotency.reused",
+            format!(
+                "idempotency key {:?} was used before with another body; use a new key",
+                crate::id::clip(&self.key)
+            ),
+        )
+    }
+}
+
+/// What a store must be able to tell while a write is planned, all of it as the conversation itself sees it.
+pub trait Lookup {
+    /// A turn of this conversation, inherited ones included.
+    fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error>;
+    /// The point in its parent where a fork begins. The parent belongs to the same tenant.
+    fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error>;
+    /// The hash of the event at this place, inherited ones included.
+    fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error>;
+}
+
+/// What a fork needs to know of its parent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ForkPoint {
+    /// The event that both share.
+    pub head: Head,
+    /// Turns up to there.
+    pub turns: u64,
+}
+
+/// What a store has to write down.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The conversation afterwards.
+    pub conversation: Conversation,
+    /// New events, in order.
+    pub events: Vec<Event>,
+    /// Rows that follow from them.
+    pub changes: Changes,
+}
+
+/// Rows to add or replace.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Turns, new or changed.
+    pub turns: Vec<TurnRow>,
+    /// New assets.
+    pub assets: Vec<AssetRow>,
+    /// Which turn refers to which asset.
+    pub references: Vec<AssetReference>,
+}
+
+/// What a store keeps about an asset beside its event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AssetRow {
+    /// Its id.
+    pub id: String,
+    /// The `asset.added` event, whose body is the descriptor.
+    pub seq: u64,
+    /// Its address, where its bytes are ours.
+    pub sha256: Option<Hash>,
+}
+
+/// A turn shows an asset.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AssetReference {
+    /// Which asset.
+    pub asset: String,
+    /// The turn's place.
+    pub turn_seq: u64,
+}
+
+/// The body of `conversation.state`.
+#[derive(Serialize, Deserialize)]
+pub struct StateBody {
+    /// The new state.
+    pub state: State,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The body of `turn.superseded`; the old turn is in the envelope.
+#[derive(Serialize, Deserialize)]
+pub struct SupersededBody {
+    /// The turn that takes its place.
+    pub by: TurnId,
+}
+
+/// The body of `turn.erased`.
+#[derive(Serialize, Deserialize)]
+pub struct ErasedBody {
+    /// Whose content went.
+    pub turns: Vec<TurnId>,
+    /// Why.
+    pub reason: String,
+}
+
+/// Plans a creation, an append or a restore. `existing` is the conversation, if it is there.
+pub fn plan(
+    key: &Key,
+    existing: Option<Conversation>,
+    action: Action,
+    lookup: &dyn Lookup,
+) -> Result<Plan, Error> {
+    match (action, existing) {
+        (Action::Create { .. }, Some(conversation)) => Err(Error::conflict(
+            "conversation.exists",
+            format!(
+                "{} exists already, with {} events; append to it instead",
+                conversation.id, conversation.head.seq
+            ),
+        )),
+        (Action::Create { drafts, parent, .. }, None) => {
+            let Some(first) = drafts.first() else { return Err(empty()) };
+            let conversation = begin(key, first.at, parent, lookup)?;
+            append(conversation, drafts, lookup)
+        }
+        (
+            Action::Append { .. } | Action::Erase { .. } | Action::Chunk { .. } | Action::Delete { .. },
+            None,
+        ) => Err(absent(key)),
+        (Action::Append { drafts, expected_seq, .. }, Some(conversation)) => {
+            let head = conversation.head.seq;
+            if let Some(expected) = expected_seq.filter(|expected| *expected != head) {
+                return Err(Error::conflict(
+                    "append.stale_seq",
+                    format!(
+                        "head is {head}, you expected {expected}; read from {} and append again",
+                        expected.min(head) + 1
+                    ),
+                ));
+            }
+            append(conversation, drafts, lookup)
+        }
+        (Action::Restore { events }, existing) => restore(key, existing, events, lookup),
+        (Action::Erase { draft, .. }, Some(conversation)) => append(conversation, vec![draft], lookup),
+        (Action::Chunk { .. } | Action::Delete { .. }, Some(_)) => {
+            Err(Error::internal("write.not_planned", "chunks and deletions write no events"))
+        }
+    }
+}
+
+/// The answer for a conversation that is not there, or not this tenant's.
+pub fn absent(key: &Key) -> Error {
+    Error::not_found("conversation.absent", format!("no conversation {}; `list` shows what there is", key.id))
+}
+
+/// The answer for a turn that is not there, or not this tenant's.
+pub fn absent_turn(id: TurnId) -> Error {
+    Error::not_found("turn.absent", format!("no turn {id} here; `history` shows what there is"))
+}
+
+fn empty() -> Error {
+    Error::invalid("append.empty", "nothing to append; give at least one turn")
+}
+
+fn begin(
+    key: &Key,
+    at: Timestamp,
+    parent: Option<Parent>,
+    lookup: &dyn Lookup,
+) -> Result<Conversation, Error> {
+    let Some(parent) = parent else {
+        return Ok(Conversation::new(key.id, key.tenant.clone(), at, Head::genesis(key.id)));
+    };
+    let point = lookup.fork_point(parent)?;
+    let mut conversation = Conversation::new(key.id, key.tenant.clone(), at, point.head);
+    conversation.turns = point.turns;
+    conversation.parent = Some(parent);
+    Ok(conversation)
+}
+
+fn append(mut conversation: Conversation, drafts: Vec<Draft>, lookup: &dyn Lookup) -> Result<Plan, Error> {
+    if drafts.is_empty() {
+        return Err(empty());
+    }
+    if drafts.len() > BATCH_EVENTS_MAX {
+        return Err(Error::limit(
+            "BATCH_EVENTS_MAX",
+            BATCH_EVENTS_MAX as u64,
+            drafts.len() as u64,
+            "append in several batches",
+        ));
+    }
+    let mut events = Vec::with_capacity(drafts.len());
+    let mut changes = Changes::default();
+    for draft in drafts {
+        admit(&conversation, &draft, &changes, lookup)?;
+        let event = chain::next_event(conversation.id, conversation.head, draft);
+        fold(&mut conversation, &event, &mut changes, lookup)?;
+        events.push(event);
+    }
+    conversation.check()?;
+    Ok(Plan { conversation, events, changes })
+}
+
+/// Whether this may be written now.
+fn admit(
+    conversation: &Conversation,
+    draft: &Draft,
+    changes: &Changes,
+    lookup: &dyn Lookup,
+) -> Result<(), Error> {
+    let kind = &*draft.kind;
+    let refuse = |advice: &str| {
+        Err(Error::conflict(
+            "conversation.not_active",
+            format!("{} is {}; {advice}", conversation.id, conversation.state),
+        ))
+    };
+    let about_it = matches!(kind, kind::ERASED | kind::UPDATED) || kind::ends_turn(kind);
+    match conversation.state {
+        State::Active => {}
+        State::Archived | State::Abandoned if about_it || kind == kind::STATE => {}
+        State::Archived | State::Abandoned => return refuse("resume it first"),
+        State::Closed if about_it => {}
+        State::Closed => {
+            return refuse("it cannot be continued: `reset` starts a new one, `fork` goes on from a copy");
+        }
+    }
+    if kind::ends_turn(kind) {
+        let row = about_turn(draft.turn, changes, lookup)?;
+        if row.status != Status::Pending {
+            return Err(Error::conflict(
+                "turn.not_open",
+                format!("{} is {} already; open a new turn", row.id, row.status),
+            ));
+        }
+    }
+    if kind == kind::SUPERSEDED {
+        let row = about_turn(draft.turn, changes, lookup)?;
+        if let Some(by) = row.superseded_by {
+            return Err(Error::conflict(
+                "turn.superseded",
+                format!("{} is superseded by {by} already; supersede that one", row.id),
+            ));
+        }
+        if row.status == Status::Pending {
+            return Err(Error::conflict(
+                "turn.open",
+                format!("{} is still open; commit or abort it first", row.id),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn about_turn(turn: Option<TurnId>, changes: &Changes, lookup: &dyn Lookup) -> Result<TurnRow, Error> {
+    let id = turn.ok_or_else(|| Error::invalid("turn.missing", "the event names no turn"))?;
+    find_turn(id, changes, lookup)?.ok_or_else(|| absent_turn(id))
+}
+
+fn find_turn(id: TurnId, changes: &Changes, lookup: &dyn Lookup) -> Result<Option<TurnRow>, Error> {
+    match changes.turns.iter().rev().find(|row| row.id == id) {
+        Some(row) => Ok(Some(row.clone())),
+        None => lookup.turn(id),
+    }
+}
+
+/// What one event does to its conversation and the rows. An event that came from elsewhere and lacks what its kind
+/// promises does nothing; it is kept all the same.
+pub fn fold(
+    conversation: &mut Conversation,
+    event: &Event,
+    changes: &mut Changes,
+    lookup: &dyn Lookup,
+) -> Result<(), Error> {
+    match event.kind.as_str() {
+        kind::CREATED | kind::UPDATED | kind::FORKED => {
+            if let Some(settings) = event.read::<Settings>() {
+                conversation.set(settings, event.seq);
+            }
+        }
+        kind::STATE => {
+            if let Some(body) = event.read::<StateBody>() {
+                conversation.state = body.state;
+            }
+        }
+        kind if kind::begins_turn(kind) && event.turn == Some(TurnId(event.id.0)) => {
+            let status = if kind == kind::OPENED { Status::Pending } else { Status::Complete };
+            changes.turns.push(TurnRow {
+                id: TurnId(event.id.0),
+                seq: event.seq,
+                actor: event.actor.clone(),
+                role: event.role.unwrap_or(Role::User),
+                status,
+                created: event.at,
+                content_seq: None,
+                superseded_by: None,
+                superseded_seq: None,
+            });
+            conversation.turns += 1;
+            refer(event, event.seq, changes);
+        }
+        kind if kind::ends_turn(kind) => end_turn(event, changes, lookup)?,
+        kind::SUPERSEDED => {
+            if let (Some(id), Some(body)) = (event.turn, event.read::<SupersededBody>())
+                && let Some(mut row) = find_turn(id, changes, lookup)?
+            {
+                row.superseded_by = Some(Successor::Turn(body.by));
+                row.superseded_seq = Some(event.seq);
+                changes.turns.push(row);
+            }
+        }
+        kind::ASSET_ADDED => {
+            if let Some(asset) = event.read::<Asset>() {
+                changes.assets.push(AssetRow { id: asset.id, seq: event.seq, sha256: asset.sha256 });
+            }
+        }
+        _ => {}
+    }
+    if let Some(actor) = &event.actor
+        && (kind::begins_turn(&event.kind) || kind::ends_turn(&event.kind))
+        && conversation.participants.len() < PARTICIPANTS_MAX
+        && !conversation.participants.contains(actor)
+    {
+        conversation.participants.push(actor.clone());
+    }
+    conversation.head = Head { seq: event.seq, hash: event.hash };
+    conversation.updated = conversation.updated.max(event.at);
+    Ok(())
+}
+
+fn end_turn(event: &Event, changes: &mut Changes, lookup: &dyn Lookup) -> Result<(), Error> {
+    let Some(id) = event.turn else { return Ok(()) };
+    let Some(mut row) = find_turn(id, changes, lookup)? else { return Ok(()) };
+    row.content_seq = Some(event.seq);
+    row.status = match event.kind.as_str() {
+        kind::COMMITTED => Status::Complete,
+        kind::ABORTED => Status::Aborted,
+        _ => Status::Interrupted,
+    };
+    if row.status == Status::Aborted {
+        let replacement = event.read::<TurnBody>().and_then(|body| body.superseded_by);
+        row.superseded_by = Some(replacement.map_or(Successor::Event(event.id), Successor::Turn));
+        row.superseded_seq = Some(event.seq);
+    }
+    refer(event, row.seq, changes);
+    changes.turns.push(row);
+    Ok(())
+}
+
+/// Notes which assets a turn's content shows.
+fn refer(event: &Event, turn_seq: u64, changes: &mut Changes) {
+    // Most turns show none, and parsing each would cost every append.
+    if !event.text().is_some_and(|text| text.contains("asset_")) {
+        return;
+    }
+    let Some(message) = event.read::<TurnBody>().and_then(|body| body.message?.read::<Value>()) else {
+        return;
+    };
+    for asset in message::asset_ids(&message) {
+        changes.references.push(AssetReference { asset, turn_seq });
+    }
+}
+
+fn restore(
+    key: &Key,
+    existing: Option<Conversation>,
+    events: Vec<Event>,
+    lookup: &dyn Lookup,
+) -> Result<Plan, Error> {
+    let Some(first) = events.first() else { return Err(empty()) };
+    let mut conversation = match existing {
+        Some(conversation) => conversation,
+        None => {
+            let parent = (first.kind == kind::FORKED)
+                .then(|| first.read::<Settings>().and_then(|s| s.parent))
+                .flatten();
+            begin(key, first.at, parent, lookup)?
+        }
+    };
+    let mut changes = Changes::default();
+    let mut added = Vec::new();
+    for event in events {
+        if event.conversation != key.id {
+            return Err(Error::invalid(
+                "restore.foreign",
+                format!("seq {} belongs to {}, not {}", event.seq, event.conversation, key.id),
+            ));
+        }
+        if event.seq <= conversation.head.seq {
+            if lookup.hash_at(event.seq)? != Some(event.hash) {
+                return Err(Error::conflict(
+                    "restore.diverged",
+                    format!(
+                        "{} differs from what is here at seq {}; import it under another tenant or store",
+                        key.id, event.seq
+                    ),
+                ));
+            }
+            continue;
+        }
+        chain::Verifier::after(conversation.id, conversation.head).push(&event)?;
+        fold(&mut conversation, &event, &mut changes, lookup)?;
+        added.push(event);
+    }
+    Ok(Plan { conversation, events: added, changes })
+}
