@@ -98,11 +98,11 @@ impl Payload {
     }
 }
 
+/// A message without its payloads, and these under their ids.
+pub type Extracted = (String, Vec<(String, Payload)>);
+
 /// The message without its large payloads, and these, each under the id that `id` gave it. `None` if there are none.
-pub fn extract(
-    message: &str,
-    mut id: impl FnMut(&Payload) -> String,
-) -> Result<Option<(String, Vec<(String, Payload)>)>, Error> {
+pub fn extract(message: &str, mut id: impl FnMut(&Payload) -> String) -> Result<Option<Extracted>, Error> {
     if message.len() <= ASSET_INLINE_BYTES_MAX {
         return Ok(None);
     }

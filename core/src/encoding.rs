@@ -10,7 +10,7 @@ use crate::event::{Body, Event, Visibility};
 use crate::id::{ConversationId, EventId, TurnId};
 use crate::time::Timestamp;
 use crate::turn::Role;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
@@ -31,7 +31,7 @@ struct Line<'a> {
     visibility: Visibility,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     turn: Option<TurnId>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(borrow, default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     body: Option<&'a RawValue>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     body_text: Option<Cow<'a, str>>,
@@ -40,6 +40,11 @@ struct Line<'a> {
     body_hash: Hash,
     prev: Hash,
     hash: Hash,
+}
+
+/// Tells a body that is null from one that is absent.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 /// The event as one line, without the line break.

@@ -186,7 +186,8 @@ pub fn render(message: &Value, asset_label: impl Fn(&str) -> Option<String>) -> 
             }
             Part::Other(kind) => (format!("<{kind}>"), false),
         };
-        if !out.is_empty() && !shown.is_empty() && !(after_text && is_text) {
+        let joins_text = after_text && is_text;
+        if !joins_text && !out.is_empty() && !shown.is_empty() {
             out.push(' ');
         }
         out.push_str(&shown);

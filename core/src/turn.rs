@@ -182,9 +182,6 @@ pub struct TurnBody {
     /// Why an open turn was aborted or interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The turn that takes the place of an aborted one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub superseded_by: Option<TurnId>,
     /// The event object of an imported transcript value, where it says more than the message does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Raw>,

@@ -247,11 +247,26 @@ pub fn absent_turn(id: TurnId) -> Error {
     Error::not_found("turn.absent", format!("no turn {id} here; `history` shows what there is"))
 }
 
+/// The answer to a chunk, a commit or an abort for a turn that has ended.
+pub fn not_open(row: &TurnRow) -> Error {
+    Error::conflict("turn.not_open", format!("{} is {} already; open a new turn", row.id, row.status))
+}
+
+/// The answer for a place that a conversation does not have.
+pub fn no_such_seq(conversation: &Conversation, seq: u64) -> Error {
+    let head = conversation.head.seq;
+    Error::invalid(
+        "seq.out_of_range",
+        format!("{} has no seq {seq}; its events are 1 to {head}", conversation.id),
+    )
+}
+
 fn empty() -> Error {
     Error::invalid("append.empty", "nothing to append; give at least one turn")
 }
 
-fn begin(
+/// A conversation before its first event: empty, or standing where it leaves its parent.
+pub fn begin(
     key: &Key,
     at: Timestamp,
     parent: Option<Parent>,
@@ -318,15 +333,13 @@ fn admit(
     if kind::ends_turn(kind) {
         let row = about_turn(draft.turn, changes, lookup)?;
         if row.status != Status::Pending {
-            return Err(Error::conflict(
-                "turn.not_open",
-                format!("{} is {} already; open a new turn", row.id, row.status),
-            ));
+            return Err(not_open(&row));
         }
     }
     if kind == kind::SUPERSEDED {
         let row = about_turn(draft.turn, changes, lookup)?;
-        if let Some(by) = row.superseded_by {
+        // An aborted turn names the event that ended it until a turn takes its place.
+        if let Some(by @ Successor::Turn(_)) = row.superseded_by {
             return Err(Error::conflict(
                 "turn.superseded",
                 format!("{} is superseded by {by} already; supersede that one", row.id),
@@ -428,8 +441,7 @@ fn end_turn(event: &Event, changes: &mut Changes, lookup: &dyn Lookup) -> Result
         _ => Status::Interrupted,
     };
     if row.status == Status::Aborted {
-        let replacement = event.read::<TurnBody>().and_then(|body| body.superseded_by);
-        row.superseded_by = Some(replacement.map_or(Successor::Event(event.id), Successor::Turn));
+        row.superseded_by = Some(Successor::Event(event.id));
         row.superseded_seq = Some(event.seq);
     }
     refer(event, row.seq, changes);

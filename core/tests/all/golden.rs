@@ -1,0 +1,122 @@
+//! The frozen encodings. What these files say was written to disks we cannot reach any more.
+//!
+//! `EVERTURN_WRITE_GOLDEN=1 cargo test -p everturn-core golden` writes them. Do that for a new version under a new
+//! name; the files of a released version stay as they are.
+
+use crate::sample::{conversation_id, draft, event_id, head_of, link, turn_id};
+use everturn_core::chain::{Head, Verifier, envelope_bytes};
+use everturn_core::encoding::{from_line, to_line};
+use everturn_core::event::{Draft, Event, Visibility};
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Role;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// A parent with every optional field present and absent, and a fork that goes on behind its third event.
+fn events() -> Vec<Event> {
+    let parent = conversation_id(0x0123_4567_89ab_cdef);
+    let child = conversation_id(0xfedc_ba98_7654_3210);
+    let mut events = link(
+        parent,
+        Head::genesis(parent),
+        vec![
+            draft(1, "conversation.created", "{}"),
+            Draft {
+                occurred_at: Some(Timestamp(-1)),
+                actor: Some("Zoë 🦀 王".into()),
+                role: Some(Role::User),
+                visibility: Visibility::Internal,
+                turn: Some(turn_id(2)),
+                ..draft(
+                    2,
+                    "message",
+                    r#"{"message":{"role":"user","content":"caf\u00e9","n":1.0,"big":18446744073709551615}}"#,
+                )
+            },
+            Draft {
+                role: Some(Role::Tool),
+                visibility: Visibility::Private,
+                ..draft(3, "mask_generated", "{\n  \"lines\": [1,\r\n 2]\n}")
+            },
+        ],
+    );
+    events.extend(link(
+        child,
+        head_of(&events),
+        vec![
+            draft(
+                4,
+                "conversation.forked",
+                format!(r#"{{"parent":{{"conversation":"{parent}","at_seq":3}}}}"#),
+            ),
+            Draft { actor: Some("agent".into()), ..draft(5, "note", "null") },
+            draft(6, "note", r#""soon gone""#),
+            draft(7, "note", " [ 1e5 , -0 ] "),
+        ],
+    ));
+    events[5].body = None;
+    events
+}
+
+fn described(event: &Event) -> Value {
+    json!({
+        "event": {
+            "id": event.id,
+            "conversation": event.conversation,
+            "seq": event.seq,
+            "at_us": event.at.0,
+            "occurred_at_us": event.occurred_at.map(|at| at.0),
+            "kind": event.kind,
+            "actor": event.actor,
+            "role": event.role,
+            "visibility": event.visibility,
+            "turn": event.turn,
+            "salt": event.body.as_ref().map(|body| hex::encode(body.salt)),
+            "body": event.text(),
+            "prev": event.prev,
+        },
+        "envelope": hex::encode(envelope_bytes(event)),
+        "body_hash": event.body_hash,
+        "hash": event.hash,
+    })
+}
+
+/// The committed file; with the switch on, it is written first.
+fn golden(name: &str, now: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("EVERTURN_WRITE_GOLDEN").is_some() {
+        std::fs::write(&path, now).unwrap();
+    }
+    std::fs::read_to_string(&path).unwrap()
+}
+
+#[test]
+fn the_chain_encoding_is_frozen() {
+    let now: Vec<Value> = events().iter().map(described).collect();
+    let now = serde_json::to_string_pretty(&now).unwrap() + "\n";
+    assert!(
+        golden("chain_v1.json", &now) == now,
+        "the hashed bytes of an event changed. Version 1 is frozen: every log ever written would stop verifying. \
+         Undo the change, or add a version 2 beside it. Now it would be:\n{now}"
+    );
+}
+
+#[test]
+fn the_line_encoding_is_frozen() {
+    let events = events();
+    let now: String = events.iter().map(|event| to_line(event).unwrap() + "\n").collect();
+    let file = golden("event_v1.jsonl", &now);
+    assert!(
+        file == now,
+        "the line of an event changed. Version 1 is frozen: exported files are compared and mirrored by their bytes. \
+         Undo the change, or add a version 2 beside it. Now it would be:\n{now}"
+    );
+    let mut verifier = Verifier::new(events[6].conversation, None);
+    for (line, event) in file.lines().zip(&events) {
+        let read = from_line(line).unwrap();
+        assert_eq!(&read, event, "a line of version 1 must read as what was written");
+        assert_eq!(to_line(&read).unwrap(), line, "and be written again with the same bytes");
+        verifier.push(&read).unwrap();
+    }
+    assert_eq!((verifier.finish().erased, event_id(1)), (1, events[0].id));
+}

@@ -1,0 +1,148 @@
+//! Where conversations are kept.
+//!
+//! Three short traits, their backends, and [`conformance`]: the one list of promises that every backend runs. A
+//! behaviour that is not in that list is not promised. All rules about what may be written are in `core::write`; a
+//! backend only looks up, writes down and makes durable.
+//!
+//! What it is not: it has no clock and makes no ids, it does not batch (the writer in `engine` does), and it knows no
+//! message format.
+
+pub mod assets;
+pub mod conformance;
+pub mod memory;
+pub mod sqlite;
+
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::{Conversation, State, Tombstone};
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Turn;
+use everturn_core::write::Write;
+
+/// The ground: events, appended and never rewritten.
+pub trait Log: Send + Sync {
+    /// Writes every request of the batch, in order, in one transaction with one sync at its end.
+    ///
+    /// - If a request's answer is `Ok`, what it wrote survives `kill -9` and power loss.
+    /// - Each request is atomic and has its own answer: one that is refused leaves no trace and does not disturb the others.
+    /// - A request sees what the ones before it in the batch wrote.
+    /// - If the disk refuses, every request of the batch answers with that error and none of them left a trace.
+    /// - `seq` is dense, starts at 1 and is decided here, whatever the clocks say.
+    fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>>;
+
+    /// Events of a conversation with `seq` greater than `after`, ascending, at most `limit`. For a fork, its parent's
+    /// events come first, under the parent's conversation id.
+    fn events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error>;
+
+    /// The text of open turns that is durable, with the number of bytes. Empty for a turn that is not open.
+    fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error>;
+}
+
+/// What can be found without reading a log from its start. Derived: [`Index::rebuild`] gives the same answers.
+pub trait Index: Send + Sync {
+    /// A conversation. `NotFound` if it is not there, not this tenant's, or deleted.
+    fn conversation(&self, key: &Key) -> Result<Conversation, Error>;
+    /// Conversations of a tenant, last changed first.
+    fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error>;
+    /// Ids of a tenant's conversations that begin with this, at most `limit`.
+    fn starting_with(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<ConversationId>, Error>;
+    /// Turns of a conversation, inherited ones included.
+    fn turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<Turn>, Error>;
+    /// One turn and the conversation that it was said in.
+    fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error>;
+    /// One turn as a conversation sees it: a fork sees what it inherited as it was.
+    fn turn_in(&self, key: &Key, id: TurnId) -> Result<Turn, Error>;
+    /// Turns that are still open, over all tenants.
+    fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error>;
+    /// Conversations whose time to live has passed, over all tenants.
+    fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error>;
+    /// The descriptors of a conversation's assets, inherited ones included, in order.
+    fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error>;
+    /// Whether any conversation of the tenant still has an asset with these bytes.
+    fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error>;
+    /// What was deleted.
+    fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error>;
+    /// Drops what is derived and makes it again from the log.
+    fn rebuild(&self) -> Result<(), Error>;
+    /// Looks for damage: what is wrong, one sentence each.
+    fn check(&self) -> Result<Vec<String>, Error>;
+}
+
+/// Bytes by their hash, beside the log.
+pub trait Assets: Send + Sync {
+    /// Keeps the bytes; durable when it returns. Keeping the same bytes again is free.
+    fn put(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error>;
+    /// The bytes, or `NotFound`. Bytes that do not match their hash are `Corrupt`.
+    fn get(&self, tenant: &Tenant, sha256: Hash) -> Result<Vec<u8>, Error>;
+    /// Forgets the bytes; absent ones are no error.
+    fn delete(&self, tenant: &Tenant, sha256: Hash) -> Result<(), Error>;
+    /// Everything that is kept, with the time it was written.
+    fn list(&self) -> Result<Vec<(Tenant, Hash, Timestamp)>, Error>;
+}
+
+/// The answer to a write.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// The conversation afterwards; of a deleted one, what it was.
+    pub conversation: Conversation,
+    /// What was appended; for a repeated request, what the first one appended.
+    pub events: Vec<Event>,
+    /// Whether this request had been answered before and wrote nothing now.
+    pub repeated: bool,
+    /// Assets that nothing refers to any more; the caller deletes their bytes.
+    pub released: Vec<Hash>,
+}
+
+/// Which conversations to list.
+#[derive(Clone, Debug, Default)]
+pub struct ConversationQuery {
+    /// Only those whose title contains this, any case.
+    pub text: Option<String>,
+    /// Only those in this state.
+    pub state: Option<State>,
+    /// Only those after this one in the listing: its `updated` and id.
+    pub after: Option<(Timestamp, ConversationId)>,
+    /// At most this many.
+    pub limit: usize,
+}
+
+/// Which turns to read.
+#[derive(Clone, Debug, Default)]
+pub struct TurnQuery {
+    /// Only those with a smaller `seq`.
+    pub before: Option<u64>,
+    /// Only those with a greater `seq`.
+    pub after: Option<u64>,
+    /// Newest first instead of oldest first.
+    pub descending: bool,
+    /// Only these actors', if any are named.
+    pub actors: Vec<String>,
+    /// Also those that another took the place of.
+    pub include_superseded: bool,
+    /// At most this many.
+    pub limit: usize,
+}
+
+impl TurnQuery {
+    /// Whether a row is asked for, its place aside.
+    pub(crate) fn takes(&self, row: &everturn_core::turn::TurnRow) -> bool {
+        (self.include_superseded || row.superseded_by.is_none())
+            && (self.actors.is_empty() || row.actor.as_ref().is_some_and(|actor| self.actors.contains(actor)))
+    }
+
+    /// The places between which to look, both inclusive.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        (
+            self.after.map_or(1, |after| after.saturating_add(1)),
+            self.before.map_or(i64::MAX as u64, |b| b.saturating_sub(1)),
+        )
+    }
+}

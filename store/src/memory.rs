@@ -1,0 +1,544 @@
+//! A store in memory: for trying things out, for tests, and as the simplest reading of what a store must do.
+//!
+//! It keeps every promise of [`crate::conformance`] except that nothing outlives the process.
+
+use crate::{Committed, ConversationQuery, Index, Log, TurnQuery};
+use everturn_core::Error;
+use everturn_core::chain::{Hash, Head};
+use everturn_core::conversation::{Conversation, Parent, Tombstone};
+use everturn_core::event::{Event, kind};
+use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::limits::FORK_DEPTH_MAX;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Status, Turn, TurnRow};
+use everturn_core::write::{
+    self, Action, AssetReference, AssetRow, Changes, ForkPoint, Idempotency, Lookup, Plan, Write, absent,
+    absent_turn,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A store that ends with the process.
+#[derive(Default)]
+pub struct Memory {
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    conversations: BTreeMap<Key, Entry>,
+    requests: HashMap<(String, String), Request>,
+}
+
+struct Request {
+    fingerprint: Hash,
+    conversation: ConversationId,
+    first_seq: u64,
+    last_seq: u64,
+}
+
+struct Entry {
+    conversation: Conversation,
+    /// Its own, after the place where it left its parent.
+    events: Vec<Event>,
+    turns: BTreeMap<u64, TurnRow>,
+    assets: Vec<AssetRow>,
+    references: Vec<AssetReference>,
+    chunks: BTreeMap<(u64, u64), String>,
+    deleted: Option<Tombstone>,
+}
+
+/// A conversation or one of its ancestors, and how far it is seen.
+struct Level<'a> {
+    entry: &'a Entry,
+    floor: u64,
+    cap: u64,
+}
+
+impl Memory {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn living(&self, key: &Key) -> Result<&Entry, Error> {
+        self.conversations.get(key).filter(|entry| entry.deleted.is_none()).ok_or_else(|| absent(key))
+    }
+
+    fn lineage(&self, key: &Key) -> Result<Vec<Level<'_>>, Error> {
+        let mut levels: Vec<Level<'_>> = Vec::new();
+        let mut next = Some((key.id, u64::MAX));
+        while let Some((id, cap)) = next {
+            let above = Key { tenant: key.tenant.clone(), id };
+            let entry = self.conversations.get(&above).ok_or_else(|| absent(&above))?;
+            let parent = entry.conversation.parent;
+            levels.push(Level { entry, floor: parent.map_or(0, |p| p.at_seq), cap });
+            next = parent.map(|p| (p.conversation, p.at_seq.min(cap)));
+        }
+        Ok(levels)
+    }
+
+    fn write(&mut self, request: Write) -> Result<Committed, Error> {
+        let Write { key, action } = request;
+        let existing = self.living(&key).ok().map(|entry| entry.conversation.clone());
+        match action {
+            Action::Chunk { turn, offset, text } => {
+                let conversation = existing.ok_or_else(|| absent(&key))?;
+                let row = turn_row(&self.lineage(&key)?, turn).ok_or_else(|| absent_turn(turn))?;
+                if row.status != Status::Pending {
+                    return Err(write::not_open(&row));
+                }
+                self.entry(&key)?.chunks.insert((row.seq, offset), text);
+                Ok(Committed { conversation, events: Vec::new(), repeated: false, released: Vec::new() })
+            }
+            Action::Delete { at, reason } => {
+                let conversation = existing.ok_or_else(|| absent(&key))?;
+                let tombstone = Tombstone { id: key.id, head: conversation.head, deleted: at, reason };
+                self.entry(&key)?.deleted = Some(tombstone);
+                let released = self.purge(&key)?;
+                Ok(Committed { conversation, events: Vec::new(), repeated: false, released })
+            }
+            Action::Erase { ref turns, .. } => {
+                let levels = self.lineage(&key)?;
+                let found: Result<Vec<_>, _> =
+                    turns.iter().map(|id| turn_row(&levels, *id).ok_or_else(|| absent_turn(*id))).collect();
+                let found = found?;
+                let mut committed = self.append(&key, existing, action, None)?;
+                for row in found {
+                    committed.released.extend(self.erase(&key, &row)?);
+                }
+                Ok(committed)
+            }
+            Action::Create { ref idempotency, .. } => {
+                let asked = idempotency.clone().map(|i| (format!("tenant:{}", key.tenant), i));
+                self.append(&key, existing, action, asked)
+            }
+            Action::Append { ref idempotency, .. } => {
+                let asked =
+                    idempotency.clone().map(|i| (format!("conversation:{}/{}", key.tenant, key.id), i));
+                self.append(&key, existing, action, asked)
+            }
+            Action::Restore { .. } => self.append(&key, existing, action, None),
+        }
+    }
+
+    fn append(
+        &mut self,
+        key: &Key,
+        existing: Option<Conversation>,
+        action: Action,
+        idempotency: Option<(String, Idempotency)>,
+    ) -> Result<Committed, Error> {
+        if let Some((scope, asked)) = &idempotency
+            && let Some(answered) = self.repeated(key, scope, asked)?
+        {
+            return Ok(answered);
+        }
+        let Plan { conversation, events, changes } =
+            write::plan(key, existing, action, &InMemory { kept: self, key })?;
+        if self.living(key).is_err() {
+            self.conversations.insert(key.clone(), Entry::new(conversation.clone()));
+        }
+        let entry = self.entry(key)?;
+        entry.conversation = conversation.clone();
+        entry.events.extend(events.iter().cloned());
+        for event in events.iter().filter(|event| kind::ends_turn(&event.kind)) {
+            if let Some(row) = changes.turns.iter().find(|row| Some(row.id) == event.turn) {
+                entry.chunks.retain(|(turn_seq, _), _| *turn_seq != row.seq);
+            }
+        }
+        entry.apply(changes);
+        if let (Some((scope, asked)), Some(first), Some(last)) = (idempotency, events.first(), events.last())
+        {
+            let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
+            let request = Request {
+                fingerprint: asked.fingerprint(&salt),
+                conversation: key.id,
+                first_seq: first.seq,
+                last_seq: last.seq,
+            };
+            self.requests.insert((scope, asked.key), request);
+        }
+        Ok(Committed { conversation, events, repeated: false, released: Vec::new() })
+    }
+
+    fn repeated(&self, key: &Key, scope: &str, asked: &Idempotency) -> Result<Option<Committed>, Error> {
+        let Some(request) = self.requests.get(&(scope.to_string(), asked.key.clone())) else {
+            return Ok(None);
+        };
+        let key = Key { tenant: key.tenant.clone(), id: request.conversation };
+        let conversation = self.living(&key)?.conversation.clone();
+        let events = events(
+            &self.lineage(&key)?,
+            request.first_seq - 1,
+            (request.last_seq - request.first_seq + 1) as usize,
+        );
+        if let Some(body) = events.first().and_then(|event| event.body.as_ref())
+            && asked.fingerprint(&body.salt) != request.fingerprint
+        {
+            return Err(asked.conflict());
+        }
+        Ok(Some(Committed { conversation, events, repeated: true, released: Vec::new() }))
+    }
+
+    fn entry(&mut self, key: &Key) -> Result<&mut Entry, Error> {
+        self.conversations.get_mut(key).ok_or_else(|| absent(key))
+    }
+
+    fn erase(&mut self, key: &Key, row: &TurnRow) -> Result<Vec<Hash>, Error> {
+        let ids: Vec<ConversationId> =
+            self.lineage(key)?.iter().map(|level| level.entry.conversation.id).collect();
+        let mut released = Vec::new();
+        for id in ids {
+            let entry = self.entry(&Key { tenant: key.tenant.clone(), id })?;
+            let places = [Some(row.seq), row.content_seq];
+            for event in entry.events.iter_mut().filter(|event| places.contains(&Some(event.seq))) {
+                event.body = None;
+            }
+            let shown: Vec<String> =
+                entry.references.iter().filter(|r| r.turn_seq == row.seq).map(|r| r.asset.clone()).collect();
+            entry.references.retain(|r| r.turn_seq != row.seq);
+            for asset in shown {
+                if entry.references.iter().any(|r| r.asset == asset) {
+                    continue;
+                }
+                if let Some(at) = entry.assets.iter().position(|a| a.id == asset) {
+                    let gone = entry.assets.remove(at);
+                    entry
+                        .events
+                        .iter_mut()
+                        .filter(|event| event.seq == gone.seq)
+                        .for_each(|event| event.body = None);
+                    released.extend(gone.sha256);
+                }
+            }
+        }
+        Ok(released)
+    }
+
+    /// How far living forks still read in a conversation; 0 if none does.
+    fn needed(&self, key: &Key) -> u64 {
+        self.conversations
+            .iter()
+            .filter(|(other, _)| other.tenant == key.tenant)
+            .filter_map(|(other, entry)| Some((other, entry, entry.conversation.parent?)))
+            .filter(|(other, entry, parent)| {
+                parent.conversation == key.id && (entry.deleted.is_none() || self.needed(other) > 0)
+            })
+            .map(|(_, _, parent)| parent.at_seq)
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn purge(&mut self, key: &Key) -> Result<Vec<Hash>, Error> {
+        let keep = self.needed(key);
+        self.requests.retain(|_, request| request.conversation != key.id);
+        let entry = self.entry(key)?;
+        let released =
+            entry.assets.iter().filter(|asset| asset.seq > keep).filter_map(|asset| asset.sha256).collect();
+        entry.events.retain(|event| event.seq <= keep);
+        entry.turns.retain(|seq, _| *seq <= keep);
+        entry.assets.retain(|asset| asset.seq <= keep);
+        entry.references.retain(|reference| reference.turn_seq <= keep);
+        entry.chunks.clear();
+        let above = entry
+            .conversation
+            .parent
+            .map(|parent| Key { tenant: key.tenant.clone(), id: parent.conversation });
+        match above.filter(|above| self.conversations.get(above).is_some_and(|entry| entry.deleted.is_some()))
+        {
+            Some(above) => Ok([released, self.purge(&above)?].concat()),
+            None => Ok(released),
+        }
+    }
+}
+
+impl Entry {
+    fn new(conversation: Conversation) -> Entry {
+        Entry {
+            conversation,
+            events: Vec::new(),
+            turns: BTreeMap::new(),
+            assets: Vec::new(),
+            references: Vec::new(),
+            chunks: BTreeMap::new(),
+            deleted: None,
+        }
+    }
+
+    fn apply(&mut self, changes: Changes) {
+        self.turns.extend(changes.turns.into_iter().map(|row| (row.seq, row)));
+        for asset in changes.assets {
+            self.assets.retain(|known| known.id != asset.id);
+            self.assets.push(asset);
+        }
+        for reference in changes.references {
+            if !self.references.contains(&reference) {
+                self.references.push(reference);
+            }
+        }
+    }
+
+    fn at(&self, seq: u64) -> Option<&Event> {
+        let first = self.events.first()?.seq;
+        self.events.get(usize::try_from(seq.checked_sub(first)?).ok()?)
+    }
+}
+
+struct InMemory<'a> {
+    kept: &'a Kept,
+    key: &'a Key,
+}
+
+impl Lookup for InMemory<'_> {
+    fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
+        Ok(turn_row(&self.kept.lineage(self.key)?, id))
+    }
+
+    fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
+        let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
+        let conversation = &self.kept.living(&key)?.conversation;
+        let levels = self.kept.lineage(&key)?;
+        if levels.len() > FORK_DEPTH_MAX {
+            return Err(Error::limit(
+                "FORK_DEPTH_MAX",
+                FORK_DEPTH_MAX as u64,
+                levels.len() as u64,
+                "export it and import it as one conversation",
+            ));
+        }
+        fork_point(&levels, parent.at_seq).ok_or_else(|| write::no_such_seq(conversation, parent.at_seq))
+    }
+
+    fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
+        Ok(event_at(&self.kept.lineage(self.key)?, seq).map(|event| event.hash))
+    }
+}
+
+fn fork_point(levels: &[Level<'_>], seq: u64) -> Option<ForkPoint> {
+    let hash = event_at(levels, seq)?.hash;
+    let turns = levels
+        .iter()
+        .map(|l| l.entry.turns.range(l.floor + 1..=l.cap.min(seq).max(l.floor)).count() as u64)
+        .sum();
+    Some(ForkPoint { head: Head { seq, hash }, turns })
+}
+
+fn event_at<'a>(levels: &[Level<'a>], seq: u64) -> Option<&'a Event> {
+    levels.iter().find(|level| seq > level.floor && seq <= level.cap)?.entry.at(seq)
+}
+
+fn events(levels: &[Level<'_>], after: u64, limit: usize) -> Vec<Event> {
+    let own = |level: &Level<'_>| {
+        level.entry.events.iter().filter(|e| e.seq <= level.cap).cloned().collect::<Vec<_>>()
+    };
+    levels.iter().rev().flat_map(own).filter(|event| event.seq > after).take(limit).collect()
+}
+
+fn turn_row(levels: &[Level<'_>], id: TurnId) -> Option<TurnRow> {
+    for (depth, level) in levels.iter().enumerate() {
+        if let Some(row) = level.entry.turns.values().find(|row| row.id == id) {
+            let row = row.clone();
+            return (row.seq <= level.cap).then(|| if depth == 0 { row } else { row.as_of(level.cap) });
+        }
+    }
+    None
+}
+
+fn read(levels: &[Level<'_>], row: TurnRow) -> Result<Turn, Error> {
+    let content = event_at(levels, row.content_seq.unwrap_or(row.seq))
+        .ok_or_else(|| Error::corrupt("turn.content", format!("the content of {} is missing", row.id)))?;
+    Ok(Turn::read(levels[0].entry.conversation.id, row, content))
+}
+
+impl Log for Memory {
+    fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
+        let mut kept = self.kept();
+        batch.into_iter().map(|request| kept.write(request)).collect()
+    }
+
+    fn events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        Ok(events(&kept.lineage(key)?, after, limit))
+    }
+
+    fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error> {
+        let kept = self.kept();
+        let entry = kept.living(key)?;
+        let row = turn_row(&kept.lineage(key)?, turn).ok_or_else(|| absent_turn(turn))?;
+        Ok(entry.chunks.range((row.seq, 0)..=(row.seq, u64::MAX)).map(|(_, text)| text.as_str()).collect())
+    }
+}
+
+impl Index for Memory {
+    fn conversation(&self, key: &Key) -> Result<Conversation, Error> {
+        self.kept().living(key).map(|entry| entry.conversation.clone())
+    }
+
+    fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error> {
+        let kept = self.kept();
+        let mut found: Vec<&Conversation> = kept
+            .conversations
+            .iter()
+            .filter(|(key, entry)| key.tenant == *tenant && entry.deleted.is_none())
+            .map(|(_, entry)| &entry.conversation)
+            .filter(|c| query.after.is_none_or(|after| (c.updated, c.id) < after))
+            .filter(|c| query.state.is_none_or(|state| c.state == state))
+            .filter(|c| {
+                query.text.as_ref().is_none_or(|text| {
+                    c.title
+                        .as_ref()
+                        .is_some_and(|title| title.to_ascii_lowercase().contains(&text.to_ascii_lowercase()))
+                })
+            })
+            .collect();
+        found.sort_by_key(|c| std::cmp::Reverse((c.updated, c.id)));
+        Ok(found.into_iter().take(query.limit).cloned().collect())
+    }
+
+    fn starting_with(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<ConversationId>, Error> {
+        let prefix = prefix.strip_prefix(ConversationId::PREFIX).unwrap_or(prefix).to_ascii_uppercase();
+        let kept = self.kept();
+        let living =
+            kept.conversations.iter().filter(|(key, entry)| key.tenant == *tenant && entry.deleted.is_none());
+        let ids = living.map(|(key, _)| key.id);
+        Ok(ids
+            .filter(|id| id.to_string()[ConversationId::PREFIX.len()..].starts_with(&prefix))
+            .take(limit)
+            .collect())
+    }
+
+    fn turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<Turn>, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        let levels = kept.lineage(key)?;
+        let (low, high) = query.range();
+        let mut rows: BTreeMap<u64, TurnRow> = BTreeMap::new();
+        for (depth, level) in levels.iter().enumerate() {
+            for row in level.entry.turns.values().filter(|row| (low..=high.min(level.cap)).contains(&row.seq))
+            {
+                rows.entry(row.seq)
+                    .or_insert_with(|| if depth == 0 { row.clone() } else { row.clone().as_of(level.cap) });
+            }
+        }
+        let mut rows: Vec<TurnRow> = rows.into_values().filter(|row| query.takes(row)).collect();
+        if query.descending {
+            rows.reverse();
+        }
+        rows.into_iter().take(query.limit).map(|row| read(&levels, row)).collect()
+    }
+
+    fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error> {
+        let said = {
+            let kept = self.kept();
+            let mut living = kept
+                .conversations
+                .iter()
+                .filter(|(key, entry)| key.tenant == *tenant && entry.deleted.is_none());
+            let own = |entry: &Entry| entry.events.iter().any(|event| event.id.0 == id.0);
+            living.find(|(_, entry)| own(entry)).map(|(key, _)| key.clone()).ok_or_else(|| absent_turn(id))?
+        };
+        self.turn_in(&said, id)
+    }
+
+    fn turn_in(&self, key: &Key, id: TurnId) -> Result<Turn, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        let levels = kept.lineage(key)?;
+        read(&levels, turn_row(&levels, id).ok_or_else(|| absent_turn(id))?)
+    }
+
+    fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
+        let kept = self.kept();
+        let living = kept.conversations.iter().filter(|(_, entry)| entry.deleted.is_none());
+        Ok(living
+            .flat_map(|(key, entry)| entry.turns.values().map(move |row| (key, row)))
+            .filter(|(_, row)| row.status == Status::Pending)
+            .map(|(key, row)| (key.clone(), row.id))
+            .collect())
+    }
+
+    fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error> {
+        let kept = self.kept();
+        let due = |entry: &Entry| {
+            entry.deleted.is_none() && entry.conversation.expires().is_some_and(|at| at <= now)
+        };
+        Ok(kept
+            .conversations
+            .iter()
+            .filter(|(_, entry)| due(entry))
+            .map(|(key, _)| key.clone())
+            .take(limit)
+            .collect())
+    }
+
+    fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        let levels = kept.lineage(key)?;
+        let mut found = Vec::new();
+        for level in levels.iter().rev() {
+            for asset in level.entry.assets.iter().filter(|asset| asset.seq <= level.cap) {
+                let text = level.entry.at(asset.seq).and_then(Event::text);
+                found.extend(text.map(|text| Raw::new(text.to_string())).transpose()?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
+        let kept = self.kept();
+        let mut own = kept.conversations.iter().filter(|(key, _)| key.tenant == *tenant);
+        Ok(own.any(|(_, entry)| entry.assets.iter().any(|asset| asset.sha256 == Some(sha256))))
+    }
+
+    fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {
+        let kept = self.kept();
+        let mut found: Vec<Tombstone> = kept
+            .conversations
+            .iter()
+            .filter(|(key, _)| key.tenant == *tenant)
+            .filter_map(|(_, e)| e.deleted.clone())
+            .collect();
+        found.sort_by_key(|tombstone| std::cmp::Reverse(tombstone.deleted));
+        Ok(found)
+    }
+
+    fn rebuild(&self) -> Result<(), Error> {
+        let mut kept = self.kept();
+        let keys: Vec<Key> =
+            kept.conversations.iter().filter(|(_, e)| e.deleted.is_none()).map(|(k, _)| k.clone()).collect();
+        for key in keys {
+            let entry = kept.entry(&key)?;
+            let (own, old) = (entry.events.clone(), entry.conversation.clone());
+            (entry.turns, entry.assets, entry.references) = Default::default();
+            let point = match old.parent {
+                None => ForkPoint { head: Head::genesis(key.id), turns: 0 },
+                Some(parent) => fork_point(&kept.lineage(&key)?[1..], parent.at_seq).ok_or_else(|| {
+                    Error::corrupt("fork.parent", format!("the parent of {} is damaged", key.id))
+                })?,
+            };
+            let mut fresh = Conversation::new(key.id, key.tenant.clone(), old.created, point.head);
+            (fresh.turns, fresh.parent) = (point.turns, old.parent);
+            for event in &own {
+                let mut changes = Changes::default();
+                write::fold(&mut fresh, event, &mut changes, &InMemory { kept: &kept, key: &key })?;
+                kept.entry(&key)?.apply(changes);
+            }
+            kept.entry(&key)?.conversation = fresh;
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+}

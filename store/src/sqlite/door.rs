@@ -1,0 +1,255 @@
+//! The one door to a database file: every connection is opened, set up and checked here.
+
+use everturn_core::Error;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Says that a file is ours: "Evtn". Frozen.
+const APPLICATION_ID: i32 = 0x4576_746e;
+
+/// How long a statement waits for another process that holds the file for a moment (a checkpoint, a first open).
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many pages may gather in the write-ahead log before they move into the database: 16 MiB.
+const CHECKPOINT_PAGES: u32 = 4000;
+
+/// A write-ahead log that grew past this under a long read is cut back when it can be: 64 MiB.
+const WAL_BYTES_MAX: u32 = 64 * 1024 * 1024;
+
+/// One step of the schema for each version; a released step is never edited. Version N is what step N leaves.
+const MIGRATIONS: &[&str] = &[include_str!("v1.sql")];
+
+/// Opens for reading and writing. Makes the file and its tables if they are not there.
+pub fn open_for_writing(path: &Path) -> Result<Connection, Error> {
+    if path.is_dir() {
+        return Err(Error::invalid(
+            "store.is_directory",
+            format!(
+                "{} is a directory; name a file in it, such as {}",
+                path.display(),
+                path.join("everturn.db").display()
+            ),
+        ));
+    }
+    let mut connection = Connection::open(path).map_err(|e| explain(path, &e))?;
+    set_up(&connection, path)?;
+    let writable =
+        connection.is_readonly("main").map(|read_only| !read_only).map_err(|e| explain(path, &e))?;
+    if !writable {
+        return Err(read_only(path));
+    }
+    migrate(&mut connection, path)?;
+    Ok(connection)
+}
+
+/// Opens for reading only. The file must be there.
+pub fn open_for_reading(path: &Path) -> Result<Connection, Error> {
+    if !path.is_file() {
+        return Err(Error::not_found(
+            "store.absent",
+            format!("no store at {}; `everturn new` makes one, or name another with --store", path.display()),
+        ));
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(|e| explain(path, &e))?;
+    set_up(&connection, path)?;
+    let version = version(&connection, path)?;
+    if version < MIGRATIONS.len() {
+        return Err(Error::conflict(
+            "store.older",
+            format!(
+                "{} has format {version}, this program reads {}; open it for writing once to upgrade it",
+                path.display(),
+                MIGRATIONS.len()
+            ),
+        ));
+    }
+    Ok(connection)
+}
+
+fn set_up(connection: &Connection, path: &Path) -> Result<(), Error> {
+    let pragmas = format!(
+        "PRAGMA foreign_keys = ON;
+         PRAGMA secure_delete = ON;
+         PRAGMA cache_size = -32768;
+         PRAGMA temp_store = MEMORY;
+         PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
+         PRAGMA journal_size_limit = {WAL_BYTES_MAX};"
+    );
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(|e| explain(path, &e))?;
+    connection.set_prepared_statement_cache_capacity(64);
+    connection.execute_batch(&pragmas).map_err(|e| explain(path, &e))
+}
+
+/// The file's format version; 0 for a new file. Refuses files that are not ours or that are newer than we are.
+fn version(connection: &Connection, path: &Path) -> Result<usize, Error> {
+    let number =
+        |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
+    let (application, version) = number("application_id")
+        .and_then(|application| Ok((application, number("user_version")?)))
+        .map_err(|e| explain(path, &e))?;
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(|e| explain(path, &e))?;
+    if application != APPLICATION_ID && (application != 0 || tables > 0) {
+        return Err(Error::invalid(
+            "store.foreign",
+            format!("{} is a database of another program; name another file", path.display()),
+        ));
+    }
+    let version = usize::try_from(version).unwrap_or(usize::MAX);
+    if version > MIGRATIONS.len() {
+        return Err(Error::conflict(
+            "store.newer",
+            format!(
+                "{} has format {version}, this program knows up to {}; use a newer everturn",
+                path.display(),
+                MIGRATIONS.len()
+            ),
+        ));
+    }
+    Ok(version)
+}
+
+fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Error> {
+    let from = version(connection, path)?;
+    let wal: String = connection
+        .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
+        .map_err(|e| explain(path, &e))?;
+    if wal != "wal" {
+        return Err(Error::invalid(
+            "store.no_wal",
+            format!(
+                "{} cannot keep a write-ahead log (journal mode is {wal}); put the store on a local disk",
+                path.display()
+            ),
+        ));
+    }
+    connection.execute_batch("PRAGMA synchronous = FULL").map_err(|e| explain(path, &e))?;
+    for (step, sql) in MIGRATIONS.iter().enumerate().skip(from) {
+        let step = format!(
+            "BEGIN IMMEDIATE; {sql}; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {}; COMMIT;",
+            step + 1
+        );
+        connection.execute_batch(&step).map_err(|e| explain(path, &e))?;
+    }
+    Ok(())
+}
+
+/// What SQLite's complaint means for the caller.
+pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
+    let file = path.display();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => Error::busy(
+            "store.full",
+            format!(
+                "the disk that holds {file} is full; nothing of this request was written; free some space and try again"
+            ),
+        ),
+        Some(ErrorCode::ReadOnly) => read_only(path),
+        Some(ErrorCode::NotADatabase) => Error::corrupt(
+            "store.not_a_database",
+            format!("{file} is not a database; restore it from a backup or name another file"),
+        ),
+        Some(ErrorCode::DatabaseCorrupt) => Error::corrupt(
+            "store.corrupt",
+            format!("{file} is damaged ({error}); `everturn doctor` says more; restore it from a backup"),
+        ),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            Error::busy("store.busy", format!("{file} is in use by another process; try again"))
+        }
+        Some(ErrorCode::CannotOpen) => Error::invalid(
+            "store.cannot_open",
+            format!("cannot open {file} ({error}); check that its folder exists and may be written"),
+        ),
+        Some(ErrorCode::PermissionDenied) => {
+            Error::invalid("store.denied", format!("no permission for {file}; check its owner and mode"))
+        }
+        Some(ErrorCode::SystemIoFailure) => Error::internal(
+            "store.io",
+            format!(
+                "the disk that holds {file} fails ({error}); nothing of this request was written; check the disk"
+            ),
+        ),
+        _ => Error::internal("store.sqlite", format!("{file}: {error}")),
+    }
+}
+
+fn read_only(path: &Path) -> Error {
+    Error::invalid(
+        "store.read_only",
+        format!("{} is read-only; make it writable, or only read from it", path.display()),
+    )
+}
+
+/// The right to write to a store: one process at a time. Let go when dropped, also by a crash.
+#[derive(Debug)]
+pub struct WriteLock {
+    _file: File,
+}
+
+impl WriteLock {
+    /// Takes the right, waiting at most `patience` for another process to end.
+    pub fn take(path: &Path, patience: Duration) -> Result<WriteLock, Error> {
+        let lock = lock_path(path);
+        let cannot = |e: &std::io::Error| match e.kind() {
+            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => read_only(path),
+            _ => Error::invalid(
+                "store.cannot_open",
+                format!("cannot open {}: {e}; check that its folder exists", lock.display()),
+            ),
+        };
+        let mut file = File::options()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&lock)
+            .map_err(|e| cannot(&e))?;
+        let deadline = Instant::now() + patience;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(std::fs::TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    // Waiting for a process that tells nobody when it ends; the file lock has no timed wait.
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(std::fs::TryLockError::WouldBlock) => {
+                    let mut owner = String::new();
+                    let _ = file.read_to_string(&mut owner);
+                    let owner = if owner.is_empty() {
+                        "another process".to_string()
+                    } else {
+                        owner.trim().to_string()
+                    };
+                    return Err(Error::busy(
+                        "store.owned",
+                        format!(
+                            "{} is open for writing by {owner}; ask that process, or wait until it ends (reading is allowed)",
+                            path.display()
+                        ),
+                    ));
+                }
+                Err(std::fs::TryLockError::Error(e)) => return Err(cannot(&e)),
+            }
+        }
+        let program = std::env::args().next().unwrap_or_default();
+        let program = Path::new(&program)
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let owner = format!("process {} ({program})\n", std::process::id());
+        // The note is for people who meet the lock; without it the lock still holds.
+        let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(owner.as_bytes()));
+        Ok(WriteLock { _file: file })
+    }
+}
+
+fn lock_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}

@@ -1,0 +1,406 @@
+//! One file, one writer, any number of readers.
+//!
+//! A commit is one transaction with one sync. Readers have their own connections and never wait for the writer.
+
+mod door;
+mod erase;
+mod read;
+mod rows;
+mod write;
+
+use crate::{Committed, ConversationQuery, Index, Log, TurnQuery};
+use door::explain;
+use everturn_core::Error;
+use everturn_core::chain::{Hash, Head};
+use everturn_core::conversation::{Conversation, Tombstone};
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Turn;
+use everturn_core::write::{Action, Write, absent, absent_turn};
+use rows::{Bytes, CONVERSATION_COLUMNS, Failure, signed};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How many idle reading connections are kept.
+const READERS_IDLE_MAX: usize = 8;
+
+/// A store in a SQLite file.
+pub struct Sqlite {
+    path: PathBuf,
+    readers: Mutex<Vec<Connection>>,
+    writer: Option<Mutex<Writer>>,
+}
+
+struct Writer {
+    connection: Connection,
+    known: write::Known,
+    /// Held as long as this process may write.
+    _lock: door::WriteLock,
+}
+
+impl Sqlite {
+    /// Opens for reading and writing, waiting at most `patience` for another writer to end. Makes the file if needed.
+    pub fn open(path: &Path, patience: Duration) -> Result<Sqlite, Error> {
+        if path.is_dir() {
+            // Before the lock file, which would otherwise be made beside the directory.
+            return door::open_for_writing(path).map(|_| unreachable!("a directory is refused"));
+        }
+        let lock = door::WriteLock::take(path, patience)?;
+        let connection = door::open_for_writing(path)?;
+        let writer = Writer { connection, known: write::Known::default(), _lock: lock };
+        Ok(Sqlite { path: path.to_path_buf(), readers: Mutex::default(), writer: Some(Mutex::new(writer)) })
+    }
+
+    /// Opens for reading only, beside a writer or without one.
+    pub fn open_read_only(path: &Path) -> Result<Sqlite, Error> {
+        let reader = door::open_for_reading(path)?;
+        Ok(Sqlite { path: path.to_path_buf(), readers: Mutex::new(vec![reader]), writer: None })
+    }
+
+    fn writer(&self) -> Result<MutexGuard<'_, Writer>, Error> {
+        let writer = self.writer.as_ref().ok_or_else(|| {
+            Error::invalid(
+                "store.opened_read_only",
+                format!("{} was opened for reading only", self.path.display()),
+            )
+        })?;
+        // A panic in the middle of a commit leaves a transaction that is rolled back; what is known may be wrong then.
+        Ok(writer.lock().unwrap_or_else(|poisoned: PoisonError<MutexGuard<'_, Writer>>| {
+            let mut guard = poisoned.into_inner();
+            guard.known.forget();
+            guard
+        }))
+    }
+
+    /// Runs something on a connection of its own, in one consistent view.
+    fn reading<T>(&self, body: impl FnOnce(&Connection) -> Result<T, Failure>) -> Result<T, Error> {
+        let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => door::open_for_reading(&self.path)?,
+        };
+        let answer = (|| {
+            let view = connection.transaction()?;
+            let answer = body(&view)?;
+            view.finish()?;
+            Ok(answer)
+        })();
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        if readers.len() < READERS_IDLE_MAX {
+            readers.push(connection);
+        }
+        answer.map_err(|failure| self.failed(failure))
+    }
+
+    fn failed(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Refused(error) => error,
+            Failure::Broken(error) => explain(&self.path, &error),
+        }
+    }
+
+    /// Makes the write-ahead log empty, so that nothing erased is left in it.
+    fn scrub(&self, connection: &Connection) -> Result<(), Error> {
+        let busy: i64 = connection
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+            .map_err(|e| explain(&self.path, &e))?;
+        if busy != 0 {
+            return Err(Error::busy(
+                "store.scrub",
+                format!(
+                    "erased, but another process reads {}, so copies stay in its write-ahead log; end that process and run `everturn doctor`",
+                    self.path.display()
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Log for Sqlite {
+    fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
+        let count = batch.len();
+        let all = |error: Error| (0..count).map(|_| Err(error.clone())).collect();
+        let mut guard = match self.writer() {
+            Ok(guard) => guard,
+            Err(error) => return all(error),
+        };
+        let Writer { connection, known, .. } = &mut *guard;
+        let erases = batch.iter().any(|w| matches!(w.action, Action::Erase { .. } | Action::Delete { .. }));
+        let written = (|| {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let mut answers = Vec::with_capacity(count);
+            for request in batch {
+                match write::write(&transaction, known, request) {
+                    Ok(committed) => answers.push(Ok(committed)),
+                    Err(Failure::Refused(error)) => answers.push(Err(error)),
+                    Err(Failure::Broken(error)) => return Err(error),
+                }
+            }
+            transaction.commit()?;
+            Ok(answers)
+        })();
+        match written {
+            Ok(answers) if erases => match self.scrub(connection) {
+                Ok(()) => answers,
+                Err(error) => answers.into_iter().map(|answer| answer.and(Err(error.clone()))).collect(),
+            },
+            Ok(answers) => answers,
+            Err(error) => {
+                known.forget();
+                all(explain(&self.path, &error))
+            }
+        }
+    }
+
+    fn events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
+        self.reading(|db| {
+            let (no, _) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
+            Ok(read::events(db, &read::lineage(db, no, key.id)?, after, limit)?)
+        })
+    }
+
+    fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error> {
+        self.reading(|db| {
+            let (no, _) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
+            let levels = read::lineage(db, no, key.id)?;
+            let row = read::turn_row(db, &levels, turn)?.ok_or_else(|| absent_turn(turn))?;
+            Ok(read::open_text(db, no, row.seq)?)
+        })
+    }
+}
+
+impl Index for Sqlite {
+    fn conversation(&self, key: &Key) -> Result<Conversation, Error> {
+        self.reading(|db| Ok(read::conversation(db, key)?.ok_or_else(|| absent(key))?.1))
+    }
+
+    fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error> {
+        let (updated, id) = match query.after {
+            Some((updated, id)) => (updated.0, id.to_bytes()),
+            None => (i64::MAX, [0xff; 16]),
+        };
+        self.reading(|db| {
+            let found = db
+                .prepare_cached(&format!(
+                    "SELECT {CONVERSATION_COLUMNS} FROM conversations c
+                     WHERE c.tenant = ?1 AND c.deleted IS NULL AND (c.updated, c.id) < (?2, ?3)
+                       AND (?4 IS NULL OR instr(lower(c.title), lower(?4)) > 0) AND (?5 IS NULL OR c.state = ?5)
+                     ORDER BY c.updated DESC, c.id DESC LIMIT ?6"
+                ))?
+                .query_map(
+                    params![
+                        tenant.as_str(),
+                        updated,
+                        Bytes(id),
+                        query.text,
+                        query.state.map(|state| state.as_str()),
+                        signed(query.limit as u64)
+                    ],
+                    |row| Ok(rows::conversation(row)?.1),
+                )?
+                .collect::<Result<_, _>>()?;
+            Ok(found)
+        })
+    }
+
+    fn starting_with(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<ConversationId>, Error> {
+        let Some((low, high)) = id_range(prefix) else { return Ok(Vec::new()) };
+        self.reading(|db| {
+            let found = db
+                .prepare_cached(
+                    "SELECT id FROM conversations WHERE tenant = ? AND id BETWEEN ? AND ? AND deleted IS NULL ORDER BY id LIMIT ?",
+                )?
+                .query_map(params![tenant.as_str(), Bytes(low), Bytes(high), signed(limit as u64)], |row| {
+                    Ok(ConversationId::from_bytes(row.get::<_, Bytes<16>>(0)?.0))
+                })?
+                .collect::<Result<_, _>>()?;
+            Ok(found)
+        })
+    }
+
+    fn turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<Turn>, Error> {
+        self.reading(|db| {
+            let (no, _) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
+            Ok(read::turns(db, &read::lineage(db, no, key.id)?, query)?)
+        })
+    }
+
+    fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error> {
+        self.reading(|db| {
+            // The conversation that it was said in; forks that changed it have rows with higher numbers.
+            let said: Option<(i64, Bytes<16>)> = db
+                .prepare_cached(
+                    "SELECT c.no, c.id FROM turns t JOIN conversations c ON c.no = t.conversation
+                     WHERE t.id = ? AND c.tenant = ? AND c.deleted IS NULL ORDER BY c.no LIMIT 1",
+                )?
+                .query_row(params![Bytes(id.to_bytes()), tenant.as_str()], |row| {
+                    Ok((row.get(0)?, row.get(1)?))
+                })
+                .optional()?;
+            let (no, conversation) = said.ok_or_else(|| absent_turn(id))?;
+            let levels = read::lineage(db, no, ConversationId::from_bytes(conversation.0))?;
+            let row = read::turn_row(db, &levels, id)?.ok_or_else(|| absent_turn(id))?;
+            Ok(read::read(db, &levels, row)?)
+        })
+    }
+
+    fn turn_in(&self, key: &Key, id: TurnId) -> Result<Turn, Error> {
+        self.reading(|db| {
+            let (no, _) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
+            let levels = read::lineage(db, no, key.id)?;
+            let row = read::turn_row(db, &levels, id)?.ok_or_else(|| absent_turn(id))?;
+            Ok(read::read(db, &levels, row)?)
+        })
+    }
+
+    fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
+        self.reading(|db| {
+            let found = db
+                .prepare_cached(
+                    "SELECT c.tenant, c.id, t.id FROM turns t JOIN conversations c ON c.no = t.conversation
+                     WHERE t.status = 'pending' AND c.deleted IS NULL",
+                )?
+                .query_map([], |row| Ok((key(row)?, TurnId::from_bytes(row.get::<_, Bytes<16>>(2)?.0))))?
+                .collect::<Result<_, _>>()?;
+            Ok(found)
+        })
+    }
+
+    fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error> {
+        self.reading(|db| {
+            let found = db
+                .prepare_cached(
+                    "SELECT tenant, id FROM conversations WHERE expires IS NOT NULL AND expires <= ? AND deleted IS NULL
+                     ORDER BY expires LIMIT ?",
+                )?
+                .query_map(params![now.0, signed(limit as u64)], key)?
+                .collect::<Result<_, _>>()?;
+            Ok(found)
+        })
+    }
+
+    fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error> {
+        self.reading(|db| {
+            let (no, _) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
+            let levels = read::lineage(db, no, key.id)?;
+            let mut found = Vec::new();
+            for level in levels.iter().rev() {
+                let places: Vec<i64> = db
+                    .prepare_cached(
+                        "SELECT seq FROM assets WHERE conversation = ? AND seq <= ? ORDER BY seq",
+                    )?
+                    .query_map(params![level.no, signed(level.cap)], |row| row.get(0))?
+                    .collect::<Result<_, _>>()?;
+                for seq in places {
+                    let text = read::event_at(db, &levels, seq as u64)?
+                        .and_then(|event| event.body)
+                        .map(|body| body.text);
+                    found.extend(text.map(Raw::new).transpose()?);
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
+        self.reading(|db| {
+            let used = db
+                .prepare_cached(
+                    "SELECT EXISTS (SELECT 1 FROM assets a JOIN conversations c ON c.no = a.conversation
+                     WHERE a.sha256 = ? AND c.tenant = ?)",
+                )?
+                .query_row(params![Bytes(sha256.0), tenant.as_str()], |row| row.get(0))?;
+            Ok(used)
+        })
+    }
+
+    fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {
+        self.reading(|db| {
+            let found = db
+                .prepare_cached(
+                    "SELECT id, head_seq, head_hash, deleted, deleted_reason FROM conversations
+                     WHERE tenant = ? AND deleted IS NOT NULL ORDER BY deleted DESC",
+                )?
+                .query_map([tenant.as_str()], |row| {
+                    Ok(Tombstone {
+                        id: ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
+                        head: Head {
+                            seq: rows::unsigned(row, "head_seq")?,
+                            hash: Hash(row.get::<_, Bytes<32>>("head_hash")?.0),
+                        },
+                        deleted: Timestamp(row.get("deleted")?),
+                        reason: row.get("deleted_reason")?,
+                    })
+                })?
+                .collect::<Result<_, _>>()?;
+            Ok(found)
+        })
+    }
+
+    fn rebuild(&self) -> Result<(), Error> {
+        let mut guard = self.writer()?;
+        let Writer { connection, known, .. } = &mut *guard;
+        known.forget();
+        let rebuilt = (|| {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            write::rebuild(&transaction)?;
+            transaction.commit()?;
+            Ok(())
+        })();
+        rebuilt.map_err(|failure| self.failed(failure))
+    }
+
+    fn check(&self) -> Result<Vec<String>, Error> {
+        self.reading(|db| {
+            let mut wrong: Vec<String> = db
+                .prepare("PRAGMA integrity_check(20)")?
+                .query_map([], |row| row.get::<_, String>(0))?
+                .collect::<Result<_, _>>()?;
+            wrong.retain(|line| line != "ok");
+            let dangling =
+                db.prepare("PRAGMA foreign_key_check")?.query_map([], |row| row.get::<_, String>(0))?.count();
+            if dangling > 0 {
+                wrong.push(format!("{dangling} rows refer to rows that are not there"));
+            }
+            Ok(wrong)
+        })
+    }
+}
+
+fn key(row: &rusqlite::Row<'_>) -> rusqlite::Result<Key> {
+    let tenant: String = row.get(0)?;
+    Ok(Key {
+        tenant: Tenant::new(tenant).map_err(|e| rusqlite::types::FromSqlError::Other(Box::new(e)))?,
+        id: ConversationId::from_bytes(row.get::<_, Bytes<16>>(1)?.0),
+    })
+}
+
+/// The first and the last id that begin with this, in bytes. `None` if no id does.
+fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
+    const DIGITS: usize = 26;
+    let rest = prefix.strip_prefix(ConversationId::PREFIX).unwrap_or(prefix).to_ascii_uppercase();
+    if rest.len() > DIGITS || !rest.is_ascii() {
+        return None;
+    }
+    let edge = |fill: &str| {
+        // The first digit of a ULID has only three bits, so it ends at 7.
+        let first = if rest.is_empty() && fill == "Z" { "7" } else { "" };
+        let text = format!(
+            "{}{rest}{first}{}",
+            ConversationId::PREFIX,
+            fill.repeat(DIGITS - rest.len() - first.len())
+        );
+        text.parse::<ConversationId>().ok().map(ConversationId::to_bytes)
+    };
+    Some((edge("0")?, edge("Z")?))
+}

@@ -1,0 +1,189 @@
+//! Reading, on any connection: inside a write as well as beside it.
+
+use super::rows::{self, Bytes, CONVERSATION_COLUMNS, EVENT_COLUMNS, TURN_COLUMNS, signed};
+use crate::TurnQuery;
+use everturn_core::chain::{Hash, Head};
+use everturn_core::conversation::Conversation;
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, Key, TurnId};
+use everturn_core::turn::{Turn, TurnRow};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::BTreeMap;
+
+/// A conversation and its number in this file.
+pub fn conversation(db: &Connection, key: &Key) -> rusqlite::Result<Option<(i64, Conversation)>> {
+    db.prepare_cached(&format!(
+        "SELECT {CONVERSATION_COLUMNS} FROM conversations c WHERE c.tenant = ? AND c.id = ? AND c.deleted IS NULL"
+    ))?
+    .query_row(params![key.tenant.as_str(), Bytes(key.id.to_bytes())], rows::conversation)
+    .optional()
+}
+
+/// A conversation or one of its ancestors, as far as the conversation sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Level {
+    /// Its number in this file.
+    pub no: i64,
+    /// Its id.
+    pub id: ConversationId,
+    /// Its own events come after this one.
+    pub floor: u64,
+    /// Nothing after this one is seen from here.
+    pub cap: u64,
+}
+
+/// The conversation itself, its parent, the parent's parent, …
+pub fn lineage(db: &Connection, no: i64, id: ConversationId) -> rusqlite::Result<Vec<Level>> {
+    let mut parent_of = db.prepare_cached(
+        "SELECT p.no, p.id, c.parent_seq FROM conversations c JOIN conversations p ON p.no = c.parent WHERE c.no = ?",
+    )?;
+    let mut levels = vec![Level { no, id, floor: 0, cap: i64::MAX as u64 }];
+    loop {
+        let youngest = levels.len() - 1;
+        let above = parent_of
+            .query_row([levels[youngest].no], |row| {
+                Ok((row.get(0)?, row.get::<_, Bytes<16>>(1)?.0, rows::unsigned(row, "parent_seq")?))
+            })
+            .optional()?;
+        let Some((no, id, seq)) = above else { return Ok(levels) };
+        levels[youngest].floor = seq;
+        let cap = seq.min(levels[youngest].cap);
+        levels.push(Level { no, id: ConversationId::from_bytes(id), floor: 0, cap });
+    }
+}
+
+/// The level whose own event stands at this place.
+fn owner(levels: &[Level], seq: u64) -> Option<&Level> {
+    levels.iter().find(|level| seq > level.floor && seq <= level.cap)
+}
+
+/// The hash of the event at this place; at 0, where the oldest ancestor's chain begins.
+pub fn hash_at(db: &Connection, levels: &[Level], seq: u64) -> rusqlite::Result<Option<Hash>> {
+    if seq == 0 {
+        return Ok(levels.last().map(|oldest| Head::genesis(oldest.id).hash));
+    }
+    let Some(level) = owner(levels, seq) else { return Ok(None) };
+    db.prepare_cached("SELECT hash FROM events WHERE conversation = ? AND seq = ?")?
+        .query_row(params![level.no, signed(seq)], |row| Ok(Hash(row.get::<_, Bytes<32>>(0)?.0)))
+        .optional()
+}
+
+/// Events after a place, ascending.
+pub fn events(db: &Connection, levels: &[Level], after: u64, limit: usize) -> rusqlite::Result<Vec<Event>> {
+    let mut out: Vec<Event> = Vec::new();
+    let mut prev = None;
+    for level in levels.iter().rev() {
+        let from = after.max(level.floor);
+        if from >= level.cap || out.len() == limit {
+            continue;
+        }
+        let mut statement = db.prepare_cached(&format!(
+            "SELECT {EVENT_COLUMNS} FROM events WHERE conversation = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+        ))?;
+        let mut found = statement.query(params![
+            level.no,
+            signed(from),
+            signed(level.cap),
+            signed((limit - out.len()) as u64)
+        ])?;
+        while let Some(row) = found.next()? {
+            // A hole in the chain shows as a wrong `prev`, which verification then reports.
+            let before = match prev {
+                Some(hash) => hash,
+                None => hash_at(db, levels, rows::unsigned(row, "seq")? - 1)?.unwrap_or(Hash([0; 32])),
+            };
+            let event = rows::event(row, level.id, before)?;
+            prev = Some(event.hash);
+            out.push(event);
+        }
+    }
+    Ok(out)
+}
+
+/// The event at one place. Its `prev` is not filled in.
+pub fn event_at(db: &Connection, levels: &[Level], seq: u64) -> rusqlite::Result<Option<Event>> {
+    let Some(level) = owner(levels, seq) else { return Ok(None) };
+    db.prepare_cached(&format!("SELECT {EVENT_COLUMNS} FROM events WHERE conversation = ? AND seq = ?"))?
+        .query_row(params![level.no, signed(seq)], |row| rows::event(row, level.id, Hash([0; 32])))
+        .optional()
+}
+
+/// A turn as the youngest level sees it: its own row if it has one, else the nearest ancestor's as it was.
+pub fn turn_row(db: &Connection, levels: &[Level], id: TurnId) -> rusqlite::Result<Option<TurnRow>> {
+    for level in levels {
+        let row = db
+            .prepare_cached(&format!(
+                "SELECT {TURN_COLUMNS} FROM turns t WHERE t.id = ? AND t.conversation = ?"
+            ))?
+            .query_row(params![Bytes(id.to_bytes()), level.no], rows::turn)
+            .optional()?;
+        if let Some(row) = row {
+            return Ok((row.seq <= level.cap).then(|| seen_from(levels, level, row)));
+        }
+    }
+    Ok(None)
+}
+
+fn seen_from(levels: &[Level], level: &Level, row: TurnRow) -> TurnRow {
+    if level.no == levels[0].no { row } else { row.as_of(level.cap) }
+}
+
+/// A page of turns.
+pub fn turns(db: &Connection, levels: &[Level], query: &TurnQuery) -> rusqlite::Result<Vec<Turn>> {
+    let (mut low, mut high) = query.range();
+    let mut out = Vec::new();
+    while low <= high && out.len() < query.limit {
+        let page = turn_page(db, levels, low, high, query.descending, query.limit)?;
+        let Some(last) = page.last().map(|row| row.seq) else { break };
+        if query.descending {
+            high = last - 1
+        } else {
+            low = last + 1
+        }
+        for row in page {
+            if query.takes(&row) && out.len() < query.limit {
+                out.push(read(db, levels, row)?);
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Rows between two places, of all levels, the youngest level's first where several have one.
+fn turn_page(
+    db: &Connection,
+    levels: &[Level],
+    low: u64,
+    high: u64,
+    descending: bool,
+    limit: usize,
+) -> rusqlite::Result<Vec<TurnRow>> {
+    let order = if descending { "DESC" } else { "ASC" };
+    let mut statement = db.prepare_cached(&format!(
+        "SELECT {TURN_COLUMNS} FROM turns t WHERE t.conversation = ? AND t.seq >= ? AND t.seq <= ? ORDER BY t.seq {order} LIMIT ?"
+    ))?;
+    let mut merged: BTreeMap<u64, TurnRow> = BTreeMap::new();
+    for level in levels {
+        let parameters = params![level.no, signed(low), signed(high.min(level.cap)), signed(limit as u64)];
+        for row in statement.query_map(parameters, rows::turn)? {
+            let row = row?;
+            merged.entry(row.seq).or_insert_with(|| seen_from(levels, level, row));
+        }
+    }
+    let in_order = merged.into_values();
+    Ok(if descending { in_order.rev().take(limit).collect() } else { in_order.take(limit).collect() })
+}
+
+/// A row with its content.
+pub fn read(db: &Connection, levels: &[Level], row: TurnRow) -> rusqlite::Result<Turn> {
+    let content = event_at(db, levels, row.content_seq.unwrap_or(row.seq))?
+        .ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+    Ok(Turn::read(levels[0].id, row, &content))
+}
+
+/// What is durable of an open turn's text.
+pub fn open_text(db: &Connection, no: i64, turn_seq: u64) -> rusqlite::Result<String> {
+    db.prepare_cached("SELECT text FROM chunks WHERE conversation = ? AND turn_seq = ? ORDER BY offset")?
+        .query_map(params![no, signed(turn_seq)], |row| row.get::<_, String>(0))?
+        .collect()
+}

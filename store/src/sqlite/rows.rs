@@ -1,0 +1,160 @@
+//! Rows into values and back. A stored value that makes no sense is `Corrupt`, never a panic.
+
+use everturn_core::Error;
+use everturn_core::chain::{Hash, Head};
+use everturn_core::conversation::{Conversation, Parent, PromptRef};
+use everturn_core::event::{Body, Event};
+use everturn_core::id::{ConversationId, EventId, Tenant, TurnId};
+use everturn_core::time::Timestamp;
+use everturn_core::turn::TurnRow;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
+use rusqlite::{Row, ToSql};
+use std::str::FromStr;
+
+/// A failure inside a transaction: either the request is refused, or the database is broken.
+pub enum Failure {
+    /// The request is refused and has written nothing; the rest of the batch goes on.
+    Refused(Error),
+    /// The whole transaction must go.
+    Broken(rusqlite::Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Refused(error)
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Failure {
+        Failure::Broken(error)
+    }
+}
+
+/// Sixteen or thirty-two bytes as a column.
+pub struct Bytes<const N: usize>(pub [u8; N]);
+
+impl<const N: usize> FromSql for Bytes<N> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        value.as_blob()?.try_into().map(Bytes).map_err(|_| FromSqlError::InvalidType)
+    }
+}
+
+impl<const N: usize> ToSql for Bytes<N> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Blob(&self.0)))
+    }
+}
+
+/// A word or a JSON text as a column.
+pub struct Parsed<T>(pub T);
+
+impl<T: FromStr<Err = Error>> FromSql for Parsed<T> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        value.as_str()?.parse().map(Parsed).map_err(|e| FromSqlError::Other(Box::new(e)))
+    }
+}
+
+fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
+    let text = row.get_ref(column)?.as_str()?;
+    serde_json::from_str(text).map_err(|e| FromSqlError::Other(Box::new(e)).into())
+}
+
+/// A number that is never negative.
+pub fn unsigned(row: &Row<'_>, column: &str) -> rusqlite::Result<u64> {
+    optional_unsigned(row, column)?.ok_or_else(|| FromSqlError::InvalidType.into())
+}
+
+fn optional_unsigned(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<u64>> {
+    let number: Option<i64> = row.get(column)?;
+    number.map(|n| u64::try_from(n).map_err(|_| FromSqlError::OutOfRange(n).into())).transpose()
+}
+
+/// For parameters: SQLite's integers are signed, and no counter of ours gets near their end.
+pub fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub const CONVERSATION_COLUMNS: &str = "c.no, c.tenant, c.id, c.owner, c.title, c.participants, c.metadata, c.state, c.created, c.updated,
+    c.summarized_through, c.ttl, c.retention, c.policy, c.head_seq, c.head_hash, c.turns, c.parent_seq, c.predecessor,
+    c.prompt_sha256, c.prompt_seq, (SELECT p.id FROM conversations p WHERE p.no = c.parent) AS parent_id";
+
+pub fn conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
+    let id = |column| row.get::<_, Option<Bytes<16>>>(column);
+    let tenant: String = row.get("tenant")?;
+    let parent = match (id("parent_id")?, optional_unsigned(row, "parent_seq")?) {
+        (Some(id), Some(at_seq)) => Some(Parent { conversation: ConversationId::from_bytes(id.0), at_seq }),
+        _ => None,
+    };
+    let prompt =
+        match (row.get::<_, Option<Bytes<32>>>("prompt_sha256")?, optional_unsigned(row, "prompt_seq")?) {
+            (Some(sha256), Some(seq)) => Some(PromptRef { sha256: Hash(sha256.0), seq }),
+            _ => None,
+        };
+    let conversation = Conversation {
+        id: ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
+        tenant: Tenant::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?,
+        owner: row.get("owner")?,
+        title: row.get("title")?,
+        participants: json(row, "participants")?,
+        metadata: json(row, "metadata")?,
+        state: row.get::<_, Parsed<_>>("state")?.0,
+        created: Timestamp(row.get("created")?),
+        updated: Timestamp(row.get("updated")?),
+        summarized_through: id("summarized_through")?.map(|id| TurnId::from_bytes(id.0)),
+        ttl: optional_unsigned(row, "ttl")?,
+        retention: row.get::<_, Parsed<_>>("retention")?.0,
+        policy: json(row, "policy")?,
+        head: Head { seq: unsigned(row, "head_seq")?, hash: Hash(row.get::<_, Bytes<32>>("head_hash")?.0) },
+        turns: unsigned(row, "turns")?,
+        parent,
+        predecessor: id("predecessor")?.map(|id| ConversationId::from_bytes(id.0)),
+        system_prompt: prompt,
+    };
+    Ok((row.get("no")?, conversation))
+}
+
+pub const EVENT_COLUMNS: &str =
+    "seq, id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body";
+
+/// An event without its `prev`, which is the hash of the one before.
+pub fn event(row: &Row<'_>, conversation: ConversationId, prev: Hash) -> rusqlite::Result<Event> {
+    let salt = row.get::<_, Bytes<16>>("salt")?.0;
+    let body = match salt {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] => None,
+        salt => Some(Body { salt, text: row.get("body")? }),
+    };
+    Ok(Event {
+        id: EventId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
+        conversation,
+        seq: unsigned(row, "seq")?,
+        at: Timestamp(row.get("at")?),
+        occurred_at: row.get::<_, Option<i64>>("occurred_at")?.map(Timestamp),
+        kind: row.get("kind")?,
+        actor: row.get("actor")?,
+        role: row.get::<_, Option<Parsed<_>>>("role")?.map(|role| role.0),
+        visibility: row.get::<_, Parsed<_>>("visibility")?.0,
+        turn: row.get::<_, Option<Bytes<16>>>("turn")?.map(|id| TurnId::from_bytes(id.0)),
+        body,
+        body_hash: Hash(row.get::<_, Bytes<32>>("body_hash")?.0),
+        prev,
+        hash: Hash(row.get::<_, Bytes<32>>("hash")?.0),
+    })
+}
+
+pub const TURN_COLUMNS: &str =
+    "t.seq, t.id, t.actor, t.role, t.status, t.created, t.content_seq, t.superseded_by, t.superseded_seq";
+
+pub fn turn(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
+    Ok(TurnRow {
+        id: TurnId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
+        seq: unsigned(row, "seq")?,
+        actor: row.get("actor")?,
+        role: row.get::<_, Parsed<_>>("role")?.0,
+        status: row.get::<_, Parsed<_>>("status")?.0,
+        created: Timestamp(row.get("created")?),
+        content_seq: optional_unsigned(row, "content_seq")?,
+        superseded_by: row.get::<_, Option<Parsed<_>>>("superseded_by")?.map(|by| by.0),
+        superseded_seq: optional_unsigned(row, "superseded_seq")?,
+    })
+}

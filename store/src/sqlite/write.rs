@@ -1,0 +1,473 @@
+//! Writing, inside one transaction: what a plan says, row by row.
+
+use super::read::{self, Level};
+use super::rows::{self, Bytes, Failure, signed};
+use crate::Committed;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::{Conversation, Parent};
+use everturn_core::event::{Event, kind};
+use everturn_core::id::{Key, TurnId};
+use everturn_core::limits::FORK_DEPTH_MAX;
+use everturn_core::turn::{Status, TurnRow};
+use everturn_core::write::{self, Action, Changes, ForkPoint, Idempotency, Lookup, Plan, Write};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::HashMap;
+
+/// What the writer remembers of conversations, so that an append need not read them again. Valid because only one
+/// process writes; forgotten when a transaction is rolled back.
+#[derive(Default)]
+pub struct Known {
+    conversations: HashMap<Key, (i64, Conversation)>,
+}
+
+impl Known {
+    /// Past this it starts over; a bound on memory, not a tuning knob.
+    const CONVERSATIONS_MAX: usize = 4096;
+
+    /// Everything is read again.
+    pub fn forget(&mut self) {
+        self.conversations.clear();
+    }
+
+    fn get(&mut self, db: &Connection, key: &Key) -> rusqlite::Result<Option<(i64, Conversation)>> {
+        if let Some(known) = self.conversations.get(key) {
+            return Ok(Some(known.clone()));
+        }
+        read::conversation(db, key)
+    }
+
+    fn put(&mut self, key: Key, no: i64, conversation: Conversation) {
+        if self.conversations.len() >= Self::CONVERSATIONS_MAX {
+            self.conversations.clear();
+        }
+        self.conversations.insert(key, (no, conversation));
+    }
+}
+
+/// One request of a batch. If it is refused, nothing was written for it.
+pub fn write(db: &Connection, known: &mut Known, request: Write) -> Result<Committed, Failure> {
+    let Write { key, action } = request;
+    let existing = known.get(db, &key)?;
+    match action {
+        Action::Chunk { turn, offset, text } => {
+            let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
+            chunk(db, no, &conversation, turn, offset, &text)?;
+            Ok(Committed { conversation, events: Vec::new(), repeated: false, released: Vec::new() })
+        }
+        Action::Delete { at, reason } => {
+            let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
+            let released = super::erase::delete(db, no, at, &reason)?;
+            known.conversations.remove(&key);
+            Ok(Committed { conversation, events: Vec::new(), repeated: false, released })
+        }
+        Action::Erase { ref turns, .. } => {
+            let turns = turns.clone();
+            let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
+            let levels = read::lineage(db, no, conversation.id)?;
+            // Looked up before anything is written, so that a refusal leaves no trace.
+            let mut found = Vec::new();
+            for id in turns {
+                found.push(read::turn_row(db, &levels, id)?.ok_or_else(|| write::absent_turn(id))?);
+            }
+            let mut committed = events(db, known, &key, Some((no, conversation)), action, None)?;
+            committed.released = super::erase::turns(db, &levels, &found)?;
+            Ok(committed)
+        }
+        Action::Create { ref idempotency, .. } => {
+            let asked = idempotency.clone().map(|i| (format!("tenant:{}", key.tenant), i));
+            events(db, known, &key, existing, action, asked)
+        }
+        Action::Append { ref idempotency, .. } => {
+            let (no, _) = existing.as_ref().ok_or_else(|| write::absent(&key))?;
+            let asked = idempotency.clone().map(|i| (format!("conversation:{no}"), i));
+            events(db, known, &key, existing, action, asked)
+        }
+        Action::Restore { .. } => events(db, known, &key, existing, action, None),
+    }
+}
+
+/// Plans and writes events.
+fn events(
+    db: &Connection,
+    known: &mut Known,
+    key: &Key,
+    existing: Option<(i64, Conversation)>,
+    action: Action,
+    idempotency: Option<(String, Idempotency)>,
+) -> Result<Committed, Failure> {
+    if let Some((scope, asked)) = &idempotency
+        && let Some(answered) = repeated(db, key, scope, asked)?
+    {
+        return Ok(answered);
+    }
+    let no = existing.as_ref().map(|(no, _)| *no);
+    let before = existing.map(|(_, conversation)| conversation);
+    let lookup = InDatabase { db, key, no };
+    let Plan { conversation, events, changes } = write::plan(key, before.clone(), action, &lookup)?;
+    let no = match (no, &before) {
+        (Some(no), Some(before)) => {
+            update_conversation(db, no, before, &conversation)?;
+            no
+        }
+        _ => insert_conversation(db, key, &conversation)?,
+    };
+    for event in &events {
+        insert_event(db, no, event)?;
+    }
+    insert_changes(db, no, &changes)?;
+    for event in &events {
+        if kind::ends_turn(&event.kind)
+            && let Some(row) = changes.turns.iter().find(|row| Some(row.id) == event.turn)
+        {
+            super::erase::chunks(db, no, row.seq)?;
+        }
+    }
+    if let (Some((scope, asked)), Some(first), Some(last)) = (idempotency, events.first(), events.last()) {
+        let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
+        db.prepare_cached("INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?)")?.execute(params![
+            scope,
+            asked.key,
+            Bytes(asked.fingerprint(&salt).0),
+            no,
+            signed(first.seq),
+            signed(last.seq)
+        ])?;
+    }
+    known.put(key.clone(), no, conversation.clone());
+    Ok(Committed { conversation, events, repeated: false, released: Vec::new() })
+}
+
+/// The first answer to a request that came again.
+fn repeated(
+    db: &Connection,
+    key: &Key,
+    scope: &str,
+    asked: &Idempotency,
+) -> Result<Option<Committed>, Failure> {
+    let found = db
+        .prepare_cached(
+            "SELECT i.fingerprint, i.first_seq, i.last_seq, c.id, c.no FROM idempotency i JOIN conversations c ON c.no = i.conversation
+             WHERE i.scope = ? AND i.key = ?",
+        )?
+        .query_row(params![scope, asked.key], |row| {
+            let id = everturn_core::id::ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0);
+            let (first, last) = (rows::unsigned(row, "first_seq")?, rows::unsigned(row, "last_seq")?);
+            Ok((Hash(row.get::<_, Bytes<32>>(0)?.0), first, last, id, row.get::<_, i64>("no")?))
+        })
+        .optional()?;
+    let Some((fingerprint, first, last, id, no)) = found else { return Ok(None) };
+    let key = Key { tenant: key.tenant.clone(), id };
+    let (_, conversation) = read::conversation(db, &key)?.ok_or_else(|| write::absent(&key))?;
+    let levels = read::lineage(db, no, id)?;
+    let events = read::events(db, &levels, first - 1, (last - first + 1) as usize)?;
+    // Once the first event is erased, nothing is left to compare with; the key alone then decides.
+    if let Some(body) = events.first().and_then(|event| event.body.as_ref())
+        && asked.fingerprint(&body.salt) != fingerprint
+    {
+        return Err(asked.conflict().into());
+    }
+    Ok(Some(Committed { conversation, events, repeated: true, released: Vec::new() }))
+}
+
+struct InDatabase<'a> {
+    db: &'a Connection,
+    key: &'a Key,
+    no: Option<i64>,
+}
+
+impl InDatabase<'_> {
+    fn levels(&self) -> Result<Vec<Level>, Error> {
+        let Some(no) = self.no else { return Ok(Vec::new()) };
+        read::lineage(self.db, no, self.key.id).map_err(unreadable)
+    }
+}
+
+impl Lookup for InDatabase<'_> {
+    fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
+        read::turn_row(self.db, &self.levels()?, id).map_err(unreadable)
+    }
+
+    fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
+        let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
+        let (no, conversation) =
+            read::conversation(self.db, &key).map_err(unreadable)?.ok_or_else(|| write::absent(&key))?;
+        let levels = read::lineage(self.db, no, conversation.id).map_err(unreadable)?;
+        if levels.len() > FORK_DEPTH_MAX {
+            return Err(Error::limit(
+                "FORK_DEPTH_MAX",
+                FORK_DEPTH_MAX as u64,
+                levels.len() as u64,
+                "export it and import it as one conversation",
+            ));
+        }
+        let hash = read::hash_at(self.db, &levels, parent.at_seq).map_err(unreadable)?;
+        let Some(hash) = hash.filter(|_| parent.at_seq > 0) else {
+            return Err(write::no_such_seq(&conversation, parent.at_seq));
+        };
+        let turns = if parent.at_seq == conversation.head.seq {
+            conversation.turns
+        } else {
+            count_turns(self.db, &levels, parent.at_seq).map_err(unreadable)?
+        };
+        Ok(ForkPoint { head: everturn_core::chain::Head { seq: parent.at_seq, hash }, turns })
+    }
+
+    fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
+        read::hash_at(self.db, &self.levels()?, seq).map_err(unreadable)
+    }
+}
+
+fn unreadable(error: rusqlite::Error) -> Error {
+    Error::internal("store.sqlite", error.to_string())
+}
+
+fn count_turns(db: &Connection, levels: &[Level], through: u64) -> rusqlite::Result<u64> {
+    let mut count = 0;
+    for level in levels {
+        let own: i64 = db.query_row(
+            "SELECT count(*) FROM turns WHERE conversation = ? AND seq > ? AND seq <= ?",
+            params![level.no, signed(level.floor), signed(level.cap.min(through))],
+            |row| row.get(0),
+        )?;
+        count += own as u64;
+    }
+    Ok(count)
+}
+
+fn chunk(
+    db: &Connection,
+    no: i64,
+    conversation: &Conversation,
+    turn: TurnId,
+    offset: u64,
+    text: &str,
+) -> Result<(), Failure> {
+    let levels = read::lineage(db, no, conversation.id)?;
+    let row = read::turn_row(db, &levels, turn)?.ok_or_else(|| write::absent_turn(turn))?;
+    if row.status != Status::Pending {
+        return Err(write::not_open(&row).into());
+    }
+    db.prepare_cached("INSERT INTO chunks (conversation, turn_seq, offset, text) VALUES (?, ?, ?, ?)")?
+        .execute(params![no, signed(row.seq), signed(offset), text])?;
+    Ok(())
+}
+
+fn insert_event(db: &Connection, no: i64, event: &Event) -> rusqlite::Result<()> {
+    let (salt, text) = event.body.as_ref().map_or(([0; 16], ""), |body| (body.salt, body.text.as_str()));
+    db.prepare_cached(
+        "INSERT INTO events (conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )?
+    .execute(params![
+        no,
+        signed(event.seq),
+        Bytes(event.id.to_bytes()),
+        event.at.0,
+        event.occurred_at.map(|at| at.0),
+        event.kind,
+        event.actor,
+        event.role.map(|role| role.as_str()),
+        event.visibility.as_str(),
+        event.turn.map(|turn| Bytes(turn.to_bytes())),
+        Bytes(event.body_hash.0),
+        Bytes(event.hash.0),
+        Bytes(salt),
+        text,
+    ])
+    .map(drop)
+}
+
+/// Rows that follow from events.
+pub fn insert_changes(db: &Connection, no: i64, changes: &Changes) -> rusqlite::Result<()> {
+    for row in &changes.turns {
+        db.prepare_cached("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?.execute(
+            params![
+                no,
+                signed(row.seq),
+                Bytes(row.id.to_bytes()),
+                row.actor,
+                row.role.as_str(),
+                row.status.as_str(),
+                row.created.0,
+                row.content_seq.map(signed),
+                row.superseded_by.map(|by| by.to_string()),
+                row.superseded_seq.map(signed),
+            ],
+        )?;
+    }
+    for asset in &changes.assets {
+        db.prepare_cached("INSERT OR REPLACE INTO assets VALUES (?, ?, ?, ?)")?.execute(params![
+            no,
+            asset.id,
+            signed(asset.seq),
+            asset.sha256.map(|hash| Bytes(hash.0))
+        ])?;
+    }
+    for reference in &changes.references {
+        db.prepare_cached("INSERT OR IGNORE INTO asset_references VALUES (?, ?, ?)")?.execute(params![
+            no,
+            signed(reference.turn_seq),
+            reference.asset
+        ])?;
+    }
+    Ok(())
+}
+
+fn insert_conversation(db: &Connection, key: &Key, conversation: &Conversation) -> rusqlite::Result<i64> {
+    let parent: Option<i64> = match conversation.parent {
+        None => None,
+        Some(parent) => Some(db.query_row(
+            "SELECT no FROM conversations WHERE tenant = ? AND id = ?",
+            params![key.tenant.as_str(), Bytes(parent.conversation.to_bytes())],
+            |row| row.get(0),
+        )?),
+    };
+    // A deleted conversation that comes back by import takes its tombstone's place.
+    let husk: Option<i64> = db
+        .query_row(
+            "SELECT no FROM conversations WHERE tenant = ? AND id = ?",
+            params![key.tenant.as_str(), Bytes(key.id.to_bytes())],
+            |row| row.get(0),
+        )
+        .optional()?;
+    if let Some(no) = husk {
+        super::erase::bury(db, no)?;
+    }
+    db.prepare_cached(
+        "INSERT INTO conversations (tenant, id, participants, metadata, state, created, updated, retention, policy, head_seq,
+             head_hash, turns, parent, parent_seq)
+         VALUES (?, ?, '[]', '{}', 'active', ?, 0, 'full', '{}', 0, x'', 0, ?, ?)",
+    )?
+    .execute(params![
+        key.tenant.as_str(),
+        Bytes(key.id.to_bytes()),
+        conversation.created.0,
+        parent,
+        conversation.parent.map(|parent| signed(parent.at_seq)),
+    ])?;
+    let no = db.last_insert_rowid();
+    update_all(db, no, conversation)?;
+    Ok(no)
+}
+
+/// Writes what differs: most appends only move the head.
+fn update_conversation(
+    db: &Connection,
+    no: i64,
+    before: &Conversation,
+    after: &Conversation,
+) -> rusqlite::Result<()> {
+    let moved =
+        Conversation { head: after.head, updated: after.updated, turns: after.turns, ..before.clone() };
+    if moved != *after {
+        return update_all(db, no, after);
+    }
+    db.prepare_cached("UPDATE conversations SET head_seq = ?, head_hash = ?, updated = ?, turns = ?, expires = ? WHERE no = ?")?
+        .execute(params![
+            signed(after.head.seq),
+            Bytes(after.head.hash.0),
+            after.updated.0,
+            signed(after.turns),
+            after.expires().map(|at| at.0),
+            no
+        ])
+        .map(drop)
+}
+
+/// Writes the whole row.
+pub fn update_all(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "UPDATE conversations SET owner = ?, title = ?, participants = ?, metadata = ?, state = ?, updated = ?,
+             summarized_through = ?, ttl = ?, expires = ?, retention = ?, policy = ?, head_seq = ?, head_hash = ?, turns = ?,
+             predecessor = ?, prompt_sha256 = ?, prompt_seq = ?
+         WHERE no = ?",
+    )?
+    .execute(params![
+        conversation.owner,
+        conversation.title,
+        json(&conversation.participants)?,
+        json(&conversation.metadata)?,
+        conversation.state.as_str(),
+        conversation.updated.0,
+        conversation.summarized_through.map(|turn| Bytes(turn.to_bytes())),
+        conversation.ttl.map(signed),
+        conversation.expires().map(|at| at.0),
+        conversation.retention.as_str(),
+        json(&conversation.policy)?,
+        signed(conversation.head.seq),
+        Bytes(conversation.head.hash.0),
+        signed(conversation.turns),
+        conversation.predecessor.map(|id| Bytes(id.to_bytes())),
+        conversation.system_prompt.map(|prompt| Bytes(prompt.sha256.0)),
+        conversation.system_prompt.map(|prompt| signed(prompt.seq)),
+        no,
+    ])
+    .map(drop)
+}
+
+fn json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(Box::new(e)))
+}
+
+/// Makes every derived row again from the events. What was deleted stays deleted, and asset bytes are not touched.
+pub fn rebuild(db: &Connection) -> Result<(), Failure> {
+    let living: Vec<(i64, Conversation)> = db
+        .prepare(&format!(
+            "SELECT {} FROM conversations c WHERE c.deleted IS NULL ORDER BY c.no",
+            rows::CONVERSATION_COLUMNS
+        ))?
+        .query_map([], rows::conversation)?
+        .collect::<Result<_, _>>()?;
+    for (no, old) in living {
+        db.execute("DELETE FROM turns WHERE conversation = ?", [no])?;
+        db.execute("DELETE FROM assets WHERE conversation = ?", [no])?;
+        db.execute("DELETE FROM asset_references WHERE conversation = ?", [no])?;
+        let key = Key { tenant: old.tenant.clone(), id: old.id };
+        let lookup = InDatabase { db, key: &key, no: Some(no) };
+        let mut fresh = write::begin(&key, old.created, old.parent, &Reopened(&lookup))?;
+        let levels = read::lineage(db, no, old.id)?;
+        loop {
+            let page = read::events(db, &levels, fresh.head.seq, REBUILD_PAGE)?;
+            if page.is_empty() {
+                break;
+            }
+            for event in &page {
+                let mut changes = Changes::default();
+                write::fold(&mut fresh, event, &mut changes, &lookup)?;
+                insert_changes(db, no, &changes)?;
+            }
+        }
+        update_all(db, no, &fresh)?;
+    }
+    Ok(())
+}
+
+/// Events folded at a time, so that memory does not grow with the log.
+const REBUILD_PAGE: usize = 500;
+
+/// A fork whose parent was deleted still begins where it began.
+struct Reopened<'a>(&'a InDatabase<'a>);
+
+impl Lookup for Reopened<'_> {
+    fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
+        self.0.turn(id)
+    }
+
+    fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
+        let above: Vec<Level> = self.0.levels()?.into_iter().skip(1).collect();
+        let hash = read::hash_at(self.0.db, &above, parent.at_seq).map_err(unreadable)?;
+        let hash = hash.ok_or_else(|| {
+            Error::corrupt(
+                "fork.parent",
+                format!("the parent of {} has lost seq {}", self.0.key.id, parent.at_seq),
+            )
+        })?;
+        let turns = count_turns(self.0.db, &above, parent.at_seq).map_err(unreadable)?;
+        Ok(ForkPoint { head: everturn_core::chain::Head { seq: parent.at_seq, hash }, turns })
+    }
+
+    fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
+        self.0.hash_at(seq)
+    }
+}
