@@ -222,3 +222,38 @@ impl Event {
         serde_json::from_str(self.text()?).ok()
     }
 }
+
+/// As callers see it: the words of the model, the body as it was written, absent once erased.
+impl Serialize for Event {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("id", &self.id)?;
+        map.serialize_entry("conversation", &self.conversation)?;
+        map.serialize_entry("seq", &self.seq)?;
+        map.serialize_entry("at", &self.at)?;
+        if let Some(at) = &self.occurred_at {
+            map.serialize_entry("occurred_at", at)?;
+        }
+        map.serialize_entry("kind", &self.kind)?;
+        if let Some(actor) = &self.actor {
+            map.serialize_entry("actor", actor)?;
+        }
+        if let Some(role) = &self.role {
+            map.serialize_entry("role", role)?;
+        }
+        map.serialize_entry("visibility", &self.visibility)?;
+        if let Some(turn) = &self.turn {
+            map.serialize_entry("turn", turn)?;
+        }
+        match self.text().map(serde_json::from_str::<&serde_json::value::RawValue>) {
+            Some(Ok(body)) => map.serialize_entry("body", body)?,
+            Some(Err(e)) => return Err(serde::ser::Error::custom(e)),
+            None => map.serialize_entry("erased", &true)?,
+        }
+        map.serialize_entry("body_hash", &self.body_hash)?;
+        map.serialize_entry("prev", &self.prev)?;
+        map.serialize_entry("hash", &self.hash)?;
+        map.end()
+    }
+}

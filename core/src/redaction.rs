@@ -35,7 +35,10 @@ pub struct Secret {
 const SHAPES: &[(&str, &str)] = &[
     ("private_key", r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)"),
     ("aws_access_key", r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
-    ("aws_secret_key", r"(?i:aws_secret_access_key)[\x22'\s]*[:=][\x22'\s]*[A-Za-z0-9/+=]{40}"),
+    (
+        "aws_secret_key",
+        r"(?:aws_secret_access_key|AWS_SECRET_ACCESS_KEY)[\x22'\s]*[:=][\x22'\s]*[A-Za-z0-9/+=]{40}",
+    ),
     ("google_api_key", r"\bAIza[0-9A-Za-z_-]{35}"),
     ("azure_account_key", r"\bAccountKey=[A-Za-z0-9+/=]{40,}"),
     ("github_token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})"),

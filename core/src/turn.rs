@@ -1,7 +1,7 @@
 //! A turn: what one actor contributed, as the log says it stands now.
 
 use crate::Error;
-use crate::event::{Event, Visibility};
+use crate::event::{Event, Visibility, kind};
 use crate::id::{ConversationId, EventId, TurnId};
 use crate::json::Raw;
 use crate::message;
@@ -137,6 +137,22 @@ pub struct TurnRow {
 }
 
 impl TurnRow {
+    /// The row of a turn right after the event that began it; `None` if the event begins none.
+    pub fn begun(event: &Event) -> Option<TurnRow> {
+        let id = event.turn.filter(|turn| turn.0 == event.id.0 && kind::begins_turn(&event.kind))?;
+        Some(TurnRow {
+            id,
+            seq: event.seq,
+            actor: event.actor.clone(),
+            role: event.role?,
+            status: if event.kind == kind::OPENED { Status::Pending } else { Status::Complete },
+            created: event.at,
+            content_seq: None,
+            superseded_by: None,
+            superseded_seq: None,
+        })
+    }
+
     /// The row as it stood when the log ended at `seq`: how a fork sees what it inherited. A turn that was still open
     /// there will never be finished on this side, so it reads as interrupted.
     pub fn as_of(mut self, seq: u64) -> TurnRow {
@@ -148,6 +164,21 @@ impl TurnRow {
         }
         self
     }
+}
+
+/// The text of pieces in order of their offsets. A piece that was written again after a failure overlaps the one before
+/// it and replaces it; what comes after a hole is not the text any more.
+pub fn join_chunks(pieces: impl IntoIterator<Item = (u64, String)>) -> String {
+    let mut out = String::new();
+    for (offset, text) in pieces {
+        let offset = offset as usize;
+        if !out.is_char_boundary(offset) {
+            break;
+        }
+        out.truncate(offset);
+        out.push_str(&text);
+    }
+    out
 }
 
 /// Tokens that a provider counted.
@@ -227,6 +258,11 @@ pub struct Turn {
 }
 
 impl Turn {
+    /// A turn right after the event that began it; `None` if the event begins none.
+    pub fn begun(event: &Event) -> Option<Turn> {
+        TurnRow::begun(event).map(|row| Turn::read(event.conversation, row, event))
+    }
+
     /// Puts a row and the event that carries its content (its own beginning, for most) together.
     pub fn read(conversation: ConversationId, row: TurnRow, content: &Event) -> Turn {
         let body: TurnBody = content.read().unwrap_or_default();

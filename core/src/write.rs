@@ -13,7 +13,7 @@ use crate::id::{Key, TurnId};
 use crate::limits::{BATCH_EVENTS_MAX, PARTICIPANTS_MAX};
 use crate::message;
 use crate::time::Timestamp;
-use crate::turn::{Role, Status, Successor, TurnBody, TurnRow};
+use crate::turn::{Status, Successor, TurnBody, TurnRow};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -217,6 +217,14 @@ pub fn plan(
             None,
         ) => Err(absent(key)),
         (Action::Append { drafts, expected_seq, .. }, Some(conversation)) => {
+            if drafts.len() > BATCH_EVENTS_MAX {
+                return Err(Error::limit(
+                    "BATCH_EVENTS_MAX",
+                    BATCH_EVENTS_MAX as u64,
+                    drafts.len() as u64,
+                    "append in several batches",
+                ));
+            }
             let head = conversation.head.seq;
             if let Some(expected) = expected_seq.filter(|expected| *expected != head) {
                 return Err(Error::conflict(
@@ -248,8 +256,8 @@ pub fn absent_turn(id: TurnId) -> Error {
 }
 
 /// The answer to a chunk, a commit or an abort for a turn that has ended.
-pub fn not_open(row: &TurnRow) -> Error {
-    Error::conflict("turn.not_open", format!("{} is {} already; open a new turn", row.id, row.status))
+pub fn not_open(turn: TurnId, status: Status) -> Error {
+    Error::conflict("turn.not_open", format!("{turn} is {status} already; open a new turn"))
 }
 
 /// The answer for a place that a conversation does not have.
@@ -285,14 +293,6 @@ pub fn begin(
 fn append(mut conversation: Conversation, drafts: Vec<Draft>, lookup: &dyn Lookup) -> Result<Plan, Error> {
     if drafts.is_empty() {
         return Err(empty());
-    }
-    if drafts.len() > BATCH_EVENTS_MAX {
-        return Err(Error::limit(
-            "BATCH_EVENTS_MAX",
-            BATCH_EVENTS_MAX as u64,
-            drafts.len() as u64,
-            "append in several batches",
-        ));
     }
     let mut events = Vec::with_capacity(drafts.len());
     let mut changes = Changes::default();
@@ -333,7 +333,7 @@ fn admit(
     if kind::ends_turn(kind) {
         let row = about_turn(draft.turn, changes, lookup)?;
         if row.status != Status::Pending {
-            return Err(not_open(&row));
+            return Err(not_open(row.id, row.status));
         }
     }
     if kind == kind::SUPERSEDED {
@@ -386,21 +386,13 @@ pub fn fold(
                 conversation.state = body.state;
             }
         }
-        kind if kind::begins_turn(kind) && event.turn == Some(TurnId(event.id.0)) => {
-            let status = if kind == kind::OPENED { Status::Pending } else { Status::Complete };
-            changes.turns.push(TurnRow {
-                id: TurnId(event.id.0),
-                seq: event.seq,
-                actor: event.actor.clone(),
-                role: event.role.unwrap_or(Role::User),
-                status,
-                created: event.at,
-                content_seq: None,
-                superseded_by: None,
-                superseded_seq: None,
-            });
-            conversation.turns += 1;
-            refer(event, event.seq, changes);
+        kind if kind::begins_turn(kind) => {
+            // One that came from elsewhere and names no turn is an event only.
+            if let Some(row) = TurnRow::begun(event) {
+                changes.turns.push(row);
+                conversation.turns += 1;
+                refer(event, event.seq, changes);
+            }
         }
         kind if kind::ends_turn(kind) => end_turn(event, changes, lookup)?,
         kind::SUPERSEDED => {

@@ -1,1 +1,11 @@
-//! How others write conversations.
+//! How others write conversations: bytes to drafts, and back.
+//!
+//! [`jsonl`] is a conversation as a file of events, which can be checked without a database. [`transcript`] is a
+//! conversation as one JSON value, version 2. Unknown fields are kept, never dropped, and foreign bytes never panic:
+//! what cannot be read is an error that says where and why.
+//!
+//! What it is not: it knows no store and opens no files. It reads from and writes to whatever the caller hands in;
+//! ids, times and the writing of what was read are `engine`'s.
+
+pub mod jsonl;
+pub mod transcript;

@@ -11,26 +11,48 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 /// Assets in any object store, as `tenant/ab/abcdef…`.
 pub struct ObjectAssets {
-    store: Arc<dyn ObjectStore>,
+    store: OnceLock<Arc<dyn ObjectStore>>,
+    /// Made when the first asset comes, so that a store without assets has no empty folder.
+    folder: PathBuf,
 }
 
 impl ObjectAssets {
-    /// In a folder, which is made if it is not there. Every file is synced before [`Assets::put`] returns.
-    pub fn folder(path: &std::path::Path) -> Result<ObjectAssets, Error> {
-        std::fs::create_dir_all(path)
-            .map_err(|e| cannot(&format!("make the folder {}", path.display()), &e))?;
-        let store =
-            LocalFileSystem::new_with_prefix(path).map_err(|e| cannot("open the asset folder", &e))?;
-        Ok(ObjectAssets { store: Arc::new(store.with_fsync(true)) })
+    /// In a folder. Every file is synced before [`Assets::put`] returns.
+    pub fn folder(path: &std::path::Path) -> ObjectAssets {
+        ObjectAssets { store: OnceLock::new(), folder: path.to_path_buf() }
     }
 
     /// In memory.
     pub fn memory() -> ObjectAssets {
-        ObjectAssets { store: Arc::new(InMemory::new()) }
+        ObjectAssets {
+            store: OnceLock::from(Arc::new(InMemory::new()) as Arc<dyn ObjectStore>),
+            folder: PathBuf::new(),
+        }
+    }
+
+    /// The store, if there is one yet.
+    fn opened(&self) -> Result<Option<&Arc<dyn ObjectStore>>, Error> {
+        if self.store.get().is_none() && self.folder.is_dir() {
+            let folder = LocalFileSystem::new_with_prefix(&self.folder)
+                .map_err(|e| cannot("open the asset folder", &e))?;
+            return Ok(Some(self.store.get_or_init(|| Arc::new(folder.with_fsync(true)))));
+        }
+        Ok(self.store.get())
+    }
+
+    /// The store, made if needed.
+    fn made(&self) -> Result<&Arc<dyn ObjectStore>, Error> {
+        if self.store.get().is_none() {
+            let folder = self.folder.display();
+            std::fs::create_dir_all(&self.folder)
+                .map_err(|e| cannot(&format!("make the folder {folder}"), &e))?;
+        }
+        self.opened()?.ok_or_else(|| Error::internal("asset.io", "the asset folder vanished; try again"))
     }
 }
 
@@ -43,22 +65,20 @@ pub fn path(tenant: &Tenant, sha256: Hash) -> String {
 impl Assets for ObjectAssets {
     fn put(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
         let path = Path::from(path(tenant, sha256));
-        if block_on(self.store.head(&path)).is_ok_and(|meta| meta.size == bytes.len() as u64) {
+        let store = self.made()?;
+        if block_on(store.head(&path)).is_ok_and(|meta| meta.size == bytes.len() as u64) {
             return Ok(());
         }
-        block_on(self.store.put(&path, bytes.into())).map(drop).map_err(|e| cannot("write the asset", &e))
+        block_on(store.put(&path, bytes.into())).map(drop).map_err(|e| cannot("write the asset", &e))
     }
 
     fn get(&self, tenant: &Tenant, sha256: Hash) -> Result<Vec<u8>, Error> {
-        let read = async { self.store.get(&Path::from(path(tenant, sha256))).await?.bytes().await };
+        let absent = || Error::not_found("asset.absent", format!("the bytes of asset {sha256} are not here"));
+        let store = self.opened()?.ok_or_else(absent)?;
+        let read = async { store.get(&Path::from(path(tenant, sha256))).await?.bytes().await };
         let bytes = match block_on(read) {
             Ok(bytes) => bytes,
-            Err(object_store::Error::NotFound { .. }) => {
-                return Err(Error::not_found(
-                    "asset.absent",
-                    format!("the bytes of asset {sha256} are not here"),
-                ));
-            }
+            Err(object_store::Error::NotFound { .. }) => return Err(absent()),
             Err(e) => return Err(cannot("read the asset", &e)),
         };
         if Hash::of(&bytes) != sha256 {
@@ -71,15 +91,17 @@ impl Assets for ObjectAssets {
     }
 
     fn delete(&self, tenant: &Tenant, sha256: Hash) -> Result<(), Error> {
-        match block_on(self.store.delete(&Path::from(path(tenant, sha256)))) {
+        let Some(store) = self.opened()? else { return Ok(()) };
+        match block_on(store.delete(&Path::from(path(tenant, sha256)))) {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(e) => Err(cannot("delete the asset", &e)),
         }
     }
 
     fn list(&self) -> Result<Vec<(Tenant, Hash, Timestamp)>, Error> {
+        let Some(store) = self.opened()? else { return Ok(Vec::new()) };
         let found: Vec<_> =
-            block_on(self.store.list(None).try_collect()).map_err(|e| cannot("list the assets", &e))?;
+            block_on(store.list(None).try_collect()).map_err(|e| cannot("list the assets", &e))?;
         // Whatever is not named as we name things is not ours, and not ours to touch.
         Ok(found
             .into_iter()

@@ -1,1 +1,113 @@
-//! placeholder
+//! What every store promises: one list, run by each backend with one line.
+//!
+//! ```text
+//! everturn_store::conformance!(make);   // `make()` gives something that derefs to a fresh, empty store
+//! ```
+//!
+//! Each promise is a function that panics with what is wrong, and becomes one test. A behaviour that is not in this
+//! list is not promised. Nothing here looks at a clock or makes up ids: [`Maker`] counts, so a failure comes again.
+
+mod forks;
+mod maker;
+mod reading;
+mod removing;
+mod restoring;
+mod streams;
+mod tenants;
+mod writing;
+
+pub use forks::*;
+pub use maker::*;
+pub use reading::*;
+pub use removing::*;
+pub use restoring::*;
+pub use streams::*;
+pub use tenants::*;
+pub use writing::*;
+
+use crate::{Index, Log};
+
+/// What the promises are about.
+pub trait Backend: Log + Index {}
+
+impl<T: Log + Index> Backend for T {}
+
+/// Makes one test of each promise, every one with a store of its own. The argument is a function; what it returns
+/// derefs to the store and may keep a folder alive beside it.
+#[macro_export]
+macro_rules! conformance {
+    ($make:expr) => {
+        $crate::conformance!($make;
+            events_come_back_byte_for_byte
+            a_batch_is_answered_in_order_and_each_request_sees_the_ones_before
+            a_refused_request_leaves_no_trace_and_does_not_disturb_the_others
+            seq_is_dense_whatever_the_clocks_say
+            updated_never_goes_back
+            stale_expected_seq_is_a_conflict_that_names_the_head
+            a_repeated_key_gives_the_first_answer_and_writes_nothing
+            a_key_reused_for_another_body_is_a_conflict
+            a_key_still_works_after_its_first_event_was_erased
+            a_repeated_creation_gives_the_first_conversation
+            creating_what_exists_is_a_conflict
+            an_empty_append_is_refused
+            a_batch_above_the_limit_is_refused_with_both_numbers
+            unknown_kinds_are_stored_and_served
+            an_event_about_an_absent_turn_is_refused
+            a_conversation_that_is_not_active_takes_no_turns
+            another_tenant_sees_nothing
+            another_tenant_can_change_nothing
+            the_same_id_lives_apart_in_two_tenants
+            events_are_read_in_pages
+            history_pages_join_to_the_whole
+            history_leaves_out_what_is_superseded_unless_asked
+            a_turn_is_superseded_once
+            settings_fold_into_the_conversation
+            participants_are_those_who_spoke
+            conversations_are_listed_last_changed_first
+            listing_filters_by_title_and_state
+            ids_are_found_by_their_beginning
+            expired_lists_exactly_what_is_due
+            an_open_turn_collects_text_until_it_is_committed
+            an_aborted_turn_keeps_what_was_said_and_is_superseded_by_the_abort
+            an_interrupted_turn_stays_in_the_history
+            a_turn_ends_once
+            a_repeated_chunk_changes_nothing
+            open_turns_are_listed_over_all_tenants
+            a_fork_inherits_history_without_copying_it
+            both_sides_of_a_fork_go_on_alone
+            a_fork_does_not_see_what_its_parent_superseded_later
+            an_open_turn_reads_as_interrupted_in_a_fork_and_goes_on_in_the_parent
+            a_fork_of_a_fork_reads_through_both
+            a_fork_needs_a_place_that_exists
+            forks_are_as_deep_as_the_limit_says
+            a_turn_is_found_where_it_was_said
+            a_deleted_parent_keeps_its_children_readable_until_the_last_is_gone
+            a_new_conversation_under_a_deleted_parents_id_leaves_its_children_alone
+            erasing_keeps_the_envelope_and_records_it
+            erasing_an_absent_turn_erases_nothing
+            erasing_in_a_fork_leaves_the_parents_later_turns_alone
+            erasing_releases_assets_that_only_the_erased_turns_showed
+            bytes_that_another_asset_shares_are_not_released
+            an_asset_that_a_fork_still_shows_is_not_released
+            deleting_leaves_one_tombstone
+            deleting_releases_assets
+            deleting_in_one_tenant_leaves_the_keys_of_another
+            restoring_into_an_empty_store_gives_the_same_chain
+            restoring_again_adds_nothing_and_a_longer_file_adds_the_rest
+            a_file_that_diverges_is_a_conflict
+            a_broken_link_is_corrupt
+            a_deleted_conversation_can_be_restored
+            a_fork_is_restored_onto_its_parent
+            rebuilding_gives_the_same_answers
+        );
+    };
+    ($make:expr; $($promise:ident)*) => {
+        $(
+            #[test]
+            fn $promise() {
+                let store = $make();
+                $crate::conformance::$promise(&*store);
+            }
+        )*
+    };
+}

@@ -11,7 +11,7 @@ use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::FORK_DEPTH_MAX;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::{Status, Turn, TurnRow};
+use everturn_core::turn::{Status, Turn, TurnRow, join_chunks};
 use everturn_core::write::{
     self, Action, AssetReference, AssetRow, Changes, ForkPoint, Idempotency, Lookup, Plan, Write, absent,
     absent_turn,
@@ -27,19 +27,24 @@ pub struct Memory {
 
 #[derive(Default)]
 struct Kept {
-    conversations: BTreeMap<Key, Entry>,
+    /// Never removed from, so that a fork keeps its parent also when the parent's id is used again.
+    entries: Vec<Entry>,
+    /// Where each conversation is, deleted ones included.
+    places: BTreeMap<Key, usize>,
     requests: HashMap<(String, String), Request>,
 }
 
 struct Request {
     fingerprint: Hash,
-    conversation: ConversationId,
+    place: usize,
     first_seq: u64,
     last_seq: u64,
 }
 
 struct Entry {
     conversation: Conversation,
+    /// Where its parent is.
+    above: Option<usize>,
     /// Its own, after the place where it left its parent.
     events: Vec<Event>,
     turns: BTreeMap<u64, TurnRow>,
@@ -51,6 +56,7 @@ struct Entry {
 
 /// A conversation or one of its ancestors, and how far it is seen.
 struct Level<'a> {
+    place: usize,
     entry: &'a Entry,
     floor: u64,
     cap: u64,
@@ -64,18 +70,28 @@ impl Memory {
 
 impl Kept {
     fn living(&self, key: &Key) -> Result<&Entry, Error> {
-        self.conversations.get(key).filter(|entry| entry.deleted.is_none()).ok_or_else(|| absent(key))
+        self.place(key).map(|place| &self.entries[place])
+    }
+
+    /// Where a living conversation is.
+    fn place(&self, key: &Key) -> Result<usize, Error> {
+        let place = self.places.get(key).copied();
+        place.filter(|place| self.entries[*place].deleted.is_none()).ok_or_else(|| absent(key))
+    }
+
+    fn all_living(&self) -> impl Iterator<Item = (&Key, &Entry)> {
+        let all = self.places.iter().map(|(key, place)| (key, &self.entries[*place]));
+        all.filter(|(_, entry)| entry.deleted.is_none())
     }
 
     fn lineage(&self, key: &Key) -> Result<Vec<Level<'_>>, Error> {
         let mut levels: Vec<Level<'_>> = Vec::new();
-        let mut next = Some((key.id, u64::MAX));
-        while let Some((id, cap)) = next {
-            let above = Key { tenant: key.tenant.clone(), id };
-            let entry = self.conversations.get(&above).ok_or_else(|| absent(&above))?;
-            let parent = entry.conversation.parent;
-            levels.push(Level { entry, floor: parent.map_or(0, |p| p.at_seq), cap });
-            next = parent.map(|p| (p.conversation, p.at_seq.min(cap)));
+        let mut next = Some((self.place(key)?, u64::MAX));
+        while let Some((place, cap)) = next {
+            let entry = &self.entries[place];
+            let floor = entry.conversation.parent.map_or(0, |p| p.at_seq);
+            levels.push(Level { place, entry, floor, cap });
+            next = entry.above.map(|above| (above, floor.min(cap)));
         }
         Ok(levels)
     }
@@ -88,7 +104,7 @@ impl Kept {
                 let conversation = existing.ok_or_else(|| absent(&key))?;
                 let row = turn_row(&self.lineage(&key)?, turn).ok_or_else(|| absent_turn(turn))?;
                 if row.status != Status::Pending {
-                    return Err(write::not_open(&row));
+                    return Err(write::not_open(row.id, row.status));
                 }
                 self.entry(&key)?.chunks.insert((row.seq, offset), text);
                 Ok(Committed { conversation, events: Vec::new(), repeated: false, released: Vec::new() })
@@ -96,8 +112,10 @@ impl Kept {
             Action::Delete { at, reason } => {
                 let conversation = existing.ok_or_else(|| absent(&key))?;
                 let tombstone = Tombstone { id: key.id, head: conversation.head, deleted: at, reason };
-                self.entry(&key)?.deleted = Some(tombstone);
-                let released = self.purge(&key)?;
+                let place = self.place(&key)?;
+                self.entries[place].deleted = Some(tombstone);
+                let released = self.purge(place);
+                let released = self.unused(&key.tenant, released);
                 Ok(Committed { conversation, events: Vec::new(), repeated: false, released })
             }
             Action::Erase { ref turns, .. } => {
@@ -109,6 +127,7 @@ impl Kept {
                 for row in found {
                     committed.released.extend(self.erase(&key, &row)?);
                 }
+                committed.released = self.unused(&key.tenant, committed.released);
                 Ok(committed)
             }
             Action::Create { ref idempotency, .. } => {
@@ -132,14 +151,19 @@ impl Kept {
         idempotency: Option<(String, Idempotency)>,
     ) -> Result<Committed, Error> {
         if let Some((scope, asked)) = &idempotency
-            && let Some(answered) = self.repeated(key, scope, asked)?
+            && let Some(answered) = self.repeated(scope, asked)?
         {
             return Ok(answered);
         }
         let Plan { conversation, events, changes } =
             write::plan(key, existing, action, &InMemory { kept: self, key })?;
         if self.living(key).is_err() {
-            self.conversations.insert(key.clone(), Entry::new(conversation.clone()));
+            let above = conversation
+                .parent
+                .map(|parent| self.place(&Key { tenant: key.tenant.clone(), id: parent.conversation }));
+            let above = above.transpose()?;
+            self.places.insert(key.clone(), self.entries.len());
+            self.entries.push(Entry::new(conversation.clone(), above));
         }
         let entry = self.entry(key)?;
         entry.conversation = conversation.clone();
@@ -155,7 +179,7 @@ impl Kept {
             let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
             let request = Request {
                 fingerprint: asked.fingerprint(&salt),
-                conversation: key.id,
+                place: self.place(key)?,
                 first_seq: first.seq,
                 last_seq: last.seq,
             };
@@ -164,12 +188,12 @@ impl Kept {
         Ok(Committed { conversation, events, repeated: false, released: Vec::new() })
     }
 
-    fn repeated(&self, key: &Key, scope: &str, asked: &Idempotency) -> Result<Option<Committed>, Error> {
+    fn repeated(&self, scope: &str, asked: &Idempotency) -> Result<Option<Committed>, Error> {
         let Some(request) = self.requests.get(&(scope.to_string(), asked.key.clone())) else {
             return Ok(None);
         };
-        let key = Key { tenant: key.tenant.clone(), id: request.conversation };
-        let conversation = self.living(&key)?.conversation.clone();
+        let conversation = self.entries[request.place].conversation.clone();
+        let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
         let events = events(
             &self.lineage(&key)?,
             request.first_seq - 1,
@@ -184,81 +208,92 @@ impl Kept {
     }
 
     fn entry(&mut self, key: &Key) -> Result<&mut Entry, Error> {
-        self.conversations.get_mut(key).ok_or_else(|| absent(key))
+        let place = self.place(key)?;
+        Ok(&mut self.entries[place])
     }
 
     fn erase(&mut self, key: &Key, row: &TurnRow) -> Result<Vec<Hash>, Error> {
-        let ids: Vec<ConversationId> =
-            self.lineage(key)?.iter().map(|level| level.entry.conversation.id).collect();
+        let levels = self.lineage(key)?;
+        let owner = |seq| owner(&levels, seq).map(|level| (level.place, seq));
+        let bodies: Vec<_> =
+            [Some(row.seq), row.content_seq].into_iter().flatten().filter_map(owner).collect();
+        for (place, seq) in &bodies {
+            self.entries[*place].erase(*seq);
+        }
+        // The turn shows its assets where it was said.
+        let Some((place, seq)) = bodies.first().copied() else { return Ok(Vec::new()) };
+        let entry = &mut self.entries[place];
+        let shown: Vec<String> =
+            entry.references.iter().filter(|r| r.turn_seq == seq).map(|r| r.asset.clone()).collect();
+        entry.references.retain(|r| r.turn_seq != seq);
         let mut released = Vec::new();
-        for id in ids {
-            let entry = self.entry(&Key { tenant: key.tenant.clone(), id })?;
-            let places = [Some(row.seq), row.content_seq];
-            for event in entry.events.iter_mut().filter(|event| places.contains(&Some(event.seq))) {
-                event.body = None;
-            }
-            let shown: Vec<String> =
-                entry.references.iter().filter(|r| r.turn_seq == row.seq).map(|r| r.asset.clone()).collect();
-            entry.references.retain(|r| r.turn_seq != row.seq);
-            for asset in shown {
-                if entry.references.iter().any(|r| r.asset == asset) {
-                    continue;
-                }
-                if let Some(at) = entry.assets.iter().position(|a| a.id == asset) {
-                    let gone = entry.assets.remove(at);
-                    entry
-                        .events
-                        .iter_mut()
-                        .filter(|event| event.seq == gone.seq)
-                        .for_each(|event| event.body = None);
-                    released.extend(gone.sha256);
-                }
+        for asset in shown.into_iter().filter(|asset| !self.shown(place, asset)).collect::<Vec<_>>() {
+            let entry = &mut self.entries[place];
+            if let Some(at) = entry.assets.iter().position(|a| a.id == asset) {
+                let gone = entry.assets.remove(at);
+                entry.erase(gone.seq);
+                released.extend(gone.sha256);
             }
         }
         Ok(released)
     }
 
-    /// How far living forks still read in a conversation; 0 if none does.
-    fn needed(&self, key: &Key) -> u64 {
-        self.conversations
-            .iter()
-            .filter(|(other, _)| other.tenant == key.tenant)
-            .filter_map(|(other, entry)| Some((other, entry, entry.conversation.parent?)))
-            .filter(|(other, entry, parent)| {
-                parent.conversation == key.id && (entry.deleted.is_none() || self.needed(other) > 0)
-            })
-            .map(|(_, _, parent)| parent.at_seq)
-            .max()
-            .unwrap_or(0)
+    fn forks(&self, place: usize) -> impl Iterator<Item = (usize, &Entry)> {
+        self.entries.iter().enumerate().filter(move |(_, entry)| entry.above == Some(place))
     }
 
-    fn purge(&mut self, key: &Key) -> Result<Vec<Hash>, Error> {
-        let keep = self.needed(key);
-        self.requests.retain(|_, request| request.conversation != key.id);
-        let entry = self.entry(key)?;
-        let released =
+    /// Whether a turn of a conversation or of its forks shows an asset.
+    fn shown(&self, place: usize, asset: &str) -> bool {
+        self.entries[place].references.iter().any(|r| r.asset == asset)
+            || self.forks(place).any(|(fork, _)| self.shown(fork, asset))
+    }
+
+    /// Those that no asset of the tenant has any more.
+    fn unused(&self, tenant: &Tenant, mut hashes: Vec<Hash>) -> Vec<Hash> {
+        hashes.sort();
+        hashes.dedup();
+        hashes.retain(|hash| !self.in_use(tenant, *hash));
+        hashes
+    }
+
+    fn in_use(&self, tenant: &Tenant, sha256: Hash) -> bool {
+        let mut own = self.entries.iter().filter(|entry| entry.conversation.tenant == *tenant);
+        own.any(|entry| entry.assets.iter().any(|asset| asset.sha256 == Some(sha256)))
+    }
+
+    /// How far living forks still read in a conversation; 0 if none does.
+    fn needed(&self, place: usize) -> u64 {
+        let read = |(fork, entry): (usize, &Entry)| {
+            let left = entry.conversation.parent.map_or(0, |parent| parent.at_seq);
+            if entry.deleted.is_none() { left } else { left.min(self.needed(fork)) }
+        };
+        self.forks(place).map(read).max().unwrap_or(0)
+    }
+
+    fn purge(&mut self, place: usize) -> Vec<Hash> {
+        let keep = self.needed(place);
+        self.requests.retain(|_, request| request.place != place);
+        let entry = &mut self.entries[place];
+        let mut released: Vec<Hash> =
             entry.assets.iter().filter(|asset| asset.seq > keep).filter_map(|asset| asset.sha256).collect();
         entry.events.retain(|event| event.seq <= keep);
         entry.turns.retain(|seq, _| *seq <= keep);
         entry.assets.retain(|asset| asset.seq <= keep);
         entry.references.retain(|reference| reference.turn_seq <= keep);
         entry.chunks.clear();
-        let above = entry
-            .conversation
-            .parent
-            .map(|parent| Key { tenant: key.tenant.clone(), id: parent.conversation });
-        match above.filter(|above| self.conversations.get(above).is_some_and(|entry| entry.deleted.is_some()))
-        {
-            Some(above) => Ok([released, self.purge(&above)?].concat()),
-            None => Ok(released),
+        // A deleted parent may have been kept only for this fork.
+        if let Some(above) = entry.above.filter(|above| self.entries[*above].deleted.is_some()) {
+            released.extend(self.purge(above));
         }
+        released
     }
 }
 
 impl Entry {
-    fn new(conversation: Conversation) -> Entry {
+    fn new(conversation: Conversation, above: Option<usize>) -> Entry {
         Entry {
             conversation,
+            above,
             events: Vec::new(),
             turns: BTreeMap::new(),
             assets: Vec::new(),
@@ -278,6 +313,12 @@ impl Entry {
             if !self.references.contains(&reference) {
                 self.references.push(reference);
             }
+        }
+    }
+
+    fn erase(&mut self, seq: u64) {
+        for event in self.events.iter_mut().filter(|event| event.seq == seq) {
+            event.body = None;
         }
     }
 
@@ -321,13 +362,18 @@ fn fork_point(levels: &[Level<'_>], seq: u64) -> Option<ForkPoint> {
     let hash = event_at(levels, seq)?.hash;
     let turns = levels
         .iter()
-        .map(|l| l.entry.turns.range(l.floor + 1..=l.cap.min(seq).max(l.floor)).count() as u64)
+        .map(|l| l.entry.turns.keys().filter(|at| **at > l.floor && **at <= l.cap.min(seq)).count() as u64)
         .sum();
     Some(ForkPoint { head: Head { seq, hash }, turns })
 }
 
+/// The level whose own event stands at this place.
+fn owner<'l, 'a>(levels: &'l [Level<'a>], seq: u64) -> Option<&'l Level<'a>> {
+    levels.iter().find(|level| seq > level.floor && seq <= level.cap)
+}
+
 fn event_at<'a>(levels: &[Level<'a>], seq: u64) -> Option<&'a Event> {
-    levels.iter().find(|level| seq > level.floor && seq <= level.cap)?.entry.at(seq)
+    owner(levels, seq)?.entry.at(seq)
 }
 
 fn events(levels: &[Level<'_>], after: u64, limit: usize) -> Vec<Event> {
@@ -369,7 +415,8 @@ impl Log for Memory {
         let kept = self.kept();
         let entry = kept.living(key)?;
         let row = turn_row(&kept.lineage(key)?, turn).ok_or_else(|| absent_turn(turn))?;
-        Ok(entry.chunks.range((row.seq, 0)..=(row.seq, u64::MAX)).map(|(_, text)| text.as_str()).collect())
+        let pieces = entry.chunks.range((row.seq, 0)..=(row.seq, u64::MAX));
+        Ok(join_chunks(pieces.map(|((_, offset), text)| (*offset, text.clone()))))
     }
 }
 
@@ -381,9 +428,8 @@ impl Index for Memory {
     fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error> {
         let kept = self.kept();
         let mut found: Vec<&Conversation> = kept
-            .conversations
-            .iter()
-            .filter(|(key, entry)| key.tenant == *tenant && entry.deleted.is_none())
+            .all_living()
+            .filter(|(key, _)| key.tenant == *tenant)
             .map(|(_, entry)| &entry.conversation)
             .filter(|c| query.after.is_none_or(|after| (c.updated, c.id) < after))
             .filter(|c| query.state.is_none_or(|state| c.state == state))
@@ -407,9 +453,7 @@ impl Index for Memory {
     ) -> Result<Vec<ConversationId>, Error> {
         let prefix = prefix.strip_prefix(ConversationId::PREFIX).unwrap_or(prefix).to_ascii_uppercase();
         let kept = self.kept();
-        let living =
-            kept.conversations.iter().filter(|(key, entry)| key.tenant == *tenant && entry.deleted.is_none());
-        let ids = living.map(|(key, _)| key.id);
+        let ids = kept.all_living().filter(|(key, _)| key.tenant == *tenant).map(|(key, _)| key.id);
         Ok(ids
             .filter(|id| id.to_string()[ConversationId::PREFIX.len()..].starts_with(&prefix))
             .take(limit)
@@ -439,10 +483,7 @@ impl Index for Memory {
     fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error> {
         let said = {
             let kept = self.kept();
-            let mut living = kept
-                .conversations
-                .iter()
-                .filter(|(key, entry)| key.tenant == *tenant && entry.deleted.is_none());
+            let mut living = kept.all_living().filter(|(key, _)| key.tenant == *tenant);
             let own = |entry: &Entry| entry.events.iter().any(|event| event.id.0 == id.0);
             living.find(|(_, entry)| own(entry)).map(|(key, _)| key.clone()).ok_or_else(|| absent_turn(id))?
         };
@@ -458,8 +499,8 @@ impl Index for Memory {
 
     fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
         let kept = self.kept();
-        let living = kept.conversations.iter().filter(|(_, entry)| entry.deleted.is_none());
-        Ok(living
+        Ok(kept
+            .all_living()
             .flat_map(|(key, entry)| entry.turns.values().map(move |row| (key, row)))
             .filter(|(_, row)| row.status == Status::Pending)
             .map(|(key, row)| (key.clone(), row.id))
@@ -468,16 +509,13 @@ impl Index for Memory {
 
     fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error> {
         let kept = self.kept();
-        let due = |entry: &Entry| {
-            entry.deleted.is_none() && entry.conversation.expires().is_some_and(|at| at <= now)
-        };
-        Ok(kept
-            .conversations
-            .iter()
-            .filter(|(_, entry)| due(entry))
-            .map(|(key, _)| key.clone())
-            .take(limit)
-            .collect())
+        let mut due: Vec<(Timestamp, Key)> = kept
+            .all_living()
+            .filter_map(|(key, entry)| Some((entry.conversation.expires()?, key.clone())))
+            .filter(|(at, _)| *at <= now)
+            .collect();
+        due.sort();
+        Ok(due.into_iter().map(|(_, key)| key).take(limit).collect())
     }
 
     fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error> {
@@ -495,18 +533,16 @@ impl Index for Memory {
     }
 
     fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
-        let kept = self.kept();
-        let mut own = kept.conversations.iter().filter(|(key, _)| key.tenant == *tenant);
-        Ok(own.any(|(_, entry)| entry.assets.iter().any(|asset| asset.sha256 == Some(sha256))))
+        Ok(self.kept().in_use(tenant, sha256))
     }
 
     fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {
         let kept = self.kept();
         let mut found: Vec<Tombstone> = kept
-            .conversations
+            .places
             .iter()
             .filter(|(key, _)| key.tenant == *tenant)
-            .filter_map(|(_, e)| e.deleted.clone())
+            .filter_map(|(_, place)| kept.entries[*place].deleted.clone())
             .collect();
         found.sort_by_key(|tombstone| std::cmp::Reverse(tombstone.deleted));
         Ok(found)
@@ -514,8 +550,7 @@ impl Index for Memory {
 
     fn rebuild(&self) -> Result<(), Error> {
         let mut kept = self.kept();
-        let keys: Vec<Key> =
-            kept.conversations.iter().filter(|(_, e)| e.deleted.is_none()).map(|(k, _)| k.clone()).collect();
+        let keys: Vec<Key> = kept.all_living().map(|(key, _)| key.clone()).collect();
         for key in keys {
             let entry = kept.entry(&key)?;
             let (own, old) = (entry.events.clone(), entry.conversation.clone());

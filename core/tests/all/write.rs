@@ -202,18 +202,18 @@ fn a_turn_is_superseded_once_and_not_while_it_is_open() {
 }
 
 #[test]
-fn an_aborted_turn_points_at_its_replacement_or_at_the_abort_itself() {
-    let replaced = format!(r#"{{"superseded_by":"{}"}}"#, turn_id(2));
-    let log = Log::with(vec![
+fn an_aborted_turn_points_at_the_abort_until_a_turn_replaces_it() {
+    let mut log = Log::with(vec![
         message(2),
         opened(3),
         about(4, kind::ABORTED, 3, r#"{"reason":"stop"}"#),
         opened(5),
-        about(6, kind::ABORTED, 5, &replaced),
-        opened(7),
-        about(8, kind::INTERRUPTED, 7, "{}"),
+        about(6, kind::ABORTED, 5, "{}"),
+        superseded(7, 5, 2),
+        opened(8),
+        about(9, kind::INTERRUPTED, 8, "{}"),
     ]);
-    let rows: Vec<_> = [3, 5, 7].map(|n| (log.row(n).status, log.row(n).superseded_by)).into();
+    let rows: Vec<_> = [3, 5, 8].map(|n| (log.row(n).status, log.row(n).superseded_by)).into();
     assert_eq!(
         rows,
         [
@@ -222,6 +222,19 @@ fn an_aborted_turn_points_at_its_replacement_or_at_the_abort_itself() {
             (Status::Interrupted, None),
         ]
     );
+    assert_eq!(log.refuses(vec![superseded(10, 5, 2)]).code(), "turn.superseded");
+}
+
+/// What came from elsewhere may lack what its kind promises: it is kept, and begins nothing.
+#[test]
+fn an_event_without_a_turn_or_a_role_begins_no_turn() {
+    let no_turn = Draft { turn: None, ..message(2) };
+    let other_turn = Draft { turn: Some(turn_id(77)), ..message(3) };
+    let no_role = Draft { role: None, ..message(4) };
+    let log = Log::with(vec![no_turn, other_turn, no_role, message(5)]);
+    assert_eq!(log.known.turns.keys().collect::<Vec<_>>(), [&turn_id(5)]);
+    let conversation = log.conversation.unwrap();
+    assert_eq!((conversation.turns, conversation.head.seq), (1, 5));
 }
 
 #[test]
@@ -307,8 +320,11 @@ fn allowed(choices: &[(u8, prop::sample::Index)]) -> Vec<Draft> {
                 let body = format!(
                     r#"{{"message":{{"role":"user","content":[{{"type":"image","asset_id":"asset_{n}"}}]}}}}"#
                 );
-                drafts
-                    .push(Draft { actor: Some(format!("a{}", n % 4)), ..about(n, kind::MESSAGE, n, &body) });
+                drafts.push(Draft {
+                    actor: Some(format!("a{}", n % 4)),
+                    role: Some(Role::User),
+                    ..about(n, kind::MESSAGE, n, &body)
+                });
                 done.push(n);
             }
             2 | 3 => {
@@ -324,9 +340,7 @@ fn allowed(choices: &[(u8, prop::sample::Index)]) -> Vec<Draft> {
                     turn,
                     r#"{"message":{"content":"asset_","x":{"asset_id":"asset_7"}}}"#,
                 ));
-                if end != kind::ABORTED {
-                    done.push(turn);
-                }
+                done.push(turn);
             }
             5 if done.len() > 1 => {
                 let turn = done.remove(index.index(done.len()));

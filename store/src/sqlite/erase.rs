@@ -39,11 +39,10 @@ fn wipe_body(db: &Connection, no: i64) -> rusqlite::Result<()> {
 /// to any more.
 pub fn turns(db: &Connection, levels: &[Level], rows: &[TurnRow]) -> rusqlite::Result<Vec<Hash>> {
     let mut released = Vec::new();
+    let owner = |seq: u64| levels.iter().find(|level| seq > level.floor && seq <= level.cap);
     for row in rows {
         for seq in [Some(row.seq), row.content_seq].into_iter().flatten() {
-            let Some(level) = levels.iter().find(|level| seq > level.floor && seq <= level.cap) else {
-                continue;
-            };
+            let Some(level) = owner(seq) else { continue };
             let no: i64 = db.query_row(
                 "SELECT no FROM events WHERE conversation = ? AND seq = ?",
                 params![level.no, signed(seq)],
@@ -51,7 +50,8 @@ pub fn turns(db: &Connection, levels: &[Level], rows: &[TurnRow]) -> rusqlite::R
             )?;
             wipe_body(db, no)?;
         }
-        for level in levels {
+        // Only where it was said: another level may have a turn of its own at the same place.
+        if let Some(level) = owner(row.seq) {
             released.extend(unrefer(db, level.no, row.seq)?);
         }
     }
@@ -71,7 +71,10 @@ fn unrefer(db: &Connection, conversation: i64, turn_seq: u64) -> rusqlite::Resul
             params![conversation, signed(turn_seq), asset],
         )?;
         let still_shown: bool = db.query_row(
-            "SELECT EXISTS (SELECT 1 FROM asset_references WHERE conversation = ? AND asset = ?)",
+            // A fork may show what its parent brought in.
+            "WITH RECURSIVE family (no) AS
+                 (SELECT ?1 UNION ALL SELECT c.no FROM conversations c JOIN family f ON c.parent = f.no)
+             SELECT EXISTS (SELECT 1 FROM asset_references r JOIN family f ON r.conversation = f.no WHERE r.asset = ?2)",
             params![conversation, asset],
             |row| row.get(0),
         )?;
@@ -146,9 +149,9 @@ fn needed(db: &Connection, no: i64) -> rusqlite::Result<u64> {
         .collect::<Result<_, _>>()?;
     let mut through = 0;
     for (fork, seq, deleted) in forks {
-        if !deleted || needed(db, fork)? > 0 {
-            through = through.max(seq as u64);
-        }
+        // A deleted fork needs only what its own forks read through it.
+        let read = if deleted { needed(db, fork)? } else { u64::MAX };
+        through = through.max(read.min(seq as u64));
     }
     Ok(through)
 }

@@ -130,7 +130,10 @@ impl Log for Sqlite {
             Err(error) => return all(error),
         };
         let Writer { connection, known, .. } = &mut *guard;
-        let erases = batch.iter().any(|w| matches!(w.action, Action::Erase { .. } | Action::Delete { .. }));
+        let erases: Vec<bool> = batch
+            .iter()
+            .map(|write| matches!(write.action, Action::Erase { .. } | Action::Delete { .. }))
+            .collect();
         let written = (|| {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let mut answers = Vec::with_capacity(count);
@@ -145,9 +148,14 @@ impl Log for Sqlite {
             Ok(answers)
         })();
         match written {
-            Ok(answers) if erases => match self.scrub(connection) {
+            Ok(answers) if erases.contains(&true) => match self.scrub(connection) {
                 Ok(()) => answers,
-                Err(error) => answers.into_iter().map(|answer| answer.and(Err(error.clone()))).collect(),
+                // The others of the batch are written and have nothing to do with it.
+                Err(error) => answers
+                    .into_iter()
+                    .zip(erases)
+                    .map(|(answer, erases)| if erases { answer.and(Err(error.clone())) } else { answer })
+                    .collect(),
             },
             Ok(answers) => answers,
             Err(error) => {
@@ -237,11 +245,11 @@ impl Index for Sqlite {
 
     fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error> {
         self.reading(|db| {
-            // The conversation that it was said in; forks that changed it have rows with higher numbers.
+            // The conversation that it was said in. A fork that changed it has a row too, but from before it left.
             let said: Option<(i64, Bytes<16>)> = db
                 .prepare_cached(
                     "SELECT c.no, c.id FROM turns t JOIN conversations c ON c.no = t.conversation
-                     WHERE t.id = ? AND c.tenant = ? AND c.deleted IS NULL ORDER BY c.no LIMIT 1",
+                     WHERE t.id = ? AND c.tenant = ? AND c.deleted IS NULL AND t.seq > ifnull(c.parent_seq, 0)",
                 )?
                 .query_row(params![Bytes(id.to_bytes()), tenant.as_str()], |row| {
                     Ok((row.get(0)?, row.get(1)?))
@@ -313,15 +321,7 @@ impl Index for Sqlite {
     }
 
     fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
-        self.reading(|db| {
-            let used = db
-                .prepare_cached(
-                    "SELECT EXISTS (SELECT 1 FROM assets a JOIN conversations c ON c.no = a.conversation
-                     WHERE a.sha256 = ? AND c.tenant = ?)",
-                )?
-                .query_row(params![Bytes(sha256.0), tenant.as_str()], |row| row.get(0))?;
-            Ok(used)
-        })
+        self.reading(|db| Ok(read::asset_in_use(db, tenant, sha256)?))
     }
 
     fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {
@@ -400,7 +400,9 @@ fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
             ConversationId::PREFIX,
             fill.repeat(DIGITS - rest.len() - first.len())
         );
-        text.parse::<ConversationId>().ok().map(ConversationId::to_bytes)
+        // Parsing forgives letters that look like digits, and a first digit that is too large.
+        let id = text.parse::<ConversationId>().ok().filter(|id| id.to_string() == text);
+        id.map(ConversationId::to_bytes)
     };
     Some((edge("0")?, edge("Z")?))
 }

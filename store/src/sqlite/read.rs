@@ -5,7 +5,7 @@ use crate::TurnQuery;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::Conversation;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, Key, TurnId};
+use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
 use everturn_core::turn::{Turn, TurnRow};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeMap;
@@ -181,9 +181,23 @@ pub fn read(db: &Connection, levels: &[Level], row: TurnRow) -> rusqlite::Result
     Ok(Turn::read(levels[0].id, row, &content))
 }
 
+/// Whether any asset of the tenant has these bytes, also one that only the forks of a deleted conversation show. The
+/// name of a buried tombstone's tenant goes on after a slash.
+pub fn asset_in_use(db: &Connection, tenant: &Tenant, sha256: Hash) -> rusqlite::Result<bool> {
+    db.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM assets a JOIN conversations c ON c.no = a.conversation
+         WHERE a.sha256 = ?1 AND (c.tenant = ?2 OR substr(c.tenant, 1, length(?2) + 1) = ?2 || '/'))",
+    )?
+    .query_row(params![Bytes(sha256.0), tenant.as_str()], |row| row.get(0))
+}
+
 /// What is durable of an open turn's text.
 pub fn open_text(db: &Connection, no: i64, turn_seq: u64) -> rusqlite::Result<String> {
-    db.prepare_cached("SELECT text FROM chunks WHERE conversation = ? AND turn_seq = ? ORDER BY offset")?
-        .query_map(params![no, signed(turn_seq)], |row| row.get::<_, String>(0))?
-        .collect()
+    let pieces: Vec<(u64, String)> = db
+        .prepare_cached(
+            "SELECT offset, text FROM chunks WHERE conversation = ? AND turn_seq = ? ORDER BY offset, no",
+        )?
+        .query_map(params![no, signed(turn_seq)], |row| Ok((rows::unsigned(row, "offset")?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    Ok(everturn_core::turn::join_chunks(pieces))
 }

@@ -58,6 +58,7 @@ pub fn write(db: &Connection, known: &mut Known, request: Write) -> Result<Commi
         Action::Delete { at, reason } => {
             let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
             let released = super::erase::delete(db, no, at, &reason)?;
+            let released = unused(db, &key, released)?;
             known.conversations.remove(&key);
             Ok(Committed { conversation, events: Vec::new(), repeated: false, released })
         }
@@ -71,7 +72,8 @@ pub fn write(db: &Connection, known: &mut Known, request: Write) -> Result<Commi
                 found.push(read::turn_row(db, &levels, id)?.ok_or_else(|| write::absent_turn(id))?);
             }
             let mut committed = events(db, known, &key, Some((no, conversation)), action, None)?;
-            committed.released = super::erase::turns(db, &levels, &found)?;
+            let released = super::erase::turns(db, &levels, &found)?;
+            committed.released = unused(db, &key, released)?;
             Ok(committed)
         }
         Action::Create { ref idempotency, .. } => {
@@ -85,6 +87,19 @@ pub fn write(db: &Connection, known: &mut Known, request: Write) -> Result<Commi
         }
         Action::Restore { .. } => events(db, known, &key, existing, action, None),
     }
+}
+
+/// Those that no asset of the tenant has any more.
+fn unused(db: &Connection, key: &Key, mut hashes: Vec<Hash>) -> rusqlite::Result<Vec<Hash>> {
+    hashes.sort();
+    hashes.dedup();
+    let mut unused = Vec::new();
+    for hash in hashes {
+        if !read::asset_in_use(db, &key.tenant, hash)? {
+            unused.push(hash);
+        }
+    }
+    Ok(unused)
 }
 
 /// Plans and writes events.
@@ -246,7 +261,7 @@ fn chunk(
     let levels = read::lineage(db, no, conversation.id)?;
     let row = read::turn_row(db, &levels, turn)?.ok_or_else(|| write::absent_turn(turn))?;
     if row.status != Status::Pending {
-        return Err(write::not_open(&row).into());
+        return Err(write::not_open(row.id, row.status).into());
     }
     db.prepare_cached("INSERT INTO chunks (conversation, turn_seq, offset, text) VALUES (?, ?, ?, ?)")?
         .execute(params![no, signed(row.seq), signed(offset), text])?;

@@ -1,0 +1,306 @@
+//! What can be asked, and how.
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Every word is kept; the model reads what it needs. A conversation store for AI agents.
+#[derive(Parser)]
+#[command(
+    name = "everturn",
+    version,
+    max_term_width = 100,
+    after_help = "CONV is a conversation's id, the beginning of one, or @last for the last one changed.\n\
+                  `everturn VERB --help` shows examples."
+)]
+pub struct Args {
+    /// Where conversations are kept: sqlite:PATH, or sqlite: for the file in your data folder
+    #[arg(long, global = true, env = "EVERTURN_STORE", default_value = "sqlite:", value_name = "URL")]
+    pub store: String,
+    /// Whose conversations
+    #[arg(long, global = true, env = "EVERTURN_TENANT", default_value = "default", value_name = "NAME")]
+    pub tenant: String,
+    /// Print JSON instead of text for people
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say more on standard error about what is being done (twice: even more)
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    #[command(subcommand)]
+    pub verb: Option<Verb>,
+}
+
+impl Args {
+    /// How much is logged.
+    pub fn level(&self) -> tracing_subscriber::filter::LevelFilter {
+        use tracing_subscriber::filter::LevelFilter;
+        match self.verbose {
+            0 => LevelFilter::WARN,
+            1 => LevelFilter::INFO,
+            _ => LevelFilter::DEBUG,
+        }
+    }
+}
+
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Begin a conversation
+    New(New),
+    /// List conversations, last changed first
+    List(List),
+    /// Append a turn
+    Append(Append),
+    /// Read a conversation
+    History(History),
+    /// Read the end of a conversation and follow it
+    Tail(Tail),
+    /// Begin a conversation that shares another's history up to a place
+    Fork(Fork),
+    /// Prove that a conversation or an exported file is what was written
+    Verify(Verify),
+    /// Write a conversation to a file
+    Export(Export),
+    /// Take over conversations from files
+    Import(Import),
+    /// Erase what a turn says; its envelope and hash stay
+    Erase(Erase),
+    /// Delete a conversation; a tombstone stays
+    Delete(Delete),
+    /// Check the whole store
+    Doctor(Doctor),
+    /// Print completions for a shell
+    Completions(Completions),
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn new --title 'Fix the build'\n  \
+    id=$(everturn new --json | jq -r .id)\n  \
+    everturn new --system-prompt \"$(cat prompt.md)\" --retention audit-only")]
+pub struct New {
+    /// For people
+    #[arg(long)]
+    pub title: Option<String>,
+    /// Whose it is within the tenant
+    #[arg(long)]
+    pub owner: Option<String>,
+    /// Session-level instructions
+    #[arg(long, value_name = "TEXT")]
+    pub system_prompt: Option<String>,
+    /// A JSON object to keep with it
+    #[arg(long, value_name = "JSON")]
+    pub metadata: Option<String>,
+    /// How long content is kept: full, audit-only or ephemeral
+    #[arg(long)]
+    pub retention: Option<String>,
+    /// Delete it this many seconds after its last change
+    #[arg(long, value_name = "SECONDS")]
+    pub ttl: Option<u64>,
+    /// What to do with secrets in turns: off, mark or mask
+    #[arg(long, value_name = "MODE")]
+    pub redaction: Option<String>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  everturn list\n  everturn list --query build --state active --json")]
+pub struct List {
+    /// Only those whose title contains this
+    #[arg(long, short)]
+    pub query: Option<String>,
+    /// Only those that are active, archived, abandoned or closed
+    #[arg(long)]
+    pub state: Option<String>,
+    /// At most this many
+    #[arg(long, short, default_value_t = 20, value_name = "N")]
+    pub limit: usize,
+    /// Go on after a page: the `next` of the page before
+    #[arg(long, value_name = "NEXT")]
+    pub after: Option<String>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn append @last 'What did we decide?'\n  \
+    make 2>&1 | everturn append @last --role tool --actor make -\n  \
+    echo '{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]}' | everturn append @last --message -\n  \
+    llm 'Tell me a story' | everturn append @last --role assistant --stream -")]
+pub struct Append {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    pub conversation: String,
+    /// What is said; - reads it from standard input
+    #[arg(value_name = "TEXT", default_value = "-")]
+    pub text: String,
+    /// In which role: user, assistant, system or tool
+    #[arg(long, default_value = "user")]
+    pub role: String,
+    /// Who says it
+    #[arg(long)]
+    pub actor: Option<String>,
+    /// TEXT is a message as JSON, in the shape of any provider; it is kept as it is
+    #[arg(long, conflicts_with_all = ["role", "stream"])]
+    pub message: bool,
+    /// Show and keep the text while it is still coming in on standard input
+    #[arg(long)]
+    pub stream: bool,
+    /// Which model said it
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Refuse unless the log ends at this place
+    #[arg(long, value_name = "SEQ", conflicts_with = "stream")]
+    pub expected_seq: Option<u64>,
+    /// Sending the same again under the same key changes nothing
+    #[arg(long, value_name = "KEY", conflicts_with = "stream")]
+    pub idempotency_key: Option<String>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn history @last\n  \
+    everturn history @last --limit 10 --before 120\n  \
+    everturn history @last --events --json | jq '.data[].kind'")]
+pub struct History {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    pub conversation: String,
+    /// At most this many entries, counted from the end (or from --after)
+    #[arg(long, short, default_value_t = 50, value_name = "N")]
+    pub limit: usize,
+    /// Only what comes before this place
+    #[arg(long, value_name = "SEQ")]
+    pub before: Option<u64>,
+    /// Only what comes after this place
+    #[arg(long, value_name = "SEQ")]
+    pub after: Option<u64>,
+    /// Only turns of this actor; may be given several times
+    #[arg(long, value_name = "ACTOR")]
+    pub actor: Vec<String>,
+    /// Also turns that others took the place of
+    #[arg(long)]
+    pub superseded: bool,
+    /// Also events that are not turns
+    #[arg(long)]
+    pub events: bool,
+    /// Show tool calls, their results and reasoning in full
+    #[arg(long)]
+    pub full: bool,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  everturn tail @last\n  everturn tail @last --from 1 --json")]
+pub struct Tail {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    pub conversation: String,
+    /// From this place on; by default the last ten events
+    #[arg(long, value_name = "SEQ")]
+    pub from: Option<u64>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  everturn fork @last\n  everturn fork conv_01J9 --at 42 --json")]
+pub struct Fork {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    pub conversation: String,
+    /// The last event that both share; by default all of them
+    #[arg(long, value_name = "SEQ")]
+    pub at: Option<u64>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn verify @last\n  \
+    everturn verify --all\n  \
+    everturn verify session.jsonl            (offline, needs no store)\n  \
+    everturn verify @last --head 9f2c…       (does it still contain what you noted?)")]
+pub struct Verify {
+    /// A conversation, or an exported file
+    #[arg(value_name = "CONV | FILE", required_unless_present = "all")]
+    pub target: Option<String>,
+    /// Every conversation of the tenant
+    #[arg(long, conflicts_with = "target")]
+    pub all: bool,
+    /// Also check that the log contains this head hash, noted earlier
+    #[arg(long, value_name = "HASH", conflicts_with = "all")]
+    pub head: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One event a line, with its chain: verifies offline and imports again
+    Jsonl,
+    /// A transcript value, version 2
+    Transcript,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn export @last -o session.jsonl\n  \
+    everturn export @last --format transcript | jq .messages")]
+pub struct Export {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    pub conversation: String,
+    /// How it is written
+    #[arg(long, value_enum, default_value_t = Format::Jsonl)]
+    pub format: Format,
+    /// Into this file instead of standard output
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace the file if it is there
+    #[arg(long, requires = "output")]
+    pub force: bool,
+}
+
+#[derive(ClapArgs)]
+#[command(
+    after_help = "Examples:\n  everturn import session.jsonl transcript.json\n  everturn import - < session.jsonl"
+)]
+pub struct Import {
+    /// Files that `export` wrote, or transcript values; - is standard input
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<String>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Example:\n  everturn erase turn_01J9… --reason 'asked by the customer' --actor dpo")]
+pub struct Erase {
+    /// The turn's id
+    #[arg(value_name = "TURN")]
+    pub turn: String,
+    /// Why; kept in the log
+    #[arg(long)]
+    pub reason: String,
+    /// On whose behalf; kept in the log
+    #[arg(long)]
+    pub actor: Option<String>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Example:\n  everturn delete conv_01J9… --reason 'test data'")]
+pub struct Delete {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    pub conversation: String,
+    /// Why; kept in the tombstone
+    #[arg(long)]
+    pub reason: String,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  everturn doctor\n  everturn doctor --rebuild")]
+pub struct Doctor {
+    /// First make everything that is derived from the log again
+    #[arg(long)]
+    pub rebuild: bool,
+}
+
+#[derive(ClapArgs)]
+#[command(
+    after_help = "Example:\n  everturn completions bash > ~/.local/share/bash-completion/completions/everturn"
+)]
+pub struct Completions {
+    /// For which shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}

@@ -1,0 +1,53 @@
+//! `everturn`: how a person asks.
+//!
+//! Data goes to standard output, everything else to standard error. Exit code 0: done. 1: it failed, or what was
+//! checked is wrong. 2: the command was not understood.
+
+mod args;
+mod open;
+mod output;
+mod show;
+mod verbs;
+
+use args::{Args, Verb};
+use clap::Parser;
+use output::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_max_level(args.level())
+        .init();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough: `everturn history … | head` is no error.
+        Err(Failure::PipeClosed) => ExitCode::SUCCESS,
+        Err(Failure::Said) => ExitCode::FAILURE,
+        Err(Failure::Error(error)) => {
+            output::error(&error, args.json);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), Failure> {
+    match &args.verb {
+        None => verbs::overview(),
+        Some(Verb::New(verb)) => verbs::new::run(args, verb),
+        Some(Verb::List(verb)) => verbs::list::run(args, verb),
+        Some(Verb::Append(verb)) => verbs::append::run(args, verb),
+        Some(Verb::History(verb)) => verbs::history::run(args, verb),
+        Some(Verb::Tail(verb)) => verbs::tail::run(args, verb),
+        Some(Verb::Fork(verb)) => verbs::fork::run(args, verb),
+        Some(Verb::Verify(verb)) => verbs::verify::run(args, verb),
+        Some(Verb::Export(verb)) => verbs::export::run(args, verb),
+        Some(Verb::Import(verb)) => verbs::import::run(args, verb),
+        Some(Verb::Erase(verb)) => verbs::erase::run(args, verb),
+        Some(Verb::Delete(verb)) => verbs::delete::run(args, verb),
+        Some(Verb::Doctor(verb)) => verbs::doctor::run(args, verb),
+        Some(Verb::Completions(verb)) => verbs::completions(verb),
+    }
+}

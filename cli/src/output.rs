@@ -1,0 +1,80 @@
+//! Writing answers and errors.
+
+use everturn_core::Error;
+use serde::Serialize;
+use std::io::{self, IsTerminal, Write};
+
+/// Why a command ends early.
+pub enum Failure {
+    /// Something to tell.
+    Error(Error),
+    /// It was told already.
+    Said,
+    /// Nobody reads the output any more.
+    PipeClosed,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        if error.code() == "file.pipe_closed" { Failure::PipeClosed } else { Failure::Error(error) }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::PipeClosed,
+            _ => Failure::Error(Error::internal("output", format!("cannot write the output: {error}"))),
+        }
+    }
+}
+
+/// Writes an error for people, or as JSON.
+pub fn error(error: &Error, json: bool) {
+    let mut err = anstream::stderr().lock();
+    // There is nowhere left to report a failure to.
+    let _ = if json {
+        let value = serde_json::json!({"error": {"code": error.code(), "message": error.text()}});
+        writeln!(err, "{value}")
+    } else {
+        let red = anstyle::AnsiColor::Red.on_default().bold();
+        writeln!(err, "{red}error:{red:#} {error}")
+    };
+}
+
+/// One thing as JSON.
+pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
+    Ok(writeln!(out)?)
+}
+
+/// A list as JSON.
+pub fn json_list(data: &impl Serialize, next: Option<String>) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct List<'a, T> {
+        data: &'a T,
+        next: Option<String>,
+    }
+    json(&List { data, next })
+}
+
+/// Text for people.
+pub fn text(text: impl std::fmt::Display) -> Result<(), Failure> {
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{text}")?;
+    Ok(out.flush()?)
+}
+
+/// A bar on standard error while something long runs; nothing where nobody watches.
+pub fn progress(total: u64, unit: &str) -> indicatif::ProgressBar {
+    if !io::stderr().is_terminal() {
+        return indicatif::ProgressBar::hidden();
+    }
+    let bar = indicatif::ProgressBar::new(total);
+    let template = format!("{{bar:30}} {{human_pos}}/{{human_len}} {unit} {{eta}}");
+    if let Ok(style) = indicatif::ProgressStyle::with_template(&template) {
+        bar.set_style(style);
+    }
+    bar
+}

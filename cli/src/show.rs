@@ -1,0 +1,173 @@
+//! Conversations, turns and events for people.
+
+use anstyle::{AnsiColor, Style};
+use everturn_core::asset::Asset;
+use everturn_core::conversation::{Conversation, State};
+use everturn_core::event::Event;
+use everturn_core::message::{self, Part};
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Role, Status, Turn};
+use serde_json::Value;
+use std::fmt::Write;
+
+const DIM: Style = Style::new().dimmed();
+const BOLD: Style = Style::new().bold();
+
+/// How much of a folded thing is shown.
+const FOLDED_CHARS: usize = 100;
+
+/// `2026-11-15 05:30:12`, UTC.
+pub fn time(at: Timestamp) -> String {
+    at.to_string().replace('T', " ").split('.').next().unwrap_or_default().to_string()
+}
+
+/// A count and its noun.
+pub fn count(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+/// One line of a list.
+pub fn conversation(conversation: &Conversation) -> String {
+    let title = conversation.title.as_deref().unwrap_or("(no title)");
+    let turns = count(conversation.turns, "turn");
+    let state = match conversation.state {
+        State::Active => String::new(),
+        state => format!("  {state}"),
+    };
+    let changed = time(conversation.updated);
+    format!(
+        "{}  {DIM}{changed}{DIM:#}  {turns:>10}  {BOLD}{}{BOLD:#}{DIM}{state}{DIM:#}",
+        conversation.id,
+        one_line(title)
+    )
+}
+
+/// A turn: who, when, what; tool calls and reasoning folded unless all of it is wanted.
+pub fn turn(turn: &Turn, assets: &[Asset], full: bool) -> String {
+    let mut out = head(turn.role, turn.actor.as_deref(), turn.occurred_at.unwrap_or(turn.created), turn.seq);
+    let mut notes: Vec<String> = Vec::new();
+    if turn.status != Status::Complete {
+        notes.push(match &turn.reason {
+            Some(reason) => format!("{}: {reason}", turn.status),
+            None => turn.status.to_string(),
+        });
+    }
+    notes.extend(turn.model.clone());
+    notes.extend(turn.superseded_by.map(|by| format!("superseded by {by}")));
+    if turn.metadata.contains_key("secrets") {
+        notes.push("contains secrets".into());
+    }
+    if !notes.is_empty() {
+        let _ = write!(out, "  {DIM}({}){DIM:#}", notes.join(", "));
+    }
+    out.push('\n');
+    if turn.erased {
+        let _ = writeln!(out, "  {DIM}‹erased›{DIM:#}");
+    } else if let Some(value) = turn.value() {
+        out.push_str(&body(&value, turn.role, assets, full));
+    } else if let Some(raw) = &turn.message {
+        out.push_str(&indented(raw.get()));
+    }
+    out
+}
+
+/// The first line of a turn.
+pub fn head(role: Role, actor: Option<&str>, at: Timestamp, seq: u64) -> String {
+    let color = match role {
+        Role::User => AnsiColor::Cyan,
+        Role::Assistant => AnsiColor::Green,
+        Role::System => AnsiColor::Magenta,
+        Role::Tool => AnsiColor::Yellow,
+    };
+    let style = color.on_default().bold();
+    let who = actor.map_or(role.to_string(), |actor| format!("{} ({role})", one_line(actor)));
+    format!("{style}{who}{style:#}  {DIM}#{seq}  {}{DIM:#}", time(at))
+}
+
+fn body(message: &Value, role: Role, assets: &[Asset], full: bool) -> String {
+    let mut out = String::new();
+    for part in message::parts(message) {
+        match part {
+            Part::Text(text) if role == Role::Tool => out.push_str(&folded("←", text, full)),
+            Part::Text(text) => out.push_str(&indented(text)),
+            Part::Thinking { text, .. } => {
+                out.push_str(&folded("✻", text.unwrap_or("(hidden reasoning)"), full))
+            }
+            Part::Call { name, arguments, .. } => {
+                let arguments =
+                    arguments.map(|value| value.as_str().map_or(value.to_string(), str::to_string));
+                out.push_str(&folded("→", &format!("{name} {}", arguments.unwrap_or_default()), full));
+            }
+            Part::Result { name, content, .. } => {
+                let text = content.map(|value| value.as_str().map_or_else(|| plain(value), str::to_string));
+                let name = name.map(|name| format!("{name}: ")).unwrap_or_default();
+                out.push_str(&folded("←", &format!("{name}{}", text.unwrap_or_default()), full));
+            }
+            Part::Media { .. } | Part::Other(_) => {}
+        }
+    }
+    // What is not text is shown by its name, as in the transcript.
+    for part in message::parts(message) {
+        if let Part::Media { kind, label, asset_id } = part {
+            let asset = asset_id.and_then(|id| assets.iter().find(|asset| asset.id == id));
+            let label = label
+                .map(str::to_string)
+                .or_else(|| asset.map(Asset::label))
+                .or(asset_id.map(str::to_string));
+            let size = asset
+                .and_then(|asset| asset.bytes)
+                .map(|bytes| format!(", {}", size(bytes)))
+                .unwrap_or_default();
+            let _ = writeln!(out, "  {DIM}▣ {kind} {}{size}{DIM:#}", label.unwrap_or_default());
+        } else if let Part::Other(kind) = part {
+            let _ = writeln!(out, "  {DIM}<{kind}>{DIM:#}");
+        }
+    }
+    out
+}
+
+/// The text in a result's blocks.
+fn plain(value: &Value) -> String {
+    message::render(&serde_json::json!({"role": "tool", "content": value}), |_| None)
+}
+
+fn folded(mark: &str, text: &str, full: bool) -> String {
+    if full {
+        return indented(&format!("{mark} {text}"));
+    }
+    let lines = text.lines().count();
+    let start: String = one_line(text).chars().take(FOLDED_CHARS).collect();
+    let more = match text.chars().count() > FOLDED_CHARS || lines > 1 {
+        true => format!("… ({}, {})", count(lines as u64, "line"), size(text.len() as u64)),
+        false => String::new(),
+    };
+    format!("  {DIM}{mark} {start}{more}{DIM:#}\n")
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {}\n", printable(line))).collect()
+}
+
+/// An event that is not a turn, on one line.
+pub fn event(event: &Event) -> String {
+    let what = match event.text() {
+        Some("{}") => String::new(),
+        Some(text) => format!("  {}", one_line(text).chars().take(FOLDED_CHARS).collect::<String>()),
+        None => "  ‹erased›".to_string(),
+    };
+    format!("{DIM}· {}  #{}  {}{what}{DIM:#}", event.kind, event.seq, time(event.at))
+}
+
+/// `12 KiB`.
+pub fn size(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}
+
+fn one_line(text: &str) -> String {
+    printable(&text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// What was said must not drive the reader's terminal: control characters are shown, not sent.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}

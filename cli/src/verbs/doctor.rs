@@ -1,0 +1,34 @@
+//! `everturn doctor`
+
+use crate::args::{Args, Doctor};
+use crate::output::{self, Failure};
+use crate::{open, show};
+
+pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
+    if verb.rebuild {
+        open::store(args)?.rebuild()?;
+    }
+    let scope = open::reading(args)?;
+    let bar = output::progress(0, "conversations");
+    let found = scope.doctor(&mut |so_far| bar.set_position(so_far.conversations))?;
+    bar.finish_and_clear();
+    if args.json {
+        output::json(&found)?;
+    } else {
+        let erased = if found.erased > 0 { format!(" ({} erased)", found.erased) } else { String::new() };
+        output::text(format!(
+            "checked {}, {}{erased}, {}",
+            show::count(found.conversations, "conversation"),
+            show::count(found.events, "event"),
+            show::count(found.assets, "asset"),
+        ))?;
+        for finding in &found.findings {
+            let about = finding.conversation.map(|id| format!("{id}: ")).unwrap_or_default();
+            output::text(format!("{about}{}\n  {}", finding.problem, finding.advice))?;
+        }
+        if found.findings.is_empty() {
+            output::text("everything is in order")?;
+        }
+    }
+    if found.findings.is_empty() { Ok(()) } else { Err(Failure::Said) }
+}

@@ -1,0 +1,48 @@
+//! `everturn history`
+
+use crate::args::{Args, History};
+use crate::output::{self, Failure};
+use crate::{open, show};
+use everturn_engine::{Entry, HistoryQuery, Order};
+
+pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
+    let scope = open::reading(args)?;
+    let id = scope.resolve(&verb.conversation)?;
+    // The newest page, unless a starting point is given; shown oldest first either way.
+    let order = if verb.after.is_some() { Order::Ascending } else { Order::Descending };
+    let query = HistoryQuery {
+        before: verb.before,
+        after: verb.after,
+        limit: verb.limit,
+        order,
+        actors: verb.actor.clone(),
+        include_superseded: verb.superseded,
+        include_events: verb.events,
+    };
+    let mut page = scope.history(id, query)?;
+    if order == Order::Descending {
+        page.data.reverse();
+    }
+    if args.json {
+        return output::json_list(&page.data, page.next.map(|seq| seq.to_string()));
+    }
+    let assets = scope.assets(id)?;
+    let more = page.next.map(|seq| match order {
+        Order::Descending => format!("earlier: everturn history {id} --before {seq}\n"),
+        Order::Ascending => format!("more: everturn history {id} --after {seq}"),
+    });
+    if let (Some(more), Order::Descending) = (&more, order) {
+        output::text(more)?;
+    }
+    for entry in &page.data {
+        match entry {
+            Entry::Turn(turn) => output::text(show::turn(turn, &assets, verb.full))?,
+            Entry::Event(event) => output::text(show::event(event))?,
+        }
+    }
+    match (&more, order) {
+        (Some(more), Order::Ascending) => output::text(more),
+        _ if page.data.is_empty() => output::text("nothing was said yet; `everturn append` adds a turn"),
+        _ => Ok(()),
+    }
+}

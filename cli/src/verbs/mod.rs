@@ -1,0 +1,30 @@
+//! One file a verb.
+
+pub mod append;
+pub mod delete;
+pub mod doctor;
+pub mod erase;
+pub mod export;
+pub mod fork;
+pub mod history;
+pub mod import;
+pub mod list;
+pub mod new;
+pub mod tail;
+pub mod verify;
+
+use crate::args::{Args, Completions};
+use crate::output::{self, Failure};
+use clap::CommandFactory;
+
+/// Without a verb: what there is, in one screen.
+pub fn overview() -> Result<(), Failure> {
+    output::text(Args::command().render_help().ansi())
+}
+
+/// Completions for a shell.
+pub fn completions(verb: &Completions) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(verb.shell, &mut Args::command(), "everturn", &mut script);
+    output::text(String::from_utf8_lossy(&script).trim_end())
+}

@@ -1,0 +1,37 @@
+//! `everturn new`
+
+use crate::args::{Args, New};
+use crate::output::{self, Failure};
+use crate::{open, show};
+use everturn_core::Error;
+use everturn_core::conversation::{Settings, SystemPrompt};
+use everturn_core::json::Raw;
+use everturn_engine::NewConversation;
+use std::collections::BTreeMap;
+
+pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
+    let mut settings = Settings {
+        title: verb.title.clone().map(Some),
+        owner: verb.owner.clone().map(Some),
+        ttl: verb.ttl.map(Some),
+        retention: verb.retention.as_deref().map(str::parse).transpose()?,
+        system_prompt: verb.system_prompt.clone().map(SystemPrompt::new).map(Some),
+        ..Settings::default()
+    };
+    if let Some(text) = &verb.metadata {
+        let raw = Raw::new(text.clone()).map_err(|e| e.at("--metadata"))?;
+        settings.metadata = raw.read::<BTreeMap<String, Raw>>().ok_or_else(|| {
+            Error::invalid("metadata.not_an_object", "--metadata must be a JSON object such as {\"a\":1}")
+        })?;
+    }
+    if let Some(mode) = &verb.redaction {
+        settings.policy.insert("redaction".into(), Raw::of(mode)?);
+    }
+    let new = NewConversation { settings, ..NewConversation::default() };
+    let scope = open::writing(args)?;
+    let conversation = scope.create(new).wait()?;
+    if args.json {
+        return output::json(&scope.get(conversation.id)?);
+    }
+    output::text(show::conversation(&conversation))
+}

@@ -1,0 +1,124 @@
+//! `everturn verify`
+
+use crate::args::{Args, Verify};
+use crate::output::{self, Failure};
+use crate::{open, show};
+use everturn_core::Error;
+use everturn_core::chain::{Hash, Report};
+use everturn_core::id::ConversationId;
+use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_engine::ListQuery;
+use everturn_formats::jsonl;
+use serde::Serialize;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+/// What a verification says, for people and as JSON.
+#[derive(Serialize)]
+struct Verdict {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation: Option<ConversationId>,
+    ok: bool,
+    #[serde(flatten)]
+    report: Option<Report>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<String>,
+}
+
+pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
+    let head: Option<Hash> = verb.head.as_deref().map(str::parse).transpose()?;
+    let verdicts = match verb.target.as_deref() {
+        None => all(args)?,
+        Some(target) if Path::new(target).is_file() => vec![file(Path::new(target), head)?],
+        Some(target) => {
+            let scope = open::reading(args)?;
+            let id = scope.resolve(target)?;
+            let bar = output::progress(scope.get(id)?.head.seq, "events");
+            vec![Verdict::new(id, scope.verify_with(id, head, &mut |done| bar.set_position(done)))]
+        }
+    };
+    let good = verdicts.iter().all(|verdict| verdict.ok);
+    match (args.json, verb.all) {
+        (true, true) => output::json_list(&verdicts, None)?,
+        (true, false) => verdicts.iter().try_for_each(output::json)?,
+        (false, _) => verdicts.iter().try_for_each(|verdict| output::text(verdict.text()))?,
+    }
+    if good { Ok(()) } else { Err(Failure::Said) }
+}
+
+fn all(args: &Args) -> Result<Vec<Verdict>, Failure> {
+    let scope = open::reading(args)?;
+    let mut verdicts = Vec::new();
+    let mut after = None;
+    let bar = output::progress(0, "conversations");
+    loop {
+        let page = scope.list(ListQuery { after, limit: PAGE_ENTRIES_MAX, ..ListQuery::default() })?;
+        bar.inc_length(page.data.len() as u64);
+        for conversation in page.data {
+            verdicts.push(Verdict::new(conversation.id, scope.verify(conversation.id, None)));
+            bar.inc(1);
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(verdicts),
+        }
+    }
+}
+
+fn file(path: &Path, head: Option<Hash>) -> Result<Verdict, Failure> {
+    let cannot = |e| Error::invalid("file.cannot_open", format!("cannot open {}: {e}", path.display()));
+    let found = jsonl::verify(BufReader::new(File::open(path).map_err(cannot)?), head)
+        .map_err(|e| e.at(path.display()))?;
+    let mut problems = Vec::new();
+    problems.extend(found.broken.as_ref().map(|broken| format!("line {}: {}", broken.line, broken.text)));
+    problems.extend(found.corrupt_lines.iter().map(|line| format!("line {}: {}", line.line, line.reason)));
+    problems.extend(
+        found.truncated_tail.as_ref().map(|t| format!("the last line is cut off at byte {}", t.byte_offset)),
+    );
+    if found.unclosed && problems.is_empty() {
+        problems.push("the file has no session_end: it may be cut off".into());
+    }
+    let ok = found.is_ok() && problems.is_empty();
+    let verdict = Verdict { conversation: Some(found.conversation), ok, report: Some(found.chain), problems };
+    Ok(verdict.with_head())
+}
+
+impl Verdict {
+    fn new(id: ConversationId, checked: Result<Report, Error>) -> Verdict {
+        let (report, problems) = match checked {
+            Ok(report) => (Some(report), Vec::new()),
+            Err(error) => (None, vec![error.to_string()]),
+        };
+        Verdict { conversation: Some(id), ok: problems.is_empty(), report, problems }.with_head()
+    }
+
+    /// A head that was asked for and is not there is a problem.
+    fn with_head(mut self) -> Verdict {
+        if self.report.as_ref().is_some_and(|report| report.contains_head == Some(false)) {
+            self.ok = false;
+            self.problems.push(
+                "the log does not contain that head: it was cut or rewritten, or the head is of another one"
+                    .into(),
+            );
+        }
+        self
+    }
+
+    fn text(&self) -> String {
+        let id = self.conversation.map(|id| id.to_string()).unwrap_or_default();
+        let style =
+            if self.ok { anstyle::AnsiColor::Green } else { anstyle::AnsiColor::Red }.on_default().bold();
+        let word = if self.ok { "ok" } else { "BROKEN" };
+        let mut out = format!("{style}{word}{style:#}  {id}");
+        if let Some(report) = &self.report {
+            out += &format!("  {}", show::count(report.events, "event"));
+            if report.erased > 0 {
+                out += &format!(", {} erased", report.erased);
+            }
+            out += &format!(", head {}", report.head.hash);
+        }
+        self.problems.iter().for_each(|problem| out += &format!("\n  {problem}"));
+        out
+    }
+}

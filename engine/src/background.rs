@@ -1,0 +1,169 @@
+//! What happens without being asked: chunks become durable, what has expired goes, silent streams end.
+
+use crate::Shared;
+use crate::hub::Update;
+use crate::ingest::{Ingested, NewTurn, Place};
+use crate::stream::Piece;
+use everturn_core::Error;
+use everturn_core::event::kind;
+use everturn_core::id::{Key, TurnId};
+use everturn_core::time::Timestamp;
+use everturn_core::write::{Action, Write};
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What a sweep did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Swept {
+    /// Conversations deleted because their time to live had passed.
+    pub expired: usize,
+    /// Open turns ended because nothing came.
+    pub interrupted: usize,
+    /// Asset files deleted because nothing refers to them.
+    pub collected: usize,
+}
+
+/// Conversations deleted in one round, so that a round stays short.
+const EXPIRED_PER_ROUND: usize = 100;
+
+/// Bytes that no event refers to are left alone this long: their append may be on its way in another process.
+const ORPHAN_AGE_S: u64 = 60 * 60;
+
+/// How often a reader looks for what another process wrote.
+const FOLLOW_EVERY: Duration = Duration::from_millis(100);
+
+/// Events taken over from another process at a time.
+const FOLLOW_PAGE: usize = 256;
+
+/// Hands chunks to the writer once they have waited for the debounce time.
+pub fn debounce(shared: &Shared) {
+    let mut streams = shared.streams.open();
+    while !shared.stopping.load(Ordering::SeqCst) {
+        if !streams.values().any(|open| open.dirty_since.is_some()) {
+            streams = shared.streams.dirty.wait(streams).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        }
+        // The first chunk starts the wait; those that come meanwhile go along.
+        drop(streams);
+        pause(shared, shared.options.debounce);
+        flush(shared);
+        streams = shared.streams.open();
+    }
+}
+
+/// Makes what open turns have said so far durable. Waits for it.
+pub fn flush(shared: &Shared) {
+    let handed: Vec<(Piece, _)> = shared
+        .streams
+        .take_dirty()
+        .into_iter()
+        .map(|piece| {
+            let action = Action::Chunk { turn: piece.turn, offset: piece.offset, text: piece.text.clone() };
+            let answer = shared.submit(Write { key: piece.key.clone(), action }, Vec::new());
+            (piece, answer)
+        })
+        .collect();
+    for (piece, answer) in handed {
+        let written = answer.and_then(|receiver| receiver.recv().map_err(|_| crate::writer::closed())?);
+        if let Err(error) = written {
+            // Most often the turn has just ended; if not, the text is still in memory and is tried again.
+            tracing::debug!(%error, turn = %piece.turn, "a chunk was not written");
+            shared.streams.not_written(&piece, shared.now());
+        }
+    }
+}
+
+/// Sleeps, but not past the end.
+fn pause(shared: &Shared, time: Duration) {
+    let guard = shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
+    let stopping = |_: &mut ()| !shared.stopping.load(Ordering::SeqCst);
+    drop(shared.wake.wait_timeout_while(guard, time, stopping).unwrap_or_else(PoisonError::into_inner));
+}
+
+/// Sweeps at intervals.
+pub fn sweeper(shared: &Shared) {
+    loop {
+        pause(shared, shared.options.sweep_every);
+        if shared.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        if let Err(error) = sweep(shared) {
+            tracing::warn!(%error, "sweeping failed; it is tried again in the next round");
+        }
+    }
+}
+
+/// One round of cleaning up.
+pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
+    let now = shared.now();
+    let mut swept = Swept::default();
+    for key in shared.index.expired(now, EXPIRED_PER_ROUND)? {
+        let action = Action::Delete { at: now, reason: "its time to live has passed".into() };
+        let answer = shared.submit(Write { key, action }, Vec::new())?;
+        answer.recv().map_err(|_| crate::writer::closed())??;
+        swept.expired += 1;
+    }
+    let idle_us = i64::try_from(shared.options.stream_idle_max.as_micros()).unwrap_or(i64::MAX);
+    let silent: Vec<(Key, TurnId)> = shared
+        .streams
+        .open()
+        .iter()
+        .filter(|(_, open)| now.0.saturating_sub(open.last.0) >= idle_us)
+        .map(|(turn, open)| (open.key.clone(), *turn))
+        .collect();
+    for (key, turn) in silent {
+        let reason = format!("nothing came for {} s", shared.options.stream_idle_max.as_secs());
+        match shared.open_turn(&key, turn).map(|open| interrupt(shared, &key, turn, &open.text, &reason)) {
+            Some(Ok(())) => swept.interrupted += 1,
+            // It ended in this very moment.
+            Some(Err(Error::Conflict(_))) | None => {}
+            Some(Err(error)) => return Err(error),
+        }
+    }
+    let old = Timestamp(now.0.saturating_sub_unsigned(ORPHAN_AGE_S * 1_000_000));
+    for (tenant, sha256, written) in shared.assets.list()? {
+        if written < old {
+            swept.collected += shared.collect(&tenant, &[sha256]);
+        }
+    }
+    Ok(swept)
+}
+
+/// Ends the turns that a crash left open, with the text that was durable.
+pub fn recover(shared: &Shared) -> Result<(), Error> {
+    for (key, turn) in shared.index.open_turns()? {
+        let text = shared.log.open_text(&key, turn)?;
+        interrupt(shared, &key, turn, &text, "the process that wrote it ended")?;
+    }
+    Ok(())
+}
+
+fn interrupt(shared: &Shared, key: &Key, turn: TurnId, text: &str, reason: &str) -> Result<(), Error> {
+    let conversation = shared.conversation(key)?;
+    let opened = shared.index.turn_in(key, turn)?;
+    let new = NewTurn { actor: opened.actor, model: opened.model, ..NewTurn::text(opened.role, text) };
+    let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
+    let place = Place::End(turn, kind::INTERRUPTED, Some(reason.to_string()));
+    shared.ingest(&conversation, new, place, &mut ingested)?;
+    let action = Action::Append { drafts: ingested.drafts, expected_seq: None, idempotency: None };
+    let answer = shared.submit(Write { key: key.clone(), action }, ingested.uploads)?;
+    answer.recv().map_err(|_| crate::writer::closed())?.map(drop)
+}
+
+/// In a process that only reads: shows subscribers what another one wrote.
+pub fn follow(shared: &Shared) {
+    while !shared.stopping.load(Ordering::SeqCst) {
+        for (key, head) in shared.hub.followed() {
+            match shared.log.events(&key, head, FOLLOW_PAGE) {
+                Ok(events) => {
+                    shared.hub.publish(&key, events.into_iter().map(|event| Update::Event(Arc::new(event))))
+                }
+                Err(Error::NotFound(_)) => shared.hub.publish(&key, std::iter::once(Update::Deleted)),
+                Err(error) => tracing::warn!(%error, "cannot follow; it is tried again"),
+            }
+        }
+        pause(shared, FOLLOW_EVERY);
+    }
+}

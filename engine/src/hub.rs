@@ -1,0 +1,371 @@
+//! Live updates: what was read from the log, then what comes, without a gap and without a repeat.
+//!
+//! A conversation that someone follows has one ring of its latest updates, shared by all who follow it, so that a
+//! subscriber costs a position and not a queue. One that falls behind the ring is told where to resume and let go.
+
+use crate::Shared;
+use crate::stream::OpenText;
+use event_listener::{EventListener, Listener};
+use everturn_core::Error;
+use everturn_core::event::Event;
+use everturn_core::id::{Key, TurnId};
+use everturn_core::limits::{SUBSCRIBER_LAG_BYTES_MAX, SUBSCRIBER_LAG_EVENTS_MAX};
+use futures_core::Stream;
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// What a subscriber gets.
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// An event of the log. Each comes exactly once, in order of `seq`.
+    Event(Arc<Event>),
+    /// A piece of an open turn. Not part of the log: its end will be an event.
+    Chunk(Chunk),
+    /// The subscriber was too slow and is let go; subscribe again from here.
+    Lagged {
+        /// The first event that it did not get.
+        resume_from: u64,
+    },
+    /// The conversation was deleted.
+    Deleted,
+}
+
+/// A piece of an open turn's text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Which turn.
+    pub turn: TurnId,
+    /// The turn's place in the log.
+    pub turn_seq: u64,
+    /// Bytes of its text before this piece.
+    pub offset: u64,
+    /// The piece.
+    pub text: Arc<str>,
+}
+
+/// The conversations that someone follows.
+#[derive(Default)]
+pub struct Hub {
+    topics: Mutex<HashMap<Key, Arc<Topic>>>,
+}
+
+struct Topic {
+    state: Mutex<Ring>,
+    changed: event_listener::Event,
+}
+
+#[derive(Default)]
+struct Ring {
+    updates: VecDeque<Update>,
+    /// The position of the first update in the ring; positions only grow.
+    first: u64,
+    bytes: usize,
+    subscribers: usize,
+    closed: bool,
+    /// The last event that was published here, for [`Hub::followed`].
+    head: u64,
+}
+
+impl Ring {
+    fn end(&self) -> u64 {
+        self.first + self.updates.len() as u64
+    }
+
+    fn push(&mut self, update: Update) {
+        if let Update::Event(event) = &update {
+            self.head = self.head.max(event.seq);
+        }
+        self.bytes += weight(&update);
+        self.updates.push_back(update);
+        while self.updates.len() > SUBSCRIBER_LAG_EVENTS_MAX
+            || (self.bytes > SUBSCRIBER_LAG_BYTES_MAX && self.updates.len() > 1)
+        {
+            let Some(oldest) = self.updates.pop_front() else { break };
+            self.bytes -= weight(&oldest);
+            self.first += 1;
+        }
+    }
+}
+
+fn weight(update: &Update) -> usize {
+    match update {
+        Update::Event(event) => event.text().map_or(0, str::len),
+        Update::Chunk(chunk) => chunk.text.len(),
+        _ => 0,
+    }
+}
+
+impl Topic {
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Hub {
+    fn topics(&self) -> MutexGuard<'_, HashMap<Key, Arc<Topic>>> {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells everyone who follows this conversation.
+    pub fn publish(&self, key: &Key, updates: impl Iterator<Item = Update>) {
+        let Some(topic) = self.topics().get(key).cloned() else { return };
+        let mut ring = topic.ring();
+        updates.for_each(|update| ring.push(update));
+        drop(ring);
+        topic.changed.notify(usize::MAX);
+    }
+
+    /// Whether someone follows this conversation.
+    pub fn is_followed(&self, key: &Key) -> bool {
+        self.topics().contains_key(key)
+    }
+
+    /// Every conversation that someone follows, and its last published event.
+    pub fn followed(&self) -> Vec<(Key, u64)> {
+        self.topics().iter().map(|(key, topic)| (key.clone(), topic.ring().head)).collect()
+    }
+
+    /// Ends every subscription.
+    pub fn close(&self) {
+        for (_, topic) in self.topics().drain() {
+            topic.ring().closed = true;
+            topic.changed.notify(usize::MAX);
+        }
+    }
+
+    fn join(&self, key: &Key, head: u64) -> Arc<Topic> {
+        let mut topics = self.topics();
+        let topic = topics.entry(key.clone()).or_insert_with(|| {
+            let ring = Ring { head, ..Ring::default() };
+            Arc::new(Topic { state: Mutex::new(ring), changed: event_listener::Event::new() })
+        });
+        topic.ring().subscribers += 1;
+        topic.clone()
+    }
+
+    fn leave(&self, key: &Key, topic: &Topic) {
+        let mut topics = self.topics();
+        let mut ring = topic.ring();
+        ring.subscribers -= 1;
+        if ring.subscribers == 0 && !ring.closed {
+            topics.remove(key);
+        }
+    }
+}
+
+/// Events read from the log at a time while catching up.
+const CATCH_UP_PAGE: usize = 256;
+
+/// Follows one conversation. Blocking callers use [`next`](Subscription::next), async ones the [`Stream`].
+pub struct Subscription {
+    shared: Arc<Shared>,
+    key: Key,
+    topic: Arc<Topic>,
+    next_seq: u64,
+    ready: VecDeque<Update>,
+    place: Place,
+    listener: Option<EventListener>,
+}
+
+enum Place {
+    /// Reading the log. The ring is held from `joined`: what comes meanwhile is there.
+    CatchingUp { joined: u64 },
+    /// At this position of the ring; chunks before `chunks_from` were in the snapshot.
+    Live { position: u64, chunks_from: u64 },
+    /// Told to go.
+    Ended,
+}
+
+impl Subscription {
+    pub(crate) fn new(shared: Arc<Shared>, key: Key, from_seq: u64) -> Result<Subscription, Error> {
+        // Joined before the head is read, so that nothing falls between.
+        let topic = shared.hub.join(&key, 0);
+        let joined = topic.ring().end();
+        let subscription = Subscription {
+            key,
+            topic,
+            next_seq: from_seq.max(1),
+            ready: VecDeque::new(),
+            place: Place::CatchingUp { joined },
+            listener: None,
+            shared,
+        };
+        let head = subscription.shared.index.conversation(&subscription.key)?.head.seq;
+        let mut ring = subscription.topic.ring();
+        ring.head = ring.head.max(head);
+        drop(ring);
+        Ok(subscription)
+    }
+
+    /// The next update; blocks until there is one. `None` when the store is closed or the subscriber was let go.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "it can fail, and an iterator of results would hide the end"
+    )]
+    pub fn next(&mut self) -> Result<Option<Update>, Error> {
+        loop {
+            match self.advance()? {
+                Step::Ready(update) => return Ok(update),
+                Step::Wait(listener) => listener.wait(),
+            }
+        }
+    }
+
+    /// Like [`next`](Subscription::next), but gives up after a while: `Ok(None)` then too.
+    pub fn next_timeout(&mut self, patience: Duration) -> Result<Option<Update>, Error> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.advance()? {
+                Step::Ready(update) => return Ok(update),
+                Step::Wait(listener) => {
+                    if listener.wait_deadline(deadline).is_none() {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One step: an update, the end, or something to wait for.
+    fn advance(&mut self) -> Result<Step, Error> {
+        loop {
+            if let Some(update) = self.ready.pop_front() {
+                return Ok(Step::Ready(Some(update)));
+            }
+            match self.place {
+                Place::Ended => return Ok(Step::Ready(None)),
+                Place::CatchingUp { joined } => self.catch_up(joined)?,
+                Place::Live { position, chunks_from } => {
+                    // Listen first, look second: what comes between wakes the listener.
+                    let listener = self.topic.changed.listen();
+                    if !self.look(position, chunks_from) {
+                        return Ok(Step::Wait(listener));
+                    }
+                }
+            }
+        }
+    }
+
+    fn catch_up(&mut self, joined: u64) -> Result<(), Error> {
+        let page = match self.shared.log.events(&self.key, self.next_seq - 1, CATCH_UP_PAGE) {
+            Ok(page) => page,
+            Err(Error::NotFound(_)) => {
+                self.ready.push_back(Update::Deleted);
+                self.place = Place::Ended;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        if let Some(last) = page.last() {
+            self.next_seq = last.seq + 1;
+            self.ready.extend(page.into_iter().map(|event| Update::Event(Arc::new(event))));
+            return Ok(());
+        }
+        // The log is read to its end. The text of open turns is taken together with the ring's end, so that each later
+        // chunk is behind that end and each earlier one is in the text.
+        let topic = &self.topic;
+        let (open, end) = self.shared.streams.snapshot(&self.key, || topic.ring().end());
+        let ring = self.topic.ring();
+        if joined < ring.first {
+            // Reading took so long that the ring moved on: read the rest, then look again.
+            self.place = Place::CatchingUp { joined: ring.end() };
+            return Ok(());
+        }
+        for position in joined..end {
+            if let Some(Update::Event(event)) = ring.updates.get((position - ring.first) as usize)
+                && event.seq == self.next_seq
+            {
+                self.next_seq += 1;
+                self.ready.push_back(Update::Event(event.clone()));
+            }
+        }
+        drop(ring);
+        self.ready.extend(
+            open.into_iter()
+                .filter(|open| !open.text.is_empty())
+                .map(OpenText::into_chunk)
+                .map(Update::Chunk),
+        );
+        self.place = Place::Live { position: end, chunks_from: end };
+        Ok(())
+    }
+
+    /// Takes what is new in the ring; false if nothing is.
+    fn look(&mut self, position: u64, chunks_from: u64) -> bool {
+        let ring = self.topic.ring();
+        if position < ring.first {
+            self.ready.push_back(Update::Lagged { resume_from: self.next_seq });
+            self.place = Place::Ended;
+            return true;
+        }
+        if position == ring.end() {
+            if ring.closed {
+                self.place = Place::Ended;
+            }
+            return ring.closed;
+        }
+        let taken = ring.updates.iter().skip((position - ring.first) as usize).take(CATCH_UP_PAGE);
+        let mut at = position;
+        for update in taken {
+            match update {
+                Update::Event(event) if event.seq == self.next_seq => {
+                    self.next_seq += 1;
+                    self.ready.push_back(update.clone());
+                }
+                Update::Event(event) if event.seq > self.next_seq => {
+                    // Never skip: what is missing is in the log.
+                    self.place = Place::CatchingUp { joined: at };
+                    return true;
+                }
+                Update::Chunk(_) if at >= chunks_from => self.ready.push_back(update.clone()),
+                Update::Deleted => {
+                    self.ready.push_back(Update::Deleted);
+                    self.place = Place::Ended;
+                    return true;
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        self.place = Place::Live { position: at, chunks_from };
+        true
+    }
+}
+
+enum Step {
+    Ready(Option<Update>),
+    Wait(EventListener),
+}
+
+impl Stream for Subscription {
+    type Item = Result<Update, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(listener) = &mut self.listener {
+                if Pin::new(listener).poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                self.listener = None;
+            }
+            match self.advance() {
+                Ok(Step::Ready(update)) => return Poll::Ready(update.map(Ok)),
+                Ok(Step::Wait(listener)) => self.listener = Some(listener),
+                Err(error) => {
+                    self.place = Place::Ended;
+                    return Poll::Ready(Some(Err(error)));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.shared.hub.leave(&self.key, &self.topic);
+    }
+}

@@ -1,0 +1,236 @@
+//! Input into events: what a caller says becomes a draft, with secrets and payloads dealt with before it is stored.
+
+use crate::Shared;
+use everturn_core::Error;
+use everturn_core::asset::{self, Asset, Storage};
+use everturn_core::chain::Hash;
+use everturn_core::conversation::Conversation;
+use everturn_core::event::{Draft, Visibility, kind};
+use everturn_core::id::{EventId, Tenant, TurnId, clip};
+use everturn_core::json::{self, Raw};
+use everturn_core::limits::ASSET_BYTES_MAX;
+use everturn_core::message;
+use everturn_core::redaction;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Role, Tokens, TurnBody};
+use serde::Serialize;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use ulid::Ulid;
+
+/// A turn to append.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NewTurn {
+    /// The message as JSON text, in any shape: OpenAI chat, Anthropic blocks, Responses item. Kept as it is.
+    pub message: String,
+    /// Who speaks.
+    pub actor: Option<String>,
+    /// Who may see it; by default everyone, or operators and the model for what a tool answered.
+    pub visibility: Option<Visibility>,
+    /// Tokens that the provider counted.
+    pub tokens: Option<Tokens>,
+    /// Which model said it.
+    pub model: Option<String>,
+    /// Through which client or importer it came.
+    pub adapter: Option<String>,
+    /// Whatever else is to be kept with it.
+    pub metadata: BTreeMap<String, Raw>,
+    /// When it was said, where that is not now.
+    pub occurred_at: Option<Timestamp>,
+}
+
+impl NewTurn {
+    /// A message in any shape, as JSON text.
+    pub fn message(json: impl Into<String>) -> NewTurn {
+        NewTurn { message: json.into(), ..NewTurn::default() }
+    }
+
+    /// Words in a role.
+    pub fn text(role: Role, text: &str) -> NewTurn {
+        NewTurn::message(format!("{{\"role\":\"{role}\",\"content\":{}}}", json::quote(text)))
+    }
+
+    /// What a person says.
+    pub fn user(text: &str) -> NewTurn {
+        NewTurn::text(Role::User, text)
+    }
+
+    /// What the model says.
+    pub fn assistant(text: &str) -> NewTurn {
+        NewTurn::text(Role::Assistant, text)
+    }
+
+    /// The same, said by this actor.
+    pub fn by(mut self, actor: impl Into<String>) -> NewTurn {
+        self.actor = Some(actor.into());
+        self
+    }
+}
+
+/// What redaction a conversation asks for.
+pub fn redaction_mode(conversation: &Conversation) -> redaction::Mode {
+    conversation.policy.get("redaction").and_then(|raw| raw.read()).unwrap_or_default()
+}
+
+/// Drafts for turns, and the uploads they need.
+pub struct Ingested {
+    pub drafts: Vec<Draft>,
+    pub uploads: Vec<(Tenant, Hash)>,
+}
+
+/// Whether a turn begins with this event or ends with it.
+pub enum Place {
+    /// A complete turn.
+    Whole,
+    /// A complete turn of a transcript value, with the value's event where that says more than the message.
+    Imported(Option<Raw>),
+    /// The end of an open turn, with the kind of its end.
+    End(TurnId, &'static str, Option<String>),
+}
+
+impl Shared {
+    /// A draft with a new id, the time and a salt.
+    pub fn draft(&self, kind: impl Into<Cow<'static, str>>, body: &impl Serialize) -> Result<Draft, Error> {
+        let text =
+            serde_json::to_string(body).map_err(|e| Error::invalid("json.malformed", e.to_string()))?;
+        Ok(Draft {
+            id: EventId(self.source.ulid()?),
+            at: self.now(),
+            occurred_at: None,
+            kind: kind.into(),
+            actor: None,
+            role: None,
+            visibility: Visibility::Internal,
+            turn: None,
+            body: self.source.body(text)?,
+        })
+    }
+
+    /// What a turn becomes: events for its payloads, then its own.
+    pub fn ingest(
+        &self,
+        conversation: &Conversation,
+        turn: NewTurn,
+        place: Place,
+        into: &mut Ingested,
+    ) -> Result<(), Error> {
+        json::check(&turn.message).map_err(|e| e.at("message"))?;
+        if !turn.message.trim_start().starts_with('{') {
+            let text = format!("a message is a JSON object, this is {}", clip(&turn.message));
+            return Err(Error::invalid("message.not_an_object", text));
+        }
+        let (redacted, secrets) = redaction::redact(&turn.message, redaction_mode(conversation))?;
+        let (stored, payloads) = self.extract(&redacted)?;
+        let role = message::role(&speaker(&stored))?;
+        let id = self.source.ulid()?;
+        let turn_id = match &place {
+            Place::Whole | Place::Imported(_) => TurnId(id),
+            Place::End(turn, ..) => *turn,
+        };
+        for (asset_id, payload) in payloads {
+            into.drafts.push(self.asset_draft(
+                &conversation.tenant,
+                asset_id,
+                payload,
+                Some(turn_id),
+                &mut into.uploads,
+            )?);
+        }
+        let mut metadata = turn.metadata;
+        if !secrets.is_empty() {
+            metadata.insert("secrets".into(), Raw::of(&secrets)?);
+        }
+        let whole = if role == Role::Tool { kind::TOOL_RESULT } else { kind::MESSAGE };
+        let (kind, reason, event) = match place {
+            Place::Whole => (whole, None, None),
+            Place::Imported(event) => (whole, None, event),
+            Place::End(_, kind, reason) => (kind, reason, None),
+        };
+        let body = TurnBody {
+            message: Some(Raw::new(stored)?),
+            tokens: turn.tokens,
+            model: turn.model,
+            adapter: turn.adapter,
+            metadata,
+            reason,
+            event,
+        };
+        let default_visibility = if role == Role::Tool { Visibility::Internal } else { Visibility::Public };
+        let draft = Draft {
+            id: EventId(id),
+            occurred_at: turn.occurred_at,
+            actor: turn.actor,
+            role: Some(role),
+            visibility: turn.visibility.unwrap_or(default_visibility),
+            turn: Some(turn_id),
+            ..self.draft(kind, &body)?
+        };
+        draft.check()?;
+        into.drafts.push(draft);
+        Ok(())
+    }
+
+    fn extract(&self, message: &str) -> Result<asset::Extracted, Error> {
+        let mut failed = None;
+        let extracted = asset::extract(message, |_| match self.source.ulid() {
+            Ok(id) => asset_id(id),
+            Err(error) => {
+                failed = Some(error);
+                String::new()
+            }
+        })?;
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(extracted.unwrap_or_else(|| (message.to_string(), Vec::new()))),
+        }
+    }
+
+    /// Puts the bytes of an asset and makes its `asset.added` event.
+    pub fn asset_draft(
+        &self,
+        tenant: &Tenant,
+        id: String,
+        payload: asset::Payload,
+        turn: Option<TurnId>,
+        uploads: &mut Vec<(Tenant, Hash)>,
+    ) -> Result<Draft, Error> {
+        if payload.bytes.len() > ASSET_BYTES_MAX {
+            return Err(Error::limit(
+                "ASSET_BYTES_MAX",
+                ASSET_BYTES_MAX as u64,
+                payload.bytes.len() as u64,
+                "keep it elsewhere and link to it",
+            ));
+        }
+        let sha256 = Hash::of(&payload.bytes);
+        let descriptor = Asset {
+            marker: asset::TYPE.into(),
+            id,
+            kind: payload.kind().into(),
+            mime_type: payload.mime_type,
+            name: payload.name,
+            bytes: Some(payload.bytes.len() as u64),
+            sha256: Some(sha256),
+            visibility: Visibility::Internal,
+            storage: Some(Storage { path: Some(everturn_store::assets::path(tenant, sha256)), url: None }),
+        };
+        self.upload(tenant, sha256, payload.bytes)?;
+        uploads.push((tenant.clone(), sha256));
+        Ok(Draft { turn, ..self.draft(kind::ASSET_ADDED, &descriptor)? })
+    }
+}
+
+/// An asset's id.
+pub fn asset_id(ulid: Ulid) -> String {
+    format!("asset_{}", EventId(ulid).to_string().trim_start_matches(EventId::PREFIX))
+}
+
+/// The fields of a message that say in which role it speaks. Only these, because a message may hold numbers that no
+/// double can, which are kept but cannot be parsed.
+fn speaker(message: &str) -> Value {
+    let fields: BTreeMap<String, Raw> = serde_json::from_str(message).unwrap_or_default();
+    let said =
+        ["role", "type"].into_iter().filter_map(|name| Some((name.to_string(), fields.get(name)?.read()?)));
+    Value::Object(said.collect())
+}

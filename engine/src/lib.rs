@@ -1,0 +1,414 @@
+//! What you can do with conversations: the library to embed.
+//!
+//! ```
+//! use everturn_engine::{Everturn, NewTurn};
+//!
+//! let store = Everturn::open("memory:")?;
+//! let tenant = store.tenant("default")?;
+//! let conversation = tenant.create(Default::default()).wait()?;
+//! tenant.append(conversation.id, vec![NewTurn::user("hello")], Default::default()).wait()?;
+//! assert_eq!(tenant.history(conversation.id, Default::default())?.data.len(), 1);
+//! # Ok::<(), everturn_engine::Error>(())
+//! ```
+//!
+//! Writes answer with a [`Commit`]: a sync caller `wait`s, an async one `await`s, on any executor. Reads run on the
+//! caller's thread, on a connection of their own, and never wait for the writer. [`Subscription`] serves both as well.
+//!
+//! What it is not: it opens no port, reads no arguments and formats nothing for people.
+//!
+//! Reading order: [`Everturn`] opens a store, [`Scope`] is what a tenant can do, `ingest` turns input into events,
+//! `writer` commits them, `hub` and `stream` show them live, `background` cleans up, `proof` checks.
+
+mod background;
+mod hub;
+mod ingest;
+mod proof;
+mod scope;
+mod stream;
+mod transfer;
+mod world;
+mod writer;
+
+pub use everturn_core::Error;
+pub use hub::{Chunk, Subscription, Update};
+pub use ingest::NewTurn;
+pub use proof::{Doctor, Finding};
+pub use scope::{
+    AppendOptions, Appended, Entry, HistoryQuery, ListQuery, NewConversation, NewStream, Order, Page, Scope,
+};
+
+pub use transfer::Imported;
+pub use world::{SystemWorld, World};
+pub use writer::{Commit, CommitFuture};
+
+use everturn_core::chain::Hash;
+use everturn_core::conversation::Conversation;
+use everturn_core::event::kind;
+use everturn_core::id::{Key, Tenant, TurnId};
+use everturn_core::limits::{STREAM_DEBOUNCE_MS, STREAM_IDLE_MAX_MS};
+use everturn_core::redaction;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Role;
+use everturn_core::write::Write;
+use everturn_store::assets::ObjectAssets;
+use everturn_store::memory::Memory;
+use everturn_store::sqlite::Sqlite;
+use everturn_store::{Assets, Committed, Index, Log};
+use hub::Hub;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use stream::{Open, Streams};
+use world::Source;
+use writer::{Job, Queue};
+
+/// How a store is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// Only read; works beside a process that writes.
+    pub read_only: bool,
+    /// How long to wait for another process that writes to end.
+    pub patience: Duration,
+    /// How long chunks of an open turn may wait before they are durable.
+    pub debounce: Duration,
+    /// An open turn without a chunk for this long is ended as interrupted.
+    pub stream_idle_max: Duration,
+    /// How often expired conversations and silent streams are looked for.
+    pub sweep_every: Duration,
+    /// Where time and randomness come from.
+    pub world: Arc<dyn World>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            read_only: false,
+            patience: Duration::ZERO,
+            debounce: Duration::from_millis(STREAM_DEBOUNCE_MS),
+            stream_idle_max: Duration::from_millis(STREAM_IDLE_MAX_MS),
+            sweep_every: Duration::from_secs(30),
+            world: Arc::new(SystemWorld),
+        }
+    }
+}
+
+/// An open store. Clones share it; it closes when the last one is dropped.
+#[derive(Clone)]
+pub struct Everturn {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the handles and the threads share.
+pub(crate) struct Shared {
+    pub log: Arc<dyn Log>,
+    pub index: Arc<dyn Index>,
+    pub assets: Arc<dyn Assets>,
+    pub source: Source,
+    pub queue: Queue,
+    pub hub: Hub,
+    pub streams: Streams,
+    pub options: Options,
+    pub stopping: AtomicBool,
+    /// Wakes the threads that sleep between rounds.
+    pub wake: Condvar,
+    pub idle: Mutex<()>,
+    /// Conversations as they were after their last commit; saves a read before each append.
+    known: Mutex<HashMap<Key, Arc<Conversation>>>,
+    /// Bytes that were put for appends which are not committed yet, with how often.
+    uploads: Mutex<HashMap<(Tenant, Hash), usize>>,
+}
+
+/// Past this the memory of conversations starts over.
+const KNOWN_MAX: usize = 4096;
+
+impl Everturn {
+    /// Opens a store by URL: `sqlite:PATH` (or just a path) or `memory:`. A SQLite file is made if it is not there.
+    pub fn open(url: &str) -> Result<Everturn, Error> {
+        Everturn::open_with(url, Options::default())
+    }
+
+    /// Opens a store with options.
+    pub fn open_with(url: &str, options: Options) -> Result<Everturn, Error> {
+        let (log, index, assets): (Arc<dyn Log>, Arc<dyn Index>, Arc<dyn Assets>) =
+            match Location::parse(url)? {
+                Location::Memory => {
+                    let memory = Arc::new(Memory::default());
+                    (memory.clone(), memory, Arc::new(ObjectAssets::memory()))
+                }
+                Location::Sqlite(path) => {
+                    let store = if options.read_only {
+                        Sqlite::open_read_only(&path)?
+                    } else {
+                        Sqlite::open(&path, options.patience)?
+                    };
+                    let (store, assets) = (Arc::new(store), ObjectAssets::folder(&assets_folder(&path)));
+                    (store.clone(), store, Arc::new(assets))
+                }
+            };
+        let shared = Arc::new(Shared {
+            log,
+            index,
+            assets,
+            source: Source::new(options.world.clone()),
+            queue: Queue::default(),
+            hub: Hub::default(),
+            streams: Streams::default(),
+            stopping: AtomicBool::new(false),
+            wake: Condvar::new(),
+            idle: Mutex::default(),
+            known: Mutex::default(),
+            uploads: Mutex::default(),
+            options,
+        });
+        let everturn =
+            Everturn { inner: Arc::new(Inner { threads: Mutex::default(), shared: shared.clone() }) };
+        everturn.inner.start()?;
+        if !shared.options.read_only {
+            background::recover(&shared)?;
+        }
+        Ok(everturn)
+    }
+
+    /// Everything that this tenant can do, and nothing of any other's.
+    pub fn tenant(&self, name: &str) -> Result<Scope, Error> {
+        Ok(Scope { inner: self.inner.clone(), tenant: Tenant::new(name)? })
+    }
+
+    /// Deletes what has expired and ends silent streams, now instead of at the next round. Says how many of each.
+    pub fn sweep(&self) -> Result<background::Swept, Error> {
+        background::sweep(&self.inner.shared)
+    }
+
+    /// Drops what is derived from the log and makes it again.
+    pub fn rebuild(&self) -> Result<(), Error> {
+        self.inner.shared.known().clear();
+        self.inner.shared.index.rebuild()
+    }
+}
+
+pub use background::Swept;
+
+/// Where a URL points.
+enum Location {
+    Memory,
+    Sqlite(PathBuf),
+}
+
+impl Location {
+    fn parse(url: &str) -> Result<Location, Error> {
+        let unknown = |what: &str| {
+            let text = format!("{:?} {what}; use sqlite:PATH or memory:", everturn_core::id::clip(url));
+            Err(Error::invalid("store.url", text))
+        };
+        match url.split_once(':') {
+            Some(("memory", "")) => Ok(Location::Memory),
+            Some(("memory", _)) => unknown("has text after memory:"),
+            Some(("sqlite", path)) if !path.is_empty() => {
+                Ok(Location::Sqlite(PathBuf::from(path.strip_prefix("//").unwrap_or(path))))
+            }
+            Some(("sqlite", _)) => unknown("names no file"),
+            Some((scheme, _))
+                if scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+') =>
+            {
+                unknown("is not a store this version knows")
+            }
+            _ if url.is_empty() => unknown("is empty"),
+            _ => Ok(Location::Sqlite(PathBuf::from(url))),
+        }
+    }
+}
+
+/// `chats.db` keeps its assets in `chats.db-assets`.
+fn assets_folder(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push("-assets");
+    PathBuf::from(name)
+}
+
+impl Inner {
+    fn start(&self) -> Result<(), Error> {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spawn = |name: &str, body: fn(&Shared)| {
+            let shared = self.shared.clone();
+            let builder = std::thread::Builder::new().name(format!("everturn-{name}"));
+            let thread = builder.spawn(move || body(&shared));
+            thread
+                .map(|thread| threads.push(thread))
+                .map_err(|e| Error::internal("thread", format!("cannot start a thread: {e}")))
+        };
+        if self.shared.options.read_only {
+            return spawn("follow", background::follow);
+        }
+        spawn("writer", writer::run)?;
+        spawn("chunks", background::debounce)?;
+        spawn("sweeper", background::sweeper)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.stop();
+        for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // A thread that ended badly has said so itself.
+            let _ = thread.join();
+        }
+        self.shared.hub.close();
+    }
+}
+
+impl Shared {
+    fn known(&self) -> MutexGuard<'_, HashMap<Key, Arc<Conversation>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The conversation as of its last commit here.
+    pub fn conversation(&self, key: &Key) -> Result<Arc<Conversation>, Error> {
+        if let Some(known) = self.known().get(key) {
+            return Ok(known.clone());
+        }
+        let conversation = Arc::new(self.index.conversation(key)?);
+        self.remember(key, conversation.clone());
+        Ok(conversation)
+    }
+
+    fn remember(&self, key: &Key, conversation: Arc<Conversation>) {
+        let mut known = self.known();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        let newer = known.get(key).is_none_or(|old| old.head.seq <= conversation.head.seq);
+        if newer && !self.options.read_only {
+            known.insert(key.clone(), conversation);
+        }
+    }
+
+    /// Hands a request to the writer.
+    pub fn submit(
+        &self,
+        write: Write,
+        uploads: Vec<(Tenant, Hash)>,
+    ) -> Result<oneshot::Receiver<Result<Committed, Error>>, Error> {
+        let (done, answer) = oneshot::channel();
+        if self.options.read_only {
+            self.uploaded(&uploads);
+            return Err(Error::invalid(
+                "store.opened_read_only",
+                "the store was opened for reading only; open it for writing",
+            ));
+        }
+        match self.queue.push(Job { write, uploads, done }) {
+            Ok(()) => Ok(answer),
+            Err(refused) => {
+                let (job, error) = *refused;
+                self.uploaded(&job.uploads);
+                Err(error)
+            }
+        }
+    }
+
+    /// What follows from a commit. Called by the writer before the caller hears of it, in the order of the log.
+    pub fn committed(&self, key: &Key, deleted: bool, committed: &Committed) {
+        if committed.repeated {
+            return;
+        }
+        for event in &committed.events {
+            match event.turn {
+                Some(turn) if event.kind == kind::OPENED => {
+                    let open = Open {
+                        key: key.clone(),
+                        seq: event.seq,
+                        actor: event.actor.clone(),
+                        role: event.role.unwrap_or(Role::Assistant),
+                        text: String::new(),
+                        durable: 0,
+                        dirty_since: None,
+                        last: event.at,
+                        volatile: ingest::redaction_mode(&committed.conversation) == redaction::Mode::Mask,
+                    };
+                    self.streams.open().insert(turn, open);
+                }
+                Some(turn) if kind::ends_turn(&event.kind) => drop(self.streams.open().remove(&turn)),
+                _ => {}
+            }
+        }
+        if deleted {
+            self.known().remove(key);
+            self.streams.open().retain(|_, open| open.key != *key);
+            self.hub.publish(key, std::iter::once(Update::Deleted));
+        } else {
+            self.remember(key, Arc::new(committed.conversation.clone()));
+            if self.hub.is_followed(key) {
+                let events = committed.events.iter().map(|event| Update::Event(Arc::new(event.clone())));
+                self.hub.publish(key, events);
+            }
+        }
+        self.collect(&key.tenant, &committed.released);
+    }
+
+    fn uploads(&self) -> MutexGuard<'_, HashMap<(Tenant, Hash), usize>> {
+        self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts bytes, and keeps them from being collected until [`Shared::uploaded`] says that their event is there.
+    pub fn upload(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
+        *self.uploads().entry((tenant.clone(), sha256)).or_default() += 1;
+        self.assets.put(tenant, sha256, bytes).inspect_err(|_| self.uploaded(&[(tenant.clone(), sha256)]))
+    }
+
+    /// The appends that these bytes were put for are done.
+    pub fn uploaded(&self, done: &[(Tenant, Hash)]) {
+        let mut uploads = self.uploads();
+        for upload in done {
+            if let Some(count) = uploads.get_mut(upload) {
+                *count -= 1;
+                if *count == 0 {
+                    uploads.remove(upload);
+                }
+            }
+        }
+    }
+
+    /// Deletes bytes that nothing refers to any more. What fails here is found again by the sweeper.
+    pub fn collect(&self, tenant: &Tenant, hashes: &[Hash]) -> usize {
+        let mut collected = 0;
+        for sha256 in hashes {
+            // Held while deleting, so that an upload of the same bytes comes before or after, not between.
+            let uploads = self.uploads();
+            let wanted = uploads.contains_key(&(tenant.clone(), *sha256))
+                || self.index.asset_in_use(tenant, *sha256).unwrap_or(true);
+            if !wanted {
+                match self.assets.delete(tenant, *sha256) {
+                    Ok(()) => collected += 1,
+                    Err(error) => tracing::warn!(%error, "an unused asset could not be deleted"),
+                }
+            }
+        }
+        collected
+    }
+
+    /// Ends the threads: chunks are handed over, then everything that waits is written.
+    fn stop(&self) {
+        self.stopping.store(true, std::sync::atomic::Ordering::SeqCst);
+        background::flush(self);
+        self.queue.close();
+        self.streams.dirty.notify_all();
+        self.wake.notify_all();
+    }
+
+    /// What an open turn says so far, if it is open here.
+    pub(crate) fn open_turn(&self, key: &Key, turn: TurnId) -> Option<Open> {
+        self.streams.open().get(&turn).filter(|open| open.key == *key).cloned()
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.source.now()
+    }
+}

@@ -1,0 +1,155 @@
+//! Open turns: text that grows chunk by chunk, shown at once and made durable with a debounce.
+
+use crate::hub::{Chunk, Hub, Update};
+use everturn_core::Error;
+use everturn_core::id::{Key, TurnId};
+use everturn_core::limits::STREAM_BYTES_MAX;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Role;
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Every open turn of this process.
+#[derive(Default)]
+pub struct Streams {
+    open: Mutex<HashMap<TurnId, Open>>,
+    /// Signalled when a stream has text that is not durable yet.
+    pub(crate) dirty: Condvar,
+}
+
+/// One open turn.
+#[derive(Clone, Debug)]
+pub struct Open {
+    pub key: Key,
+    pub seq: u64,
+    pub actor: Option<String>,
+    pub role: Role,
+    pub text: String,
+    /// How many bytes of the text were handed to the writer.
+    pub durable: usize,
+    /// When the first chunk came that is not durable yet.
+    pub dirty_since: Option<Timestamp>,
+    pub last: Timestamp,
+    /// Secrets are masked before anything is stored, which needs the whole text: chunks then wait for the end.
+    pub volatile: bool,
+}
+
+/// What an open turn says so far.
+pub struct OpenText {
+    pub turn: TurnId,
+    pub seq: u64,
+    pub text: String,
+}
+
+impl OpenText {
+    /// All of it as one piece.
+    pub fn into_chunk(self) -> Chunk {
+        Chunk { turn: self.turn, turn_seq: self.seq, offset: 0, text: self.text.into() }
+    }
+}
+
+/// Text to make durable.
+pub struct Piece {
+    pub key: Key,
+    pub turn: TurnId,
+    pub offset: u64,
+    pub text: String,
+}
+
+impl Streams {
+    pub(crate) fn open(&self) -> MutexGuard<'_, HashMap<TurnId, Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a piece at an offset and shows it. Gives the length afterwards, or `None` if the turn is not open here.
+    pub fn chunk(
+        &self,
+        hub: &Hub,
+        key: &Key,
+        turn: TurnId,
+        offset: Option<u64>,
+        delta: &str,
+        now: Timestamp,
+    ) -> Result<Option<u64>, Error> {
+        let mut streams = self.open();
+        let Some(open) = streams.get_mut(&turn).filter(|open| open.key == *key) else { return Ok(None) };
+        let length = open.text.len() as u64;
+        let offset = offset.unwrap_or(length);
+        let wrong = |what: &str| {
+            let text = format!("{turn} has {length} bytes and this chunk is at {offset}; {what}");
+            Err(Error::conflict("chunk.offset", text))
+        };
+        // What is repeated must be what was said; only the rest is new.
+        let Some(repeated) = length.checked_sub(offset) else {
+            return wrong(&format!("send what is missing from {length} on"));
+        };
+        let repeated = (repeated as usize).min(delta.len());
+        let start = offset as usize;
+        if open.text.as_bytes()[start..start + repeated] != delta.as_bytes()[..repeated] {
+            return wrong("what it repeats is not what was said there");
+        }
+        // Equal bytes up to the end of one valid text are a boundary in the other.
+        let fresh = &delta[repeated..];
+        if fresh.is_empty() {
+            return Ok(Some(length));
+        }
+        if open.text.len() + fresh.len() > STREAM_BYTES_MAX {
+            let got = (open.text.len() + fresh.len()) as u64;
+            return Err(Error::limit(
+                "STREAM_BYTES_MAX",
+                STREAM_BYTES_MAX as u64,
+                got,
+                "commit this turn and open another",
+            ));
+        }
+        open.text.push_str(fresh);
+        open.last = now;
+        if open.dirty_since.is_none() && !open.volatile {
+            open.dirty_since = Some(now);
+            self.dirty.notify_one();
+        }
+        let chunk = Chunk { turn, turn_seq: open.seq, offset: length, text: Arc::from(fresh) };
+        // Under the lock, so that a snapshot and the ring agree about what was said when.
+        hub.publish(key, std::iter::once(Update::Chunk(chunk)));
+        Ok(Some(open.text.len() as u64))
+    }
+
+    /// The text of a conversation's open turns, and whatever `with` reads at the same moment.
+    pub fn snapshot<T>(&self, key: &Key, with: impl FnOnce() -> T) -> (Vec<OpenText>, T) {
+        let streams = self.open();
+        let mut open: Vec<OpenText> = streams
+            .iter()
+            .filter(|(_, open)| open.key == *key)
+            .map(|(turn, open)| OpenText { turn: *turn, seq: open.seq, text: open.text.clone() })
+            .collect();
+        open.sort_by_key(|open| open.seq);
+        (open, with())
+    }
+
+    /// Takes the pieces that are not durable yet.
+    pub fn take_dirty(&self) -> Vec<Piece> {
+        let mut streams = self.open();
+        let dirty = streams.iter_mut().filter(|(_, open)| open.dirty_since.is_some());
+        dirty
+            .map(|(turn, open)| {
+                let piece = Piece {
+                    key: open.key.clone(),
+                    turn: *turn,
+                    offset: open.durable as u64,
+                    text: open.text[open.durable..].to_string(),
+                };
+                open.durable = open.text.len();
+                open.dirty_since = None;
+                piece
+            })
+            .collect()
+    }
+
+    /// A piece could not be written: it is dirty again, if its turn is still open.
+    pub fn not_written(&self, piece: &Piece, now: Timestamp) {
+        if let Some(open) = self.open().get_mut(&piece.turn) {
+            open.durable = open.durable.min(piece.offset as usize);
+            open.dirty_since = Some(now);
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Whole conversations out of a store and into one.
+
+use crate::ingest::{Ingested, NewTurn, Place};
+use crate::scope::Scope;
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::{Conversation, State};
+use everturn_core::event::{Draft, Event, kind};
+use everturn_core::id::{ConversationId, Tenant};
+use everturn_core::limits::{ASSET_BYTES_MAX, PAGE_ENTRIES_MAX};
+use everturn_core::write::{Action, StateBody, Write};
+use everturn_formats::jsonl::{self, AssetPiece, Item};
+use everturn_formats::transcript;
+use everturn_store::TurnQuery;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::io::{BufRead, Read};
+
+/// Largest transcript value that is read: it is one JSON value, which has to be in memory whole.
+const TRANSCRIPT_BYTES_MAX: u64 = 512 * 1024 * 1024;
+
+/// Events restored in one transaction.
+const RESTORE_BATCH: usize = 500;
+
+/// How much of a file is looked at to tell what it is.
+const SNIFF_BYTES: usize = 512;
+
+/// What an import did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Imported {
+    /// What the file is: `jsonl` or `transcript`.
+    pub format: &'static str,
+    /// The conversation, as it is now.
+    pub conversation: Conversation,
+    /// Events in the file.
+    pub events: u64,
+    /// Events that were new here.
+    pub added: u64,
+    /// What could not be taken over, and why.
+    pub problems: Vec<String>,
+}
+
+impl Scope {
+    /// Writes a conversation as a file of events: everything, chain fields and asset bytes included. It verifies offline
+    /// and can be imported again, here or elsewhere. `progress` hears how many events are written.
+    pub fn export_jsonl(
+        &self,
+        id: ConversationId,
+        out: impl std::io::Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Error> {
+        let key = self.key(id);
+        let conversation = self.shared().index.conversation(&key)?;
+        let mut writer = jsonl::Writer::new(out, &conversation, self.shared().now())?;
+        for asset in self.assets(id)? {
+            if let Some(sha256) = asset.sha256 {
+                writer.asset(sha256, &self.shared().assets.get(&self.tenant, sha256)?)?;
+            }
+        }
+        let mut after = 0;
+        // Up to the head of the moment it began, so that a busy conversation has an end as well.
+        while after < conversation.head.seq {
+            let left = usize::try_from(conversation.head.seq - after).unwrap_or(usize::MAX);
+            let page = self.shared().log.events(&key, after, left.min(PAGE_ENTRIES_MAX))?;
+            let Some(last) = page.last() else { break };
+            after = last.seq;
+            page.iter().try_for_each(|event| writer.event(event))?;
+            progress(after);
+        }
+        writer.finish(self.shared().now()).map(drop)
+    }
+
+    /// The conversation as a transcript value, version 2.
+    pub fn transcript(&self, id: ConversationId) -> Result<String, Error> {
+        let key = self.key(id);
+        let conversation = self.shared().index.conversation(&key)?;
+        let mut events: Vec<Event> = Vec::new();
+        loop {
+            let after = events.last().map_or(0, |event| event.seq);
+            let page = self.shared().log.events(&key, after, PAGE_ENTRIES_MAX)?;
+            if page.is_empty() {
+                break;
+            }
+            events.extend(page);
+        }
+        let query = TurnQuery { include_superseded: true, limit: usize::MAX >> 1, ..TurnQuery::default() };
+        let turns = self.shared().index.turns(&key, &query)?;
+        let system_prompt = self.system_prompt(id, None)?;
+        transcript::export(&transcript::Source {
+            conversation: &conversation,
+            system_prompt: system_prompt.as_ref(),
+            events: &events,
+            turns: &turns,
+        })
+    }
+
+    /// Takes over a conversation from a file of events or a transcript value; which, its first bytes tell. Importing a
+    /// file of events again adds only what is new.
+    pub fn import(&self, mut source: impl BufRead, progress: &mut dyn FnMut(u64)) -> Result<Imported, Error> {
+        let unreadable = |e: std::io::Error| Error::internal("file.io", format!("cannot read the file: {e}"));
+        let start = source.fill_buf().map_err(unreadable)?;
+        let start = String::from_utf8_lossy(&start[..start.len().min(SNIFF_BYTES)]).into_owned();
+        if start.contains("\"session_start\"") {
+            return self.import_jsonl(source, progress);
+        }
+        if start.trim_start_matches('\u{feff}').trim_start().is_empty() {
+            return Err(Error::invalid("import.empty", "the file is empty; nothing was imported"));
+        }
+        let mut text = String::new();
+        let read =
+            source.take(TRANSCRIPT_BYTES_MAX + 1).read_to_string(&mut text).map_err(|e| match e.kind() {
+                std::io::ErrorKind::InvalidData => {
+                    Error::invalid("import.not_utf8", "the file is not UTF-8 text; nothing was imported")
+                }
+                _ => unreadable(e),
+            })?;
+        if read as u64 > TRANSCRIPT_BYTES_MAX {
+            return Err(Error::limit(
+                "TRANSCRIPT_BYTES_MAX",
+                TRANSCRIPT_BYTES_MAX,
+                read as u64,
+                "use the jsonl format",
+            ));
+        }
+        self.import_transcript(text.trim_start_matches('\u{feff}'))
+    }
+
+    fn import_jsonl(&self, source: impl BufRead, progress: &mut dyn FnMut(u64)) -> Result<Imported, Error> {
+        let mut restore = Restore {
+            scope: self,
+            batch: Vec::new(),
+            assets: HashMap::new(),
+            conversation: None,
+            events: 0,
+            added: 0,
+        };
+        let mut problems = Vec::new();
+        let mut reader = jsonl::Reader::new(source);
+        for item in reader.by_ref() {
+            match item? {
+                Item::Header(_) | Item::End(_) => {}
+                Item::Event { line, event } => {
+                    restore.event(*event).map_err(|e| e.at(format!("line {line}")))?;
+                    progress(restore.events);
+                }
+                Item::Asset(piece) => {
+                    let line = piece.line;
+                    restore.asset(piece).map_err(|e| e.at(format!("line {line}")))?;
+                }
+                Item::Foreign { line, .. } => {
+                    problems.push(format!("line {line}: not an event of an Everturn file; left out"))
+                }
+                Item::Corrupt(corrupt) => {
+                    problems.push(format!("line {}: {}; left out", corrupt.line, corrupt.reason))
+                }
+                Item::TruncatedTail(tail) => {
+                    problems.push(format!(
+                        "the last line is cut off at byte {} ({} bytes); left out",
+                        tail.byte_offset, tail.bytes
+                    ));
+                }
+            }
+        }
+        if reader.is_unclosed() {
+            problems.push("the file has no session_end: it may be cut off".into());
+        }
+        restore.flush()?;
+        let conversation = restore.conversation.ok_or_else(|| {
+            let text =
+                format!("no event in the file could be read; nothing was imported; {}", problems.join("; "));
+            Error::invalid("import.nothing", text)
+        })?;
+        Ok(Imported { format: "jsonl", conversation, events: restore.events, added: restore.added, problems })
+    }
+
+    fn import_transcript(&self, text: &str) -> Result<Imported, Error> {
+        let value = transcript::parse(text)?;
+        let id = match value.id {
+            Some(id) => id,
+            None => ConversationId(self.shared().source.ulid()?),
+        };
+        let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
+        if let Err(error) = self.transcript_drafts(id, value, &mut ingested) {
+            self.shared().uploaded(&ingested.uploads);
+            return Err(error);
+        }
+        let events = ingested.drafts.len() as u64;
+        let action = Action::Create { drafts: ingested.drafts, parent: None, idempotency: None };
+        let submitted = self.shared().submit(Write { key: self.key(id), action }, ingested.uploads);
+        let conversation = Commit::new(submitted, |committed| Ok(committed.conversation)).wait()?;
+        Ok(Imported { format: "transcript", conversation, events, added: events, problems: Vec::new() })
+    }
+
+    fn transcript_drafts(
+        &self,
+        id: ConversationId,
+        value: transcript::Imported,
+        into: &mut Ingested,
+    ) -> Result<(), Error> {
+        let shared = self.shared();
+        let settings = value.settings.normalise()?;
+        // Stands for the conversation while its turns are read: it is not there yet, and its policy decides about secrets.
+        let created =
+            Conversation::new(id, self.tenant.clone(), shared.now(), everturn_core::chain::Head::genesis(id));
+        let created = Conversation { policy: settings.policy.clone(), ..created };
+        into.drafts.extend(self.setting_drafts(kind::CREATED, &settings)?);
+        for asset in value.assets {
+            into.drafts.push(shared.draft(kind::ASSET_ADDED, &asset.raw)?);
+        }
+        for item in value.items {
+            let body = item.body().transpose()?;
+            match item {
+                transcript::Item::Turn { visibility, message, event, .. } => {
+                    let turn = NewTurn { visibility: Some(visibility), ..NewTurn::message(message.get()) };
+                    shared.ingest(&created, turn, Place::Imported(event), into)?;
+                }
+                transcript::Item::Event { kind, role, visibility, raw } => {
+                    let draft = shared.draft(kind, &body.unwrap_or(raw))?;
+                    into.drafts.push(Draft { role, visibility, ..draft });
+                }
+            }
+        }
+        into.drafts.push(shared.draft(kind::IMPORT_FINISHED, &serde_json::json!({"format": "transcript"}))?);
+        if value.state != State::Active {
+            let body = StateBody { state: value.state, reason: Some(transcript::STATE_REASON.into()) };
+            into.drafts.push(shared.draft(kind::STATE, &body)?);
+        }
+        into.drafts.iter().try_for_each(Draft::check)
+    }
+}
+
+/// Events on their way into the store, one batch at a time.
+struct Restore<'a> {
+    scope: &'a Scope,
+    batch: Vec<Event>,
+    /// Pieces of assets whose last piece has not come yet.
+    assets: HashMap<Hash, Vec<u8>>,
+    conversation: Option<Conversation>,
+    events: u64,
+    added: u64,
+}
+
+impl Restore<'_> {
+    fn event(&mut self, event: Event) -> Result<(), Error> {
+        self.events += 1;
+        // A fork's file has its ancestors' events in front; each conversation is restored as its own.
+        if self.batch.len() == RESTORE_BATCH
+            || self.batch.last().is_some_and(|last| last.conversation != event.conversation)
+        {
+            self.flush()?;
+        }
+        self.batch.push(event);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let Some(id) = self.batch.first().map(|event| event.conversation) else { return Ok(()) };
+        let action = Action::Restore { events: std::mem::take(&mut self.batch) };
+        let submitted = self.scope.shared().submit(Write { key: self.scope.key(id), action }, Vec::new());
+        let committed = Commit::new(submitted, Ok).wait()?;
+        self.added += committed.events.len() as u64;
+        self.conversation = Some(committed.conversation);
+        Ok(())
+    }
+
+    fn asset(&mut self, piece: AssetPiece) -> Result<(), Error> {
+        let sha256 = piece.sha256;
+        let so_far = self.assets.entry(sha256).or_default();
+        if so_far.len() as u64 != piece.offset || piece.bytes > ASSET_BYTES_MAX as u64 {
+            let text = format!("a piece of asset {sha256} is missing or it is too large; export it again");
+            return Err(Error::invalid("import.asset", text));
+        }
+        so_far.extend(piece.piece);
+        if (so_far.len() as u64) < piece.bytes {
+            return Ok(());
+        }
+        let whole = self.assets.remove(&sha256).unwrap_or_default();
+        if Hash::of(&whole) != sha256 {
+            return Err(Error::corrupt(
+                "import.asset",
+                format!("the bytes of asset {sha256} were changed; export it again"),
+            ));
+        }
+        let tenant: &Tenant = &self.scope.tenant;
+        self.scope.shared().assets.put(tenant, sha256, whole)
+    }
+}

@@ -1,0 +1,131 @@
+//! A conversation as one JSON value: the transcript value, version 2.
+//!
+//! [`export`] writes it, [`parse`] reads it, and what was read and stored comes out equal. The value has three layers:
+//! `messages` (what continues a model call), `events` (what happened, in order) and `assets` (descriptors).
+//!
+//! How a value that was read is kept in a log, so that [`export`] finds it again:
+//!
+//! - `conversation.created` carries [`Imported::settings`]. Their `transcript` map is never empty: it marks the
+//!   conversation as imported and holds what has no place in our model (`version` as it was, a foreign `id`, `summary`,
+//!   unknown fields, and under `metadata` the entries that settings cannot hold).
+//! - Each asset is an `asset.added` event whose body is the descriptor as it came.
+//! - [`Item::Turn`] is a turn whose `core::turn::TurnBody` has the message and, where it differs from what the message
+//!   gives by itself, the `event`. The value's message without an event has [`NO_EVENT`] there.
+//! - [`Item::Event`] is an event of that kind, without a turn, whose body is `{"event": …}` ([`Item::body`]).
+//! - `import.finished` comes last, and behind it, for a value that was not active, one `conversation.state` whose reason
+//!   is [`STATE_REASON`] (it cannot stand before: a closed conversation takes no more events).
+//!
+//! Everything else up to `import.finished` is bookkeeping of the import and not part of the value. What is appended
+//! later is exported as in any other conversation.
+//!
+//! What this is not: it opens no store and gives no ids or times; `engine` writes what [`parse`] returns.
+
+mod export;
+mod import;
+
+pub use export::{Source, export};
+pub use import::{AssetItem, Imported, Item, parse};
+
+use everturn_core::asset::Asset;
+use everturn_core::event::{Visibility, kind};
+use everturn_core::json::Raw;
+use everturn_core::message;
+use everturn_core::turn::Role;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::HashMap;
+
+/// The `_type` of a transcript value.
+pub const TYPE: &str = "transcript";
+/// The version that is written, and the newest that is read.
+pub const VERSION: u64 = 2;
+/// In place of a turn's event: the imported value has none for this message. (Null would read as "as derived".)
+pub const NO_EVENT: &str = "false";
+/// The reason of the `conversation.state` event with which an import takes over the value's state.
+pub const STATE_REASON: &str = "import";
+
+/// The event that a turn gives by itself.
+#[derive(Serialize)]
+struct Derived {
+    kind: &'static str,
+    role: String,
+    visibility: Visibility,
+    text: String,
+    blocks: Vec<Raw>,
+}
+
+/// The fields of a message that matter here, whatever else it has.
+#[derive(Default, Deserialize)]
+struct Shape {
+    role: Option<Raw>,
+    #[serde(rename = "type")]
+    kind: Option<Raw>,
+    content: Option<Raw>,
+}
+
+impl Derived {
+    /// `message` is `None` for a turn that is open or erased: its place in the history is all there is to show.
+    fn of(role: Role, visibility: Visibility, message: Option<&Raw>, labels: &Labels) -> Derived {
+        let shape: Shape = message.and_then(Raw::read).unwrap_or_default();
+        // A number that no double can hold is kept in the message and cannot be shown.
+        let value: Option<Value> = message.and_then(Raw::read);
+        Derived {
+            kind: if role == Role::Tool { kind::TOOL_RESULT } else { kind::MESSAGE },
+            role: shape.role.as_ref().and_then(Raw::read).unwrap_or_else(|| role.to_string()),
+            visibility,
+            text: value.map(|value| message::render(&value, |id| labels.get(id))).unwrap_or_default(),
+            blocks: blocks(&shape, message),
+        }
+    }
+}
+
+/// The content as blocks, each exactly as it stands in the message.
+fn blocks(shape: &Shape, message: Option<&Raw>) -> Vec<Raw> {
+    #[derive(Serialize)]
+    struct Text<'a> {
+        r#type: &'static str,
+        text: &'a Raw,
+    }
+    match &shape.content {
+        // An item of another shape (a Responses call, say) is a block itself.
+        _ if shape.role.is_none() && shape.kind.is_some() => message.cloned().into_iter().collect(),
+        Some(content) if content.get().starts_with('[') => content.read().unwrap_or_default(),
+        Some(content) if content.get().starts_with('"') => {
+            Raw::of(&Text { r#type: "text", text: content }).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What people call the assets.
+#[derive(Default)]
+struct Labels(HashMap<String, String>);
+
+impl Labels {
+    fn add(&mut self, descriptor: &Raw) {
+        if let Some(asset) = descriptor.read::<Asset>() {
+            let label = asset.label();
+            self.0.insert(asset.id, label);
+        }
+    }
+
+    fn get(&self, id: &str) -> Option<String> {
+        self.0.get(id).cloned()
+    }
+}
+
+/// The body of an imported event that belongs to no message.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenEvent {
+    event: Raw,
+}
+
+/// The text of `metadata.system_prompt`, which is a string or an object with `content`.
+fn prompt_content(raw: &Raw) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Prompt {
+        content: String,
+    }
+    raw.read::<String>().or_else(|| raw.read::<Prompt>().map(|prompt| prompt.content))
+}

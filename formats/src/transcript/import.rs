@@ -1,0 +1,398 @@
+//! From a transcript value to what can be stored.
+
+use super::{Derived, GivenEvent, Labels, NO_EVENT, TYPE, VERSION, prompt_content};
+use everturn_core::Error;
+use everturn_core::conversation::{Settings, State, SystemPrompt};
+use everturn_core::event::{Visibility, check_name, kind};
+use everturn_core::id::{ConversationId, clip};
+use everturn_core::json::{self, Raw};
+use everturn_core::message;
+use everturn_core::turn::Role;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+/// A transcript value, ready to be stored. How, says the [module](super).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Imported {
+    /// The conversation that it was, if its id is one of ours.
+    pub id: Option<ConversationId>,
+    /// What the conversation is created with.
+    pub settings: Settings,
+    /// The state it is in once everything is stored.
+    pub state: State,
+    /// Descriptors, to be stored before the items that refer to them.
+    pub assets: Vec<AssetItem>,
+    /// Turns and events, in order.
+    pub items: Vec<Item>,
+}
+
+/// An asset's descriptor.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AssetItem {
+    /// Its id, unique among the value's assets.
+    pub id: String,
+    /// The descriptor as it came: the body of `asset.added`.
+    pub raw: Raw,
+}
+
+/// One step of the conversation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Item {
+    /// Something that was said.
+    Turn {
+        /// In which role.
+        role: Role,
+        /// Who may see it.
+        visibility: Visibility,
+        /// The message as it came.
+        message: Raw,
+        /// The event object as it came, if it differs from what the message gives by itself; [`NO_EVENT`] if the value
+        /// has none for it.
+        event: Option<Raw>,
+    },
+    /// An event that belongs to no message.
+    Event {
+        /// The kind to store it under: as given, except that one that ends or supersedes a turn has `imported.` in
+        /// front. Under its own name it would have to be about a turn of ours.
+        kind: String,
+        /// In which role, where it is one of ours.
+        role: Option<Role>,
+        /// Who may see it.
+        visibility: Visibility,
+        /// The event object as it came.
+        raw: Raw,
+    },
+}
+
+impl Item {
+    /// The body of the event that stores an [`Item::Event`]; `None` for a turn, whose body is a `TurnBody`.
+    pub fn body(&self) -> Option<Result<Raw, Error>> {
+        match self {
+            Item::Turn { .. } => None,
+            Item::Event { raw, .. } => Some(Raw::of(&GivenEvent { event: raw.clone() })),
+        }
+    }
+}
+
+type Fields = BTreeMap<String, Raw>;
+
+/// Reads a transcript value. Version 1 and missing fields are brought up to version 2; an error names the place, such
+/// as `$.messages[3].role`.
+pub fn parse(text: &str) -> Result<Imported, Error> {
+    json::check(text).map_err(|error| error.at("$"))?;
+    let mut value: Fields = serde_json::from_str(text).map_err(|_| wrong("$", "must be an object"))?;
+
+    let version = version(&mut value)?;
+    let mut settings = Settings::default();
+    settings.transcript.insert("version".into(), Raw::of(&version)?);
+    let id = id(&mut value, &mut settings)?;
+    let state = state(&mut value)?;
+    metadata(&mut value, &mut settings)?;
+    if let Some(summary) = value.get("summary").filter(|raw| raw.read::<Option<String>>().is_none()) {
+        return Err(wrong("$.summary", format!("must be a text, not {}", clip(summary.get()))));
+    }
+
+    let assets = assets(&mut value)?;
+    let mut labels = Labels::default();
+    assets.iter().for_each(|asset| labels.add(&asset.raw));
+    let messages = list(&mut value, "messages")?.unwrap_or_default();
+    let messages = numbered("$.messages", messages, Message::read)?;
+    let events = list(&mut value, "events")?;
+    let items = match events {
+        Some(events) => pair(messages, numbered("$.events", events, Given::read)?, &labels)?,
+        // A value without the field is older than events: they are derived.
+        None => messages.into_iter().map(|message| message.turn(None)).collect(),
+    };
+
+    settings.transcript.extend(value);
+    // What is nested one deeper in its new place must still fit.
+    json::check(Raw::of(&settings)?.get()).map_err(|error| error.at("$"))?;
+    Ok(Imported { id, settings, state, assets, items })
+}
+
+fn wrong(path: impl fmt::Display, what: impl fmt::Display) -> Error {
+    Error::invalid("transcript.malformed", format!("{path}: {what}"))
+}
+
+fn version(value: &mut Fields) -> Result<u64, Error> {
+    let marker = value.remove("_type").and_then(|raw| raw.read::<String>());
+    if marker.as_deref() != Some(TYPE) {
+        return Err(wrong("$._type", format!("must be \"{TYPE}\"; this is no transcript value")));
+    }
+    let Some(raw) = value.remove("version") else { return Ok(1) };
+    match raw.read::<u64>() {
+        Some(version @ 1..=VERSION) => Ok(version),
+        Some(version) if version > VERSION => Err(Error::invalid(
+            "transcript.newer",
+            format!(
+                "$.version: the value has version {version}, this everturn reads up to {VERSION}; upgrade it"
+            ),
+        )),
+        _ => Err(wrong("$.version", format!("must be 1 or {VERSION}, not {}", clip(raw.get())))),
+    }
+}
+
+fn id(value: &mut Fields, settings: &mut Settings) -> Result<Option<ConversationId>, Error> {
+    let Some(raw) = value.remove("id") else { return Ok(None) };
+    let id: String = raw.read().ok_or_else(|| wrong("$.id", "must be a text such as tr_01J…"))?;
+    let ours = id.strip_prefix("tr_").and_then(|ulid| format!("conv_{ulid}").parse().ok());
+    if ours.is_none() {
+        settings.transcript.insert("id".into(), raw);
+    }
+    Ok(ours)
+}
+
+fn state(value: &mut Fields) -> Result<State, Error> {
+    let Some(raw) = value.remove("state") else { return Ok(State::Active) };
+    let word: String = raw.read().ok_or_else(|| wrong("$.state", "must be a text such as active"))?;
+    word.parse().map_err(|error: Error| error.at("$.state"))
+}
+
+/// Metadata becomes settings. An entry that these cannot hold as it is (null, or a prompt with more to it than its
+/// text) is kept under `transcript.metadata` as well.
+fn metadata(value: &mut Fields, settings: &mut Settings) -> Result<(), Error> {
+    let Some(raw) = value.remove("metadata") else { return Ok(()) };
+    let fields: Fields = raw.read().ok_or_else(|| wrong("$.metadata", "must be an object"))?;
+    let mut kept = Fields::new();
+    for (key, raw) in fields {
+        if raw.get() == "null" {
+            kept.insert(key, raw);
+        } else if key == "system_prompt" {
+            let path = "$.metadata.system_prompt";
+            let content = prompt_content(&raw)
+                .ok_or_else(|| wrong(path, "must be a text, or an object with the text as content"))?;
+            let prompt = SystemPrompt::new(content);
+            if !same(&raw, &Raw::of(&prompt)?) {
+                kept.insert(key, raw);
+            }
+            settings.system_prompt = Some(Some(prompt));
+        } else {
+            settings.metadata.insert(key, raw);
+        }
+    }
+    if let Some(raw) = settings.metadata.get("retention") {
+        let path = "$.metadata.retention";
+        let word: String = raw.read().ok_or_else(|| wrong(path, "must be a text such as full"))?;
+        settings.retention = Some(word.parse().map_err(|error: Error| error.at(path))?);
+    }
+    if !kept.is_empty() {
+        settings.transcript.insert("metadata".into(), Raw::of(&kept)?);
+    }
+    Ok(())
+}
+
+fn assets(value: &mut Fields) -> Result<Vec<AssetItem>, Error> {
+    let mut ids = HashSet::new();
+    numbered("$.assets", list(value, "assets")?.unwrap_or_default(), |path, raw| {
+        let fields = object(path, &raw)?;
+        let path = format!("{path}.id");
+        let id: String =
+            fields.get("id").and_then(Raw::read).ok_or_else(|| wrong(&path, "must be a text"))?;
+        check_name("asset id", &id).map_err(|error| error.at(&path))?;
+        if !ids.insert(id.clone()) {
+            return Err(wrong(&path, format!("{:?} is there twice; give each asset its own id", clip(&id))));
+        }
+        Ok(AssetItem { id, raw })
+    })
+}
+
+/// The elements of a list; `None` if the field is missing.
+fn list(value: &mut Fields, name: &str) -> Result<Option<Vec<Raw>>, Error> {
+    let Some(raw) = value.remove(name) else { return Ok(None) };
+    raw.read().map(Some).ok_or_else(|| wrong(format_args!("$.{name}"), "must be an array"))
+}
+
+/// Reads each element, which is told its path.
+fn numbered<T>(
+    path: &str,
+    elements: Vec<Raw>,
+    mut read: impl FnMut(&str, Raw) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
+    elements.into_iter().enumerate().map(|(n, raw)| read(&format!("{path}[{n}]"), raw)).collect()
+}
+
+fn object(path: &str, raw: &Raw) -> Result<Fields, Error> {
+    raw.read().ok_or_else(|| wrong(path, "must be an object"))
+}
+
+/// The role of a message or event, by the same lens that reads it later.
+fn role(fields: &Fields) -> Result<Role, Error> {
+    let mut head = Map::new();
+    for name in ["role", "type"] {
+        if let Some(value) = fields.get(name).and_then(|raw| raw.read::<Value>()) {
+            head.insert(name.to_string(), value);
+        }
+    }
+    message::role(&Value::Object(head))
+}
+
+fn visibility(path: &str, fields: &Fields, role: Option<Role>) -> Result<Visibility, Error> {
+    match fields.get("visibility") {
+        None if role == Some(Role::Tool) => Ok(Visibility::Internal),
+        None => Ok(Visibility::Public),
+        Some(raw) => {
+            let path = format!("{path}.visibility");
+            let word: String = raw.read().ok_or_else(|| wrong(&path, "must be a text such as public"))?;
+            word.parse().map_err(|error: Error| error.at(&path))
+        }
+    }
+}
+
+/// A message of the value.
+struct Message {
+    role: Role,
+    raw: Raw,
+}
+
+impl Message {
+    fn read(path: &str, raw: Raw) -> Result<Message, Error> {
+        let role = role(&object(path, &raw)?).map_err(|error| error.at(format_args!("{path}.role")))?;
+        Ok(Message { role, raw })
+    }
+
+    /// Its turn, with the visibility that a turn of its role has by itself.
+    fn turn(self, event: Option<Raw>) -> Item {
+        let visibility = if self.role == Role::Tool { Visibility::Internal } else { Visibility::Public };
+        Item::Turn { role: self.role, visibility, message: self.raw, event }
+    }
+
+    fn without_event(self) -> Result<Item, Error> {
+        Ok(self.turn(Some(Raw::new(NO_EVENT.to_string())?)))
+    }
+}
+
+/// An event of the value.
+struct Given {
+    kind: String,
+    role: Option<Role>,
+    visibility: Visibility,
+    raw: Raw,
+}
+
+impl Given {
+    fn read(path: &str, raw: Raw) -> Result<Given, Error> {
+        let fields = object(path, &raw)?;
+        let at = format!("{path}.kind");
+        let kind: String =
+            fields.get("kind").and_then(Raw::read).ok_or_else(|| wrong(&at, "must be a text"))?;
+        check_name("kind", &stored_kind(&kind)).map_err(|error| error.at(&at))?;
+        if let Some(role) = fields.get("role").filter(|raw| raw.read::<Option<String>>().is_none()) {
+            return Err(wrong(
+                format_args!("{path}.role"),
+                format!("must be a text, not {}", clip(role.get())),
+            ));
+        }
+        let role = role(&fields).ok();
+        let visibility = visibility(path, &fields, role)?;
+        Ok(Given { kind, role, visibility, raw })
+    }
+
+    /// Whether it can be what a message looks like as an event.
+    fn is_message(&self) -> bool {
+        matches!(self.kind.as_str(), kind::MESSAGE | kind::TOOL_RESULT)
+    }
+
+    fn may_be(&self, message: &Message) -> bool {
+        self.role.is_none_or(|role| role == message.role)
+    }
+
+    fn item(self) -> Item {
+        let Given { kind, role, visibility, raw } = self;
+        Item::Event { kind: stored_kind(&kind), role, visibility, raw }
+    }
+}
+
+fn stored_kind(kind: &str) -> String {
+    let about_a_turn = kind::ends_turn(kind) || kind == kind::SUPERSEDED;
+    if about_a_turn { format!("imported.{kind}") } else { kind.to_string() }
+}
+
+/// Puts messages and events into one order that keeps both, each message with its event.
+///
+/// The value does not say which event is which message's, and either side may have more: a message whose event was
+/// trimmed, an event whose message was superseded. So the two are walked side by side, and those with the same role and
+/// the same blocks are preferred.
+fn pair(messages: Vec<Message>, events: Vec<Given>, labels: &Labels) -> Result<Vec<Item>, Error> {
+    let message_keys: Vec<Option<String>> = messages.iter().map(message_key).collect();
+    let event_keys: Vec<Option<String>> = events.iter().map(event_key).collect();
+    let last_message = last_places(&message_keys);
+    let last_event = last_places(&event_keys);
+    let comes_later = |places: &HashMap<&str, usize>, key: &Option<String>, now: usize| {
+        key.as_deref().and_then(|key| places.get(key)).is_some_and(|last| *last > now)
+    };
+
+    let mut items = Vec::with_capacity(messages.len().max(events.len()));
+    let mut waiting = messages.into_iter().enumerate().peekable();
+    for (e, event) in events.into_iter().enumerate() {
+        if !event.is_message() {
+            items.push(event.item());
+            continue;
+        }
+        loop {
+            let Some((m, message)) = waiting.peek() else {
+                items.push(event.item());
+                break;
+            };
+            let equal = event_keys[e].is_some() && event_keys[e] == message_keys[*m];
+            let paired = if equal {
+                true
+            } else if comes_later(&last_event, &message_keys[*m], e) {
+                false
+            } else if comes_later(&last_message, &event_keys[e], *m) {
+                let Some((_, message)) = waiting.next() else { break };
+                items.push(message.without_event()?);
+                continue;
+            } else {
+                event.may_be(message)
+            };
+            match waiting.next_if(|_| paired) {
+                Some((_, message)) => items.push(together(message, event, labels)?),
+                None => items.push(event.item()),
+            }
+            break;
+        }
+    }
+    for (_, message) in waiting {
+        items.push(message.without_event()?);
+    }
+    Ok(items)
+}
+
+/// A turn with its event, which is kept only if export would not derive it.
+fn together(message: Message, event: Given, labels: &Labels) -> Result<Item, Error> {
+    let derived = Raw::of(&Derived::of(message.role, event.visibility, Some(&message.raw), labels))?;
+    let event_kept = (!same(&derived, &event.raw)).then_some(event.raw);
+    Ok(Item::Turn {
+        role: message.role,
+        visibility: event.visibility,
+        message: message.raw,
+        event: event_kept,
+    })
+}
+
+/// Equal as values. What does not fit a value (a number beyond any double) is equal only byte for byte.
+fn same(a: &Raw, b: &Raw) -> bool {
+    a == b || a.read::<Value>().zip(b.read::<Value>()).is_some_and(|(a, b)| a == b)
+}
+
+/// Role and blocks of a message as one text.
+fn message_key(message: &Message) -> Option<String> {
+    let derived = Derived::of(message.role, Visibility::Public, Some(&message.raw), &Labels::default());
+    key(message.role, Raw::of(&derived.blocks).ok()?.read()?)
+}
+
+fn event_key(event: &Given) -> Option<String> {
+    let fields: Fields = event.raw.read().filter(|_| event.is_message())?;
+    key(event.role?, fields.get("blocks")?.read()?)
+}
+
+/// `None` where there are no blocks to compare.
+fn key(role: Role, blocks: Value) -> Option<String> {
+    let blocks = blocks.as_array().filter(|blocks| !blocks.is_empty())?;
+    Some(format!("{role} {}", Value::from(blocks.clone())))
+}
+
+fn last_places(keys: &[Option<String>]) -> HashMap<&str, usize> {
+    keys.iter().enumerate().filter_map(|(place, key)| Some((key.as_deref()?, place))).collect()
+}

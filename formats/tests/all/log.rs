@@ -1,0 +1,197 @@
+//! A conversation in memory, written by the rules of `core` as a store would.
+
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::{Conversation, Parent, Settings, State, SystemPrompt};
+use everturn_core::event::{Body, Draft, Event, Visibility, kind};
+use everturn_core::id::{ConversationId, EventId, Key, Tenant, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Role, Turn, TurnBody, TurnRow};
+use everturn_core::write::{Action, ForkPoint, Lookup, Plan, plan};
+use everturn_formats::transcript::{Imported, Item, STATE_REASON, Source, export};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// 2026-01-01T00:00:00Z.
+pub const START: Timestamp = Timestamp(1_767_225_600_000_000);
+
+pub fn conversation_id(n: u64) -> ConversationId {
+    ConversationId::from_bytes(u128::from(n).to_be_bytes())
+}
+
+pub struct Log {
+    pub id: ConversationId,
+    pub conversation: Option<Conversation>,
+    pub events: Vec<Event>,
+    rows: Rows,
+    next_id: u64,
+}
+
+struct Rows {
+    turns: BTreeMap<TurnId, TurnRow>,
+    parent: Option<ForkPoint>,
+}
+
+impl Lookup for Rows {
+    fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
+        Ok(self.turns.get(&id).cloned())
+    }
+
+    fn fork_point(&self, _: Parent) -> Result<ForkPoint, Error> {
+        self.parent.ok_or_else(|| Error::not_found("fork.absent", "no parent here"))
+    }
+
+    fn hash_at(&self, _: u64) -> Result<Option<Hash>, Error> {
+        Ok(None)
+    }
+}
+
+impl Log {
+    pub fn new(id: ConversationId) -> Log {
+        let rows = Rows { turns: BTreeMap::new(), parent: None };
+        Log { id, conversation: None, events: Vec::new(), rows, next_id: 1 }
+    }
+
+    /// Begins with these settings, and with the fingerprint of the prompt if they set one.
+    pub fn created(id: ConversationId, settings: Settings) -> Log {
+        let mut log = Log::new(id);
+        let settings = settings.normalise().unwrap();
+        log.add(kind::CREATED, Raw::of(&settings).unwrap().get());
+        if let Some(Some(prompt)) = &settings.system_prompt {
+            let body = format!(r#"{{"sha256":"{}","bytes":{}}}"#, prompt.sha256, prompt.bytes);
+            log.append(Draft { visibility: Visibility::Internal, ..log.draft(kind::SYSTEM_PROMPT, &body) });
+        }
+        log
+    }
+
+    /// Goes on behind the last event of a parent, whose events stand in front.
+    pub fn fork(parent: &Log, id: ConversationId) -> Log {
+        let from = parent.conversation.as_ref().unwrap();
+        let mut log = Log::new(id);
+        log.events = parent.events.clone();
+        log.rows.turns = parent.rows.turns.clone();
+        log.rows.parent = Some(ForkPoint { head: from.head, turns: from.turns });
+        log.next_id = parent.next_id;
+        let settings = Settings {
+            parent: Some(Parent { conversation: from.id, at_seq: from.head.seq }),
+            ..Settings::default()
+        };
+        log.add(kind::FORKED, Raw::of(&settings).unwrap().get());
+        log
+    }
+
+    /// As `engine` stores a value: what [`everturn_formats::transcript`] says, in this order.
+    pub fn imported(value: &Imported) -> Log {
+        let id = value.id.unwrap_or_else(|| conversation_id(4711));
+        let mut log = Log::created(id, value.settings.clone());
+        for asset in &value.assets {
+            log.add(kind::ASSET_ADDED, asset.raw.get());
+        }
+        for item in &value.items {
+            match item {
+                Item::Turn { role, visibility, message, event } => {
+                    let body = TurnBody {
+                        message: Some(message.clone()),
+                        event: event.clone(),
+                        ..TurnBody::default()
+                    };
+                    log.turn(*role, *visibility, &body);
+                }
+                Item::Event { kind, role, visibility, .. } => {
+                    let body = item.body().unwrap().unwrap();
+                    log.append(Draft {
+                        role: *role,
+                        visibility: *visibility,
+                        ..log.draft(kind.clone(), body.get())
+                    });
+                }
+            }
+        }
+        log.add(kind::IMPORT_FINISHED, "{}");
+        if value.state != State::Active {
+            log.add(kind::STATE, &format!(r#"{{"state":"{}","reason":"{STATE_REASON}"}}"#, value.state));
+        }
+        log
+    }
+
+    pub fn draft(&self, kind: impl Into<Cow<'static, str>>, body: &str) -> Draft {
+        Draft {
+            id: EventId::from_bytes(u128::from(self.next_id).to_be_bytes()),
+            at: START.plus_s(self.next_id),
+            occurred_at: None,
+            kind: kind.into(),
+            actor: None,
+            role: None,
+            visibility: Visibility::Public,
+            turn: None,
+            body: Body { salt: [self.next_id as u8; 16], text: body.to_string() },
+        }
+    }
+
+    pub fn append(&mut self, draft: Draft) {
+        draft.check().unwrap();
+        let key = Key { tenant: Tenant::new("test").unwrap(), id: self.id };
+        let drafts = vec![draft];
+        let parent = self.rows.parent.map(|_| Parent { conversation: self.id, at_seq: 0 });
+        let action = match self.conversation {
+            None => Action::Create { drafts, parent, idempotency: None },
+            Some(_) => Action::Append { drafts, expected_seq: None, idempotency: None },
+        };
+        let Plan { conversation, events, changes } =
+            plan(&key, self.conversation.take(), action, &self.rows).unwrap();
+        self.conversation = Some(conversation);
+        self.rows.turns.extend(changes.turns.into_iter().map(|row| (row.id, row)));
+        self.events.extend(events);
+        self.next_id += 1;
+    }
+
+    pub fn add(&mut self, kind: &'static str, body: &str) {
+        self.append(self.draft(kind, body));
+    }
+
+    pub fn turn(&mut self, role: Role, visibility: Visibility, body: &TurnBody) -> TurnId {
+        let kind = if role == Role::Tool { kind::TOOL_RESULT } else { kind::MESSAGE };
+        let draft = self.draft(kind, Raw::of(body).unwrap().get());
+        let turn = TurnId(draft.id.0);
+        self.append(Draft { role: Some(role), visibility, turn: Some(turn), ..draft });
+        turn
+    }
+
+    /// A turn with this message.
+    pub fn say(&mut self, role: Role, message: &str) -> TurnId {
+        let message = Some(Raw::new(message.to_string()).unwrap());
+        self.turn(role, Visibility::Public, &TurnBody { message, ..TurnBody::default() })
+    }
+
+    /// Opens a turn, to be ended by [`Log::about`].
+    pub fn open(&mut self, role: Role) -> TurnId {
+        let draft = self.draft(kind::OPENED, "{}");
+        let turn = TurnId(draft.id.0);
+        self.append(Draft { role: Some(role), turn: Some(turn), ..draft });
+        turn
+    }
+
+    pub fn about(&mut self, kind: &'static str, turn: TurnId, body: &str) {
+        self.append(Draft { turn: Some(turn), ..self.draft(kind, body) });
+    }
+
+    pub fn turns(&self) -> Vec<Turn> {
+        let at = |seq: u64| &self.events[seq as usize - 1];
+        self.rows
+            .turns
+            .values()
+            .map(|row| Turn::read(self.id, row.clone(), at(row.content_seq.unwrap_or(row.seq))))
+            .collect()
+    }
+
+    pub fn export(&self) -> String {
+        let conversation = self.conversation.as_ref().unwrap();
+        let system_prompt: Option<SystemPrompt> = conversation.system_prompt.map(|prompt| {
+            let settings: Settings = self.events[prompt.seq as usize - 1].read().unwrap();
+            settings.system_prompt.flatten().unwrap()
+        });
+        let system_prompt = system_prompt.as_ref();
+        export(&Source { conversation, system_prompt, events: &self.events, turns: &self.turns() }).unwrap()
+    }
+}

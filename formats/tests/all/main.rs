@@ -1,0 +1,6 @@
+//! What `formats` promises, checked from outside: files that are broken in every way, values that come back equal.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
+
+mod jsonl;
+mod log;
+mod transcript;

@@ -1,0 +1,349 @@
+//! Finding, listing and folding.
+
+use super::*;
+use crate::{ConversationQuery, TurnQuery};
+use everturn_core::Error;
+use everturn_core::conversation::{Retention, Settings, State, SystemPrompt};
+use everturn_core::event::{Draft, kind};
+use everturn_core::id::{ConversationId, Key};
+use everturn_core::limits::EPHEMERAL_TTL_S;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Role, Successor, Turn};
+
+/// Pages of events, one after the other, are the whole log.
+pub fn events_are_read_in_pages(store: &dyn Backend) {
+    let m = Maker::default();
+    let (parent, key) = (m.key(), m.key());
+    create(store, &parent, vec![m.created(), m.say("a"), m.say("b"), m.say("c")]);
+    done(store, m.fork(&key, &parent, 3));
+    append(store, &key, vec![m.say("d"), m.say("e")]);
+    let whole = log(store, &key);
+    for size in 1..=whole.len() + 1 {
+        let mut joined = Vec::new();
+        loop {
+            let page = store.events(&key, joined.len() as u64, size).expect("a page");
+            assert!(page.len() <= size);
+            if page.is_empty() {
+                break;
+            }
+            joined.extend(page);
+        }
+        assert_eq!(joined, whole, "pages of {size}");
+    }
+    assert!(store.events(&key, 0, 0).expect("a page").is_empty());
+    assert!(store.events(&key, u64::MAX, 10).expect("a page").is_empty());
+}
+
+/// A conversation with several actors, superseded and aborted turns, forked in the middle.
+fn mixed(store: &dyn Backend, m: &Maker) -> Key {
+    let (parent, key) = (m.key(), m.key());
+    let (one, two, open) = (m.say("one"), m.say("two"), m.open());
+    let (old, new, opened) = (turn_of(&one), turn_of(&two), turn_of(&open));
+    create(
+        store,
+        &parent,
+        vec![m.created(), one, m.turn("bot", Role::Assistant, &message("assistant", "hi"))],
+    );
+    append(store, &parent, vec![two, m.supersede(old, new), open, m.end(kind::ABORTED, opened, "uh")]);
+    append(store, &parent, vec![m.turn("tool", Role::Tool, &message("tool", "42")), m.say("three")]);
+    done(store, m.fork(&key, &parent, 8));
+    let (four, five) = (m.say("four"), m.say("five"));
+    let (replaced, by) = (turn_of(&four), turn_of(&five));
+    append(store, &key, vec![four, m.draft("mask_generated", "{}"), five, m.supersede(replaced, by)]);
+    append(store, &key, (0..7).map(|n| m.say(&format!("six {n}"))).collect());
+    key
+}
+
+/// Whatever the order, the filter and the size of a page: pages joined by `before` or `after` give the whole, each turn
+/// once, in order.
+pub fn history_pages_join_to_the_whole(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = mixed(store, &m);
+    let everything = history(store, &key);
+    assert_eq!(everything.len(), 14);
+    for descending in [false, true] {
+        for include_superseded in [false, true] {
+            for actors in [vec![], vec!["ada".to_string()], vec!["bot".into(), "tool".into()]] {
+                let base = TurnQuery { descending, include_superseded, actors, ..TurnQuery::default() };
+                let mut expected: Vec<Turn> = everything.clone();
+                expected.retain(|turn| include_superseded || turn.superseded_by.is_none());
+                expected.retain(|t| {
+                    base.actors.is_empty() || t.actor.as_ref().is_some_and(|a| base.actors.contains(a))
+                });
+                if descending {
+                    expected.reverse();
+                }
+                for size in [1, 2, 3, 5, 100] {
+                    assert_eq!(joined(store, &key, &base, size), expected, "{base:?} in pages of {size}");
+                }
+                let (after, before) = (Some(4), Some(13));
+                expected.retain(|turn| turn.seq > 4 && turn.seq < 13);
+                let between = TurnQuery { after, before, limit: 100, ..base };
+                assert_eq!(store.turns(&key, &between).expect("a page"), expected);
+            }
+        }
+    }
+    let none = |query: TurnQuery| store.turns(&key, &query).expect("a page").is_empty();
+    assert!(none(TurnQuery { limit: 0, ..TurnQuery::default() }));
+    assert!(none(TurnQuery { before: Some(0), limit: 9, ..TurnQuery::default() }));
+    assert!(none(TurnQuery { after: Some(u64::MAX), limit: 9, ..TurnQuery::default() }));
+    assert!(none(TurnQuery { before: Some(3), after: Some(9), limit: 9, ..TurnQuery::default() }));
+    assert!(none(TurnQuery { actors: vec!["nobody".into()], limit: 9, ..TurnQuery::default() }));
+}
+
+fn joined(store: &dyn Backend, key: &Key, base: &TurnQuery, size: usize) -> Vec<Turn> {
+    let mut all: Vec<Turn> = Vec::new();
+    loop {
+        let edge = all.last().map(|turn| turn.seq);
+        let mut query = TurnQuery { limit: size, ..base.clone() };
+        if base.descending {
+            query.before = edge;
+        } else {
+            query.after = edge;
+        }
+        let page = store.turns(key, &query).expect("a page");
+        assert!(page.len() <= size);
+        if page.is_empty() {
+            return all;
+        }
+        all.extend(page);
+    }
+}
+
+/// The newest end of each edit is shown; the rest is there for who asks.
+pub fn history_leaves_out_what_is_superseded_unless_asked(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let drafts = [m.say("first try"), m.say("second try"), m.say("third try")];
+    let [one, two, three] = [0, 1, 2].map(|n| turn_of(&drafts[n]));
+    create(store, &key, [vec![m.created()], drafts.to_vec()].concat());
+    append(store, &key, vec![m.supersede(one, two), m.supersede(two, three)]);
+    let all = history(store, &key);
+    let successors: Vec<_> = all.iter().map(|turn| turn.superseded_by).collect();
+    assert_eq!(successors, [Some(Successor::Turn(two)), Some(Successor::Turn(three)), None]);
+    let shown = store.turns(&key, &TurnQuery { limit: 10, ..TurnQuery::default() }).expect("a page");
+    assert_eq!(shown, all[2..]);
+    // What was superseded is not changed: its words and its place are as they were.
+    let old = store.turn(&key.tenant, one).expect("it was said");
+    assert_eq!((old.seq, old.text(|_| None)), (2, "first try".to_string()));
+    assert_eq!(store.conversation(&key).expect("it is there").turns, 3);
+}
+
+/// Two edits of the same turn would leave two ends.
+pub fn a_turn_is_superseded_once(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let (one, two, three, open) = (m.say("1"), m.say("2"), m.say("3"), m.open());
+    let [a, b, c, opened] = [&one, &two, &three, &open].map(turn_of);
+    create(store, &key, vec![m.created(), one, two, three, m.supersede(a, b), open]);
+    let error = refused(store, addition(&key, vec![m.supersede(a, c)]), "turn.superseded");
+    assert!(matches!(error, Error::Conflict(_)) && error.text().contains(&b.to_string()));
+    refused(store, addition(&key, vec![m.supersede(opened, c)]), "turn.open");
+    // One that was aborted has no replacement yet.
+    append(store, &key, vec![m.end(kind::ABORTED, opened, "uh")]);
+    append(store, &key, vec![m.supersede(opened, c)]);
+    assert_eq!(store.turn_in(&key, opened).expect("it was said").superseded_by, Some(Successor::Turn(c)));
+}
+
+/// A conversation is what its settings events say, the later ones over the earlier ones.
+pub fn settings_fold_into_the_conversation(store: &dyn Backend) {
+    let m = Maker::default();
+    let (key, before) = (m.key(), m.key());
+    let map = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (k.to_string(), raw(v))).collect();
+    let settings = Settings {
+        owner: Some(Some("ada".into())),
+        title: Some(Some("Tëa".into())),
+        metadata: map(&[("a", "1.50"), ("b", "{\"z\":1,\"a\":2}"), ("c", "\"gone\"")]),
+        ttl: Some(Some(60)),
+        policy: map(&[("redaction", "\"mask\"")]),
+        system_prompt: Some(Some(SystemPrompt::new("Be brief.".into()))),
+        predecessor: Some(before.id),
+        ..Settings::default()
+    };
+    create(store, &key, vec![m.event(kind::CREATED, &settings), m.say("hello")]);
+    let one = store.conversation(&key).expect("it is there");
+    assert_eq!((one.owner.as_deref(), one.title.as_deref(), one.ttl), (Some("ada"), Some("Tëa"), Some(60)));
+    assert_eq!(one.metadata["a"].get(), "1.50", "numbers keep their spelling");
+    assert_eq!(one.metadata["b"].get(), "{\"z\":1,\"a\":2}", "keys keep their order");
+    assert_eq!(one.policy["redaction"].get(), "\"mask\"");
+    assert_eq!(one.predecessor, Some(before.id));
+    assert_eq!(one.expires(), Some(one.updated.plus_s(60)));
+    let prompt = one.system_prompt.expect("it was set");
+    assert_eq!((prompt.seq, prompt.sha256), (1, SystemPrompt::new("Be brief.".into()).sha256));
+
+    let change = Settings {
+        title: Some(None),
+        metadata: map(&[("c", "null"), ("d", "true")]),
+        ttl: Some(None),
+        system_prompt: Some(None),
+        ..Settings::default()
+    };
+    append(store, &key, vec![m.update(change), m.state(State::Archived)]);
+    let two = store.conversation(&key).expect("it is there");
+    assert_eq!((two.owner.as_deref(), two.title.as_deref(), two.ttl), (Some("ada"), None, None));
+    assert_eq!(two.metadata.keys().collect::<Vec<_>>(), ["a", "b", "d"]);
+    assert_eq!((two.state, two.system_prompt), (State::Archived, None));
+
+    let ephemeral = Settings { retention: Some(Retention::Ephemeral), ..Settings::default() };
+    append(store, &key, vec![m.update(ephemeral)]);
+    let three = store.conversation(&key).expect("it is there");
+    assert_eq!((three.retention, three.ttl), (Retention::Ephemeral, Some(EPHEMERAL_TTL_S)));
+    assert_eq!((three.turns, three.created), (1, one.created));
+}
+
+/// Who began or ended a turn took part; who only appears in other events did not.
+pub fn participants_are_those_who_spoke(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let open = m.open();
+    let turn = turn_of(&open);
+    create(store, &key, vec![m.created(), m.say("hi"), open, m.say("again")]);
+    append(
+        store,
+        &key,
+        vec![Draft { actor: Some("night shift".into()), ..m.end(kind::COMMITTED, turn, "!") }],
+    );
+    done(store, m.erase(&key, &[turn]));
+    let conversation = store.conversation(&key).expect("it is there");
+    assert_eq!(conversation.participants, ["ada", "bot", "night shift"]);
+    assert_eq!(store.turn_in(&key, turn).expect("it was said").actor.as_deref(), Some("bot"));
+}
+
+fn listed(store: &dyn Backend, query: &ConversationQuery) -> Vec<ConversationId> {
+    let found = store.conversations(&tenant("acme"), query).expect("a listing");
+    found.into_iter().map(|conversation| conversation.id).collect()
+}
+
+/// The listing begins with what changed last; pages joined by their last entry give the whole, also where several
+/// changed at the same time.
+pub fn conversations_are_listed_last_changed_first(store: &dyn Backend) {
+    let m = Maker::default();
+    let keys: Vec<Key> = (0..7).map(|_| m.key()).collect();
+    let at = Timestamp(1_800_000_000_000_000);
+    for key in &keys {
+        create(store, key, vec![Draft { at, ..m.created() }]);
+    }
+    create(store, &elsewhere(&keys[0]), vec![m.created()]);
+    append(store, &keys[2], vec![Draft { at: at.plus_s(9), ..m.say("now") }]);
+    append(store, &keys[5], vec![Draft { at: at.plus_s(5), ..m.say("before") }]);
+    append(store, &keys[1], vec![Draft { at: Timestamp(0), ..m.say("by a wrong clock") }]);
+    let expected: Vec<ConversationId> = [2, 5, 6, 4, 3, 1, 0].map(|n: usize| keys[n].id).to_vec();
+    let all = ConversationQuery { limit: 100, ..ConversationQuery::default() };
+    assert_eq!(listed(store, &all), expected);
+    for size in 1..=8 {
+        let mut joined = Vec::new();
+        let mut query = ConversationQuery { limit: size, ..ConversationQuery::default() };
+        loop {
+            let page = store.conversations(&tenant("acme"), &query).expect("a listing");
+            let Some(last) = page.last() else { break };
+            query.after = Some((last.updated, last.id));
+            joined.extend(page.iter().map(|conversation| conversation.id));
+        }
+        assert_eq!(joined, expected, "pages of {size}");
+    }
+    done(store, m.delete(&keys[5]));
+    assert!(!listed(store, &all).contains(&keys[5].id));
+}
+
+/// A part of the title in any case (of ASCII letters), and the state.
+pub fn listing_filters_by_title_and_state(store: &dyn Backend) {
+    let m = Maker::default();
+    let titled = |title: Option<&str>| {
+        let key = m.key();
+        let settings = Settings { title: Some(title.map(str::to_string)), ..Settings::default() };
+        create(store, &key, vec![m.event(kind::CREATED, &settings)]);
+        key
+    };
+    let (trip, budget, percent, none) =
+        (titled(Some("Trip to Köln")), titled(Some("BUDGET trip")), titled(Some("100%_sure")), titled(None));
+    append(store, &budget, vec![m.state(State::Archived)]);
+    let find = |text: Option<&str>, state: Option<State>| {
+        listed(store, &ConversationQuery { text: text.map(str::to_string), state, limit: 9, after: None })
+    };
+    assert_eq!(find(Some("tRiP"), None), [budget.id, trip.id]);
+    assert_eq!(find(Some("Köln"), None), [trip.id]);
+    assert_eq!(find(Some("%_"), None), [percent.id], "nothing in a title is a wildcard");
+    assert_eq!(find(Some("%"), Some(State::Archived)), []);
+    assert_eq!(find(Some("trip"), Some(State::Archived)), [budget.id]);
+    assert_eq!(find(None, Some(State::Active)), [none.id, percent.id, trip.id]);
+    assert_eq!(find(Some("absent"), None), []);
+}
+
+/// A person types the first characters of an id, in any case, with or without its prefix.
+pub fn ids_are_found_by_their_beginning(store: &dyn Backend) {
+    let m = Maker::default();
+    let with = |first: u8, second: u8| Key {
+        id: ConversationId::from_bytes([first, second, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
+        ..m.key()
+    };
+    let keys = [with(0, 0), with(1, 2), with(1, 0xff), with(0x80, 0), with(0xff, 0xff)];
+    for key in &keys {
+        create(store, key, vec![m.created()]);
+        create(store, &Key { tenant: tenant("globex"), ..with(2, 2) }, vec![m.created()]);
+        done(store, m.delete(&Key { tenant: tenant("globex"), ..with(2, 2) }));
+    }
+    let find = |prefix: &str, limit| store.starting_with(&tenant("acme"), prefix, limit).expect("a listing");
+    let all: Vec<ConversationId> = keys.iter().map(|key| key.id).collect();
+    assert_eq!(find("", 10), all);
+    assert_eq!(find("conv_", 10), all);
+    assert_eq!(find("", 2), all[..2]);
+    assert!(store.starting_with(&tenant("globex"), "", 10).expect("a listing").is_empty());
+    for id in &all {
+        let text = id.to_string();
+        for length in 0..=text.len() - ConversationId::PREFIX.len() {
+            let digits = &text[ConversationId::PREFIX.len()..][..length];
+            let expected: Vec<ConversationId> = all
+                .iter()
+                .copied()
+                .filter(|other| other.to_string()[ConversationId::PREFIX.len()..].starts_with(digits))
+                .collect();
+            assert_eq!(find(digits, 10), expected, "{digits}");
+            assert_eq!(find(&digits.to_lowercase(), 10), expected);
+            assert_eq!(find(&format!("conv_{digits}"), 10), expected);
+        }
+    }
+    for wrong in ["8", "U", "I", "é", "conv", "turn_", "%", "_", "0 ", &"0".repeat(27)] {
+        assert_eq!(find(wrong, 10), [], "{wrong}");
+    }
+    done(store, m.delete(&keys[0]));
+    assert_eq!(find("", 10), all[1..]);
+}
+
+/// The sweeper gets what is due, of all tenants, and nothing else.
+pub fn expired_lists_exactly_what_is_due(store: &dyn Backend) {
+    let m = Maker::default();
+    let start = Timestamp(1_800_000_000_000_000);
+    let living = |ttl: Option<u64>| {
+        let key = m.key();
+        let settings = Settings { ttl: Some(ttl), ..Settings::default() };
+        create(store, &key, vec![Draft { at: start, ..m.event(kind::CREATED, &settings) }]);
+        key
+    };
+    let (short, long, never, gone) = (living(Some(10)), living(Some(20)), living(None), living(Some(1)));
+    let ephemeral = elsewhere(&m.key());
+    let settings = Settings { retention: Some(Retention::Ephemeral), ..Settings::default() };
+    create(store, &ephemeral, vec![Draft { at: start, ..m.event(kind::CREATED, &settings) }]);
+    done(store, m.delete(&gone));
+    let due = |now: Timestamp| {
+        let mut keys = store.expired(now, 100).expect("a listing");
+        keys.sort();
+        keys
+    };
+    let sorted = |mut keys: Vec<Key>| {
+        keys.sort();
+        keys
+    };
+    let almost = |seconds: u64| Timestamp(start.plus_s(seconds).0 - 1);
+    assert_eq!(due(almost(10)), []);
+    assert_eq!(due(start.plus_s(10)), [short.clone()]);
+    // A change gives it time again.
+    append(store, &short, vec![Draft { at: start.plus_s(5), ..m.say("still here") }]);
+    assert_eq!(due(almost(15)), []);
+    assert_eq!(due(start.plus_s(15)), [short.clone()]);
+    assert_eq!(due(start.plus_s(20)), sorted(vec![short.clone(), long.clone()]));
+    assert_eq!(due(start.plus_s(EPHEMERAL_TTL_S)), sorted(vec![short.clone(), long, ephemeral]));
+    assert_eq!(store.expired(start.plus_s(EPHEMERAL_TTL_S), 2).expect("a listing").len(), 2);
+    assert!(!due(Timestamp(i64::MAX)).contains(&never));
+    done(store, m.delete(&short));
+    assert!(!due(Timestamp(i64::MAX)).contains(&short));
+}

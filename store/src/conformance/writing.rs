@@ -1,0 +1,323 @@
+//! Appending.
+
+use super::*;
+use everturn_core::Error;
+use everturn_core::conversation::State;
+use everturn_core::event::{Draft, Visibility, kind};
+use everturn_core::id::{EventId, TurnId};
+use everturn_core::limits::BATCH_EVENTS_MAX;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Role;
+use everturn_core::write::{Action, Write};
+
+/// Every field of an event comes back as it was committed, its body byte for byte, and the chain verifies.
+pub fn events_come_back_byte_for_byte(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let odd = "{ \"message\" : {\"role\":\"user\",\"content\":\"\\u00e9 é 𝄞 \\/\",\"n\":1.0e+2,\"id\":9007199254740993},\n\t\"z\":1,\"a\":2 }";
+    let full = Draft {
+        occurred_at: Some(Timestamp(-1)),
+        visibility: Visibility::Private,
+        role: Some(Role::System),
+        actor: Some("Ünï ✓".into()),
+        ..m.draft(kind::MESSAGE, odd)
+    };
+    let full = Draft { turn: Some(turn_of(&full)), ..full };
+    let written =
+        create(store, &key, vec![m.created(), full.clone(), m.say("two"), m.draft("x", " null ")]).events;
+    let read = log(store, &key);
+    assert_eq!(read, written);
+    assert_eq!(read[1].text(), Some(odd));
+    assert_eq!(read[1].occurred_at, full.occurred_at);
+    assert_eq!(read[1].actor, full.actor);
+    assert_eq!(read[3].text(), Some(" null "));
+    let report = verify(store, &key);
+    assert_eq!((report.events, report.erased), (4, 0));
+    let turn = store.turn_in(&key, turn_of(&full)).expect("it was said");
+    assert_eq!(turn.message.as_ref().map(|raw| raw.get()), Some(&odd[14..odd.find(",\n").unwrap_or(0)]));
+}
+
+/// A batch is answered in order; a request sees what the ones before it wrote.
+pub fn a_batch_is_answered_in_order_and_each_request_sees_the_ones_before(store: &dyn Backend) {
+    let m = Maker::default();
+    let (key, child) = (m.key(), m.key());
+    let open = m.open();
+    let turn = turn_of(&open);
+    let batch = vec![
+        creation(&key, vec![m.created(), open]),
+        chunk(&key, turn, 0, "half"),
+        m.fork(&child, &key, 2),
+        addition(&key, vec![m.end(kind::COMMITTED, turn, "half a word")]),
+        m.erase(&key, &[turn]),
+        m.delete(&child),
+        addition(&child, vec![m.say("too late")]),
+    ];
+    let answers = store.commit(batch);
+    let heads: Vec<Option<u64>> =
+        answers.iter().map(|answer| answer.as_ref().ok().map(|c| c.conversation.head.seq)).collect();
+    assert_eq!(heads, [Some(2), Some(2), Some(3), Some(3), Some(4), Some(3), None]);
+    assert_eq!(answers[6].as_ref().expect_err("it is deleted").code(), "conversation.absent");
+    assert_eq!(verify(store, &key).erased, 2);
+    assert!(store.commit(Vec::new()).is_empty());
+}
+
+/// A refused request changes nothing that can be read, and the others of its batch are taken.
+pub fn a_refused_request_leaves_no_trace_and_does_not_disturb_the_others(store: &dyn Backend) {
+    let m = Maker::default();
+    let (one, two, never) = (m.key(), m.key(), m.key());
+    let first = m.say("first");
+    let said = turn_of(&first);
+    create(store, &one, vec![m.created(), first]);
+    let before = store.conversation(&one).expect("it was created");
+    let absent = TurnId(m.draft("x", "{}").id.0);
+    let wrong = vec![
+        addition(&one, vec![m.say("lost"), m.end(kind::COMMITTED, absent, "never opened")]),
+        creation(&never, vec![m.created(), m.supersede(absent, said)]),
+        m.erase(&one, &[said, absent]),
+        m.fork(&never, &one, 99),
+        chunk(&one, said, 0, "it is complete"),
+        addition(&never, vec![m.say("nobody")]),
+    ];
+    let refusals = wrong.len();
+    let mut batch = wrong;
+    batch.insert(3, creation(&two, vec![m.created(), m.say("kept")]));
+    batch.push(addition(&two, vec![m.say("kept too")]));
+    let answers = store.commit(batch);
+    assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), refusals);
+    assert!(answers[3].is_ok() && answers[7].is_ok());
+    assert_eq!(store.conversation(&one).expect("it is there"), before);
+    assert_eq!(texts(store, &one), ["first"]);
+    assert_eq!(verify(store, &one).erased, 0);
+    assert_eq!(texts(store, &two), ["kept", "kept too"]);
+    assert_eq!(store.conversation(&never).expect_err("never made").code(), "conversation.absent");
+    append(store, &one, vec![m.say("second")]);
+    assert_eq!(verify(store, &one).events, 3);
+}
+
+/// Order is `seq`, given by the store: a clock that goes back changes nothing about it.
+pub fn seq_is_dense_whatever_the_clocks_say(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    create(store, &key, vec![m.created()]);
+    for at in [5, i64::MAX, -5, 0, i64::MIN] {
+        append(store, &key, vec![Draft { at: Timestamp(at), ..m.say("tick") }]);
+    }
+    let read = log(store, &key);
+    assert_eq!(read.iter().map(|event| event.seq).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(read[5].at, Timestamp(i64::MIN));
+    verify(store, &key);
+    let places: Vec<u64> = history(store, &key).iter().map(|turn| turn.seq).collect();
+    assert_eq!(places, [2, 3, 4, 5, 6]);
+}
+
+/// `updated` is the latest time seen, so that a listing does not jump when a clock does.
+pub fn updated_never_goes_back(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let late = Timestamp(2_000_000_000_000_000);
+    create(store, &key, vec![Draft { at: late, ..m.created() }]);
+    let after = append(store, &key, vec![Draft { at: Timestamp(7), ..m.say("earlier") }]).conversation;
+    assert_eq!((after.created, after.updated), (late, late));
+    assert_eq!(store.conversation(&key).expect("it is there").updated, late);
+}
+
+/// Someone else appended meanwhile: nothing is written, and the answer says where the log ends now.
+pub fn stale_expected_seq_is_a_conflict_that_names_the_head(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    create(store, &key, vec![m.created(), m.say("one")]);
+    let expecting = |seq: u64, text: &str| Write {
+        key: key.clone(),
+        action: Action::Append { drafts: vec![m.say(text)], expected_seq: Some(seq), idempotency: None },
+    };
+    for stale in [0, 1, 3, u64::MAX] {
+        let error = refused(store, expecting(stale, "stale"), "append.stale_seq");
+        assert!(matches!(error, Error::Conflict(_)) && error.text().contains("head is 2"), "{error:?}");
+    }
+    assert_eq!(texts(store, &key), ["one"]);
+    assert_eq!(done(store, expecting(2, "two")).conversation.head.seq, 3);
+}
+
+/// A client that lost the answer sends the request again and gets the same one.
+pub fn a_repeated_key_gives_the_first_answer_and_writes_nothing(store: &dyn Backend) {
+    let m = Maker::default();
+    let (key, other) = (m.key(), m.key());
+    create(store, &key, vec![m.created()]);
+    create(store, &other, vec![m.created()]);
+    let request = |key: &everturn_core::id::Key| Write {
+        key: key.clone(),
+        action: Action::Append {
+            drafts: vec![m.say("one"), m.say("two")],
+            expected_seq: Some(1),
+            idempotency: once("k", "one, two"),
+        },
+    };
+    let first = done(store, request(&key));
+    assert!(!first.repeated);
+    append(store, &key, vec![m.say("three")]);
+    // By now the expected seq is stale; a repeated request is answered all the same.
+    let again = done(store, request(&key));
+    assert!(again.repeated);
+    assert_eq!(again.events, first.events);
+    assert_eq!(texts(store, &key), ["one", "two", "three"]);
+    // The same key in another conversation is another key.
+    assert!(!done(store, request(&other)).repeated);
+    let batch = vec![request(&key), request(&other)];
+    assert!(store.commit(batch).into_iter().all(|answer| answer.is_ok_and(|committed| committed.repeated)));
+}
+
+/// The same key for something else is a mistake of the client, not a repetition.
+pub fn a_key_reused_for_another_body_is_a_conflict(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    create(store, &key, vec![m.created()]);
+    let request = |text: &str| Write {
+        key: key.clone(),
+        action: Action::Append {
+            drafts: vec![m.say(text)],
+            expected_seq: None,
+            idempotency: once("k", text),
+        },
+    };
+    done(store, request("one"));
+    let error = refused(store, request("another"), "idempotency.reused");
+    assert!(matches!(error, Error::Conflict(_)));
+    assert_eq!(texts(store, &key), ["one"]);
+}
+
+/// Erasing takes away what the key could be compared with, not the key.
+pub fn a_key_still_works_after_its_first_event_was_erased(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    create(store, &key, vec![m.created()]);
+    let request = || Write {
+        key: key.clone(),
+        action: Action::Append {
+            drafts: vec![m.say("one")],
+            expected_seq: None,
+            idempotency: once("k", "one"),
+        },
+    };
+    let first = done(store, request());
+    done(store, m.erase(&key, &[TurnId(first.events[0].id.0)]));
+    let again = done(store, request());
+    assert!(again.repeated);
+    assert_eq!(again.events.len(), 1);
+    assert_eq!((again.events[0].hash, &again.events[0].body), (first.events[0].hash, &None));
+    assert_eq!(store.conversation(&key).expect("it is there").head.seq, 3);
+}
+
+/// The key of a creation belongs to the tenant, because a client that repeats it sends another conversation id.
+pub fn a_repeated_creation_gives_the_first_conversation(store: &dyn Backend) {
+    let m = Maker::default();
+    let keys = [m.key(), m.key(), m.key()];
+    let request = |key: &everturn_core::id::Key, text: &str| Write {
+        key: key.clone(),
+        action: Action::Create {
+            drafts: vec![m.created(), m.say(text)],
+            parent: None,
+            idempotency: once("k", text),
+        },
+    };
+    let first = done(store, request(&keys[0], "hello"));
+    let again = done(store, request(&keys[1], "hello"));
+    assert!(again.repeated);
+    assert_eq!((again.conversation.id, &again.events), (keys[0].id, &first.events));
+    refused(store, request(&keys[2], "something else"), "idempotency.reused");
+    for key in &keys[1..] {
+        assert_eq!(store.conversation(key).expect_err("never made").code(), "conversation.absent");
+    }
+    assert!(!done(store, request(&elsewhere(&keys[1]), "hello")).repeated, "another tenant's key is another");
+}
+
+/// Creating is not appending.
+pub fn creating_what_exists_is_a_conflict(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    create(store, &key, vec![m.created(), m.say("one")]);
+    let error = refused(store, creation(&key, vec![m.created()]), "conversation.exists");
+    assert!(matches!(error, Error::Conflict(_)));
+    assert_eq!(texts(store, &key), ["one"]);
+}
+
+/// An append of nothing is a mistake.
+pub fn an_empty_append_is_refused(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    refused(store, creation(&key, Vec::new()), "append.empty");
+    create(store, &key, vec![m.created()]);
+    refused(store, addition(&key, Vec::new()), "append.empty");
+    refused(store, restoration(&key, &[]), "append.empty");
+}
+
+/// One atomic append has a size, and one above it names the limit and both numbers.
+pub fn a_batch_above_the_limit_is_refused_with_both_numbers(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    create(store, &key, vec![m.created()]);
+    let drafts = |count: usize| (0..count).map(|_| m.say("again")).collect();
+    let error = refused(store, addition(&key, drafts(BATCH_EVENTS_MAX + 1)), "limit.exceeded");
+    assert!(matches!(error, Error::TooLarge(_)));
+    for part in ["BATCH_EVENTS_MAX".to_string(), BATCH_EVENTS_MAX.to_string()] {
+        assert!(error.text().contains(&part), "{error:?}");
+    }
+    assert_eq!(verify(store, &key).events, 1);
+    append(store, &key, drafts(BATCH_EVENTS_MAX));
+    assert_eq!(verify(store, &key).events as usize, 1 + BATCH_EVENTS_MAX);
+}
+
+/// The set of kinds is open: what we do not know is kept in its place and changes no turn.
+pub fn unknown_kinds_are_stored_and_served(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let strange = Draft { actor: Some("camera".into()), ..m.draft("snapshot_created", "[1,2]") };
+    create(store, &key, vec![m.created(), strange, m.say("nice")]);
+    let read = log(store, &key);
+    assert_eq!((read[1].kind.as_str(), read[1].text()), ("snapshot_created", Some("[1,2]")));
+    let conversation = store.conversation(&key).expect("it is there");
+    assert_eq!((conversation.turns, conversation.participants), (1, vec!["ada".to_string()]));
+    assert_eq!(texts(store, &key), ["nice"]);
+}
+
+/// What ends or supersedes a turn must name one of this conversation.
+pub fn an_event_about_an_absent_turn_is_refused(store: &dyn Backend) {
+    let m = Maker::default();
+    let (key, other) = (m.key(), m.key());
+    let theirs = m.open();
+    let turn = turn_of(&theirs);
+    create(store, &key, vec![m.created()]);
+    create(store, &other, vec![m.created(), theirs]);
+    for kind in [kind::COMMITTED, kind::ABORTED, kind::INTERRUPTED, kind::SUPERSEDED] {
+        refused(store, addition(&key, vec![m.end(kind, turn, "?")]), "turn.absent");
+        refused(store, addition(&key, vec![m.draft(kind, "{}")]), "turn.missing");
+    }
+    refused(store, chunk(&key, turn, 0, "?"), "turn.absent");
+    refused(store, m.erase(&key, &[turn]), "turn.absent");
+    assert_eq!(verify(store, &key).events, 1);
+}
+
+/// Archived and abandoned conversations are resumed first; a closed one is never continued. Erasing always works.
+pub fn a_conversation_that_is_not_active_takes_no_turns(store: &dyn Backend) {
+    let m = Maker::default();
+    for state in [State::Archived, State::Abandoned, State::Closed] {
+        let key = m.key();
+        let (said, open) = (m.say("one"), m.open());
+        let (turn, opened) = (turn_of(&said), turn_of(&open));
+        create(store, &key, vec![m.created(), said, open, m.state(state)]);
+        assert_eq!(store.conversation(&key).expect("it is there").state, state);
+        let error = refused(store, addition(&key, vec![m.say("two")]), "conversation.not_active");
+        assert!(matches!(error, Error::Conflict(_)) && error.text().contains(state.as_str()));
+        append(store, &key, vec![m.end(kind::INTERRUPTED, opened, "so far")]);
+        done(store, m.erase(&key, &[turn]));
+        let resume = commit(store, addition(&key, vec![m.state(State::Active)]));
+        assert_eq!(resume.is_ok(), state != State::Closed);
+        let next = commit(store, addition(&key, vec![m.say("three")]));
+        assert_eq!(next.is_ok(), state != State::Closed);
+    }
+    // An id that belongs to no event is not a turn either.
+    let nobody = EventId::from_bytes([9; 16]);
+    assert_eq!(
+        store.turn(&tenant("acme"), TurnId(nobody.0)).expect_err("nobody said it").code(),
+        "turn.absent"
+    );
+}

@@ -1,0 +1,3 @@
+//! What the stores promise, proven on each of them.
+
+mod promises;

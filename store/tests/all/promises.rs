@@ -1,0 +1,56 @@
+//! Every backend runs the one list of promises.
+
+use everturn_store::memory::Memory;
+use everturn_store::sqlite::Sqlite;
+use std::ops::Deref;
+use std::time::Duration;
+use tempfile::TempDir;
+
+mod memory {
+    everturn_store::conformance!(|| Box::new(super::Memory::default()));
+}
+
+mod sqlite {
+    everturn_store::conformance!(super::fresh);
+}
+
+/// A store in a folder that lives as long as it does.
+struct Fresh {
+    store: Sqlite,
+    _folder: TempDir,
+}
+
+impl Deref for Fresh {
+    type Target = Sqlite;
+
+    fn deref(&self) -> &Sqlite {
+        &self.store
+    }
+}
+
+fn fresh() -> Fresh {
+    let folder = tempfile::tempdir().unwrap();
+    Fresh { store: Sqlite::open(&folder.path().join("store.db"), Duration::ZERO).unwrap(), _folder: folder }
+}
+
+/// A promise that is written down but not in the list would never be checked.
+#[test]
+fn every_promise_is_in_the_list() {
+    let list = include_str!("../../src/conformance.rs");
+    let written = [
+        include_str!("../../src/conformance/forks.rs"),
+        include_str!("../../src/conformance/reading.rs"),
+        include_str!("../../src/conformance/removing.rs"),
+        include_str!("../../src/conformance/restoring.rs"),
+        include_str!("../../src/conformance/streams.rs"),
+        include_str!("../../src/conformance/tenants.rs"),
+        include_str!("../../src/conformance/writing.rs"),
+    ];
+    for line in written.iter().flat_map(|file| file.lines()) {
+        let promise =
+            line.strip_prefix("pub fn ").and_then(|rest| rest.strip_suffix("(store: &dyn Backend) {"));
+        if let Some(promise) = promise {
+            assert!(list.lines().any(|line| line.trim() == promise), "{promise} is not in conformance!");
+        }
+    }
+}
