@@ -144,6 +144,8 @@ impl Draft {
         if let Some(actor) = &self.actor {
             check_name("actor", actor)?;
         }
+        self.at.check()?;
+        self.occurred_at.map_or(Ok(()), Timestamp::check)?;
         if self.body.text.len() > BODY_BYTES_MAX {
             return Err(Error::limit(
                 "BODY_BYTES_MAX",

@@ -15,6 +15,16 @@ impl Timestamp {
         u64::try_from(self.0.div_euclid(1000)).unwrap_or(0)
     }
 
+    /// Refuses a time that RFC 3339 cannot write: it would not come back from a file.
+    pub fn check(self) -> Result<(), Error> {
+        jiff::Timestamp::from_microsecond(self.0).map(drop).map_err(|_| {
+            Error::invalid(
+                "time.out_of_range",
+                format!("{} µs is not a time between the years -9999 and 9999", self.0),
+            )
+        })
+    }
+
     /// This much later, saturating at the end of time.
     pub fn plus_s(self, seconds: u64) -> Timestamp {
         let us = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);

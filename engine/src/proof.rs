@@ -109,8 +109,9 @@ impl Scope {
     }
 
     fn check_asset(&self, conversation: ConversationId, asset: &Asset) -> Option<Finding> {
-        // One that was imported as a descriptor only has no bytes here.
-        asset.sha256?;
+        // One that was imported as a descriptor only has its bytes elsewhere.
+        let ours = everturn_store::assets::path(self.tenant(), asset.sha256?);
+        asset.storage.as_ref().filter(|storage| storage.path.as_ref() == Some(&ours))?;
         let error = self.asset_bytes(asset).err()?;
         Some(Finding {
             conversation: Some(conversation),

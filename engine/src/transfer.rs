@@ -4,17 +4,15 @@ use crate::ingest::{Ingested, NewTurn, Place};
 use crate::scope::Scope;
 use crate::writer::Commit;
 use everturn_core::Error;
-use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, State};
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::id::{ConversationId, Tenant};
-use everturn_core::limits::{ASSET_BYTES_MAX, PAGE_ENTRIES_MAX};
+use everturn_core::id::ConversationId;
+use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::write::{Action, StateBody, Write};
-use everturn_formats::jsonl::{self, AssetPiece, Item};
+use everturn_formats::jsonl::{self, AssetPiece, AssetPieces, Item};
 use everturn_formats::transcript;
 use everturn_store::TurnQuery;
 use serde::Serialize;
-use std::collections::HashMap;
 use std::io::{BufRead, Read};
 
 /// Largest transcript value that is read: it is one JSON value, which has to be in memory whole.
@@ -130,7 +128,7 @@ impl Scope {
         let mut restore = Restore {
             scope: self,
             batch: Vec::new(),
-            assets: HashMap::new(),
+            assets: AssetPieces::default(),
             conversation: None,
             events: 0,
             added: 0,
@@ -234,8 +232,7 @@ impl Scope {
 struct Restore<'a> {
     scope: &'a Scope,
     batch: Vec<Event>,
-    /// Pieces of assets whose last piece has not come yet.
-    assets: HashMap<Hash, Vec<u8>>,
+    assets: AssetPieces,
     conversation: Option<Conversation>,
     events: u64,
     added: u64,
@@ -265,24 +262,9 @@ impl Restore<'_> {
     }
 
     fn asset(&mut self, piece: AssetPiece) -> Result<(), Error> {
-        let sha256 = piece.sha256;
-        let so_far = self.assets.entry(sha256).or_default();
-        if so_far.len() as u64 != piece.offset || piece.bytes > ASSET_BYTES_MAX as u64 {
-            let text = format!("a piece of asset {sha256} is missing or it is too large; export it again");
-            return Err(Error::invalid("import.asset", text));
+        match self.assets.push(piece)? {
+            Some((sha256, bytes)) => self.scope.shared().assets.put(&self.scope.tenant, sha256, bytes),
+            None => Ok(()),
         }
-        so_far.extend(piece.piece);
-        if (so_far.len() as u64) < piece.bytes {
-            return Ok(());
-        }
-        let whole = self.assets.remove(&sha256).unwrap_or_default();
-        if Hash::of(&whole) != sha256 {
-            return Err(Error::corrupt(
-                "import.asset",
-                format!("the bytes of asset {sha256} were changed; export it again"),
-            ));
-        }
-        let tenant: &Tenant = &self.scope.tenant;
-        self.scope.shared().assets.put(tenant, sha256, whole)
     }
 }

@@ -14,10 +14,12 @@
 //! A session file of another program has the same frame and no chain fields. Its lines come out of the reader as
 //! [`Item::Foreign`]; what they mean is not decided here.
 
+mod asset;
 mod read;
 mod verify;
 mod write;
 
+pub use asset::AssetPieces;
 pub use read::{AssetPiece, CorruptLine, End, Header, Item, Reader, TruncatedTail};
 pub use verify::{Broken, FileReport, verify};
 pub use write::Writer;

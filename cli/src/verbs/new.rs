@@ -33,5 +33,7 @@ pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
     if args.json {
         return output::json(&scope.get(conversation.id)?);
     }
-    output::text(show::conversation(&conversation))
+    output::text(show::conversation(&conversation))?;
+    eprintln!("next: everturn append @last 'hello'   then: everturn history @last");
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Checking a file's chain, offline.
 
-use super::{CORRUPT_LINES_LISTED_MAX, CorruptLine, Item, Reader, TruncatedTail};
+use super::{AssetPieces, CORRUPT_LINES_LISTED_MAX, CorruptLine, Item, Reader, TruncatedTail};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Report, Verifier};
 use everturn_core::id::ConversationId;
@@ -79,6 +79,7 @@ struct Walk {
     truncated_tail: Option<TruncatedTail>,
     foreign: u64,
     unclosed: bool,
+    assets: AssetPieces,
 }
 
 impl Walk {
@@ -113,8 +114,12 @@ impl Walk {
                 }
             }
             Item::Foreign { .. } => self.foreign += 1,
-            // Its descriptor in the chain has the hash; an import checks the bytes against it.
-            Item::Asset(_) => {}
+            Item::Asset(piece) => {
+                let line = piece.line;
+                if let Err(error) = self.assets.push(piece) {
+                    self.broke(line, error.code(), error.text().to_string());
+                }
+            }
             Item::Corrupt(line) => {
                 self.corrupt += 1;
                 if self.corrupt_lines.len() < CORRUPT_LINES_LISTED_MAX {

@@ -212,7 +212,7 @@ fn is_content(event: &Event) -> bool {
 }
 
 fn lifecycle(event: &Event) -> Result<Lifecycle<'_>, Error> {
-    let metadata = event.text().map(|text| Raw::new(text.to_string())).transpose();
+    let metadata = event.text().map(|text| without_prompt(&event.kind, text)).transpose();
     Ok(Lifecycle {
         kind: &event.kind,
         role: Role::System,
@@ -221,6 +221,21 @@ fn lifecycle(event: &Event) -> Result<Lifecycle<'_>, Error> {
         blocks: [],
         metadata: metadata.map_err(|error| error.at(format_args!("seq {}", event.seq)))?,
     })
+}
+
+/// A body as it is, except that a system prompt shows its fingerprint only: its text is in the value's metadata, once.
+fn without_prompt(kind: &str, text: &str) -> Result<Raw, Error> {
+    let body = Raw::new(text.to_string())?;
+    if !matches!(kind, kind::CREATED | kind::UPDATED | kind::FORKED) {
+        return Ok(body);
+    }
+    let mut fields: BTreeMap<String, Raw> = body.read().unwrap_or_default();
+    let Some(mut prompt) = fields.get("system_prompt").and_then(Raw::read::<BTreeMap<String, Raw>>) else {
+        return Ok(body);
+    };
+    prompt.remove("content");
+    fields.insert("system_prompt".into(), Raw::of(&prompt)?);
+    Raw::of(&fields)
 }
 
 /// The descriptors, as they were given.

@@ -1,0 +1,48 @@
+//! What the documents and the help say is true.
+
+use crate::{Shell, assert_shows};
+use std::process::Command;
+
+#[test]
+fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
+    let shell = Shell::new();
+    let said = shell.ok(&[]);
+    assert!(said.lines().count() <= 40, "{said}");
+    for verb in ["new", "list", "append", "history", "tail", "fork", "verify", "export", "import", "doctor"] {
+        assert!(said.contains(&format!("  {verb} ")), "{verb} is missing:\n{said}");
+        let help = shell.ok(&[verb, "--help"]);
+        assert!(help.contains("Example"), "{verb} --help has no example");
+    }
+    assert_shows!(said.lines().next().unwrap(), @"Every word is kept; the model reads what it needs. A conversation store for AI agents");
+}
+
+#[test]
+fn completions_are_printed_for_every_shell() {
+    let shell = Shell::new();
+    for name in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        assert!(shell.ok(&["completions", name]).contains("everturn"), "{name}");
+    }
+}
+
+/// The tour in the README is a script that runs as it stands.
+#[test]
+fn the_tour_in_the_readme_runs_as_typed() {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    let (_, tour) = readme.split_once("## A tour in five minutes").expect("the README has a tour");
+    let tour = tour.split("\n## ").next().unwrap();
+    let steps: Vec<&str> = tour.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap()).collect();
+    assert!(steps.len() >= 4, "the tour has steps");
+    let shell = Shell::new();
+    let folder = std::path::Path::new(env!("CARGO_BIN_EXE_everturn")).parent().unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let said = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", &steps.concat()])
+        .current_dir(shell.folder.path())
+        .env("PATH", path)
+        .env("EVERTURN_STORE", format!("sqlite:{}", shell.path("store.db").display()))
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success(), "{out}\n{err}");
+    assert!(out.contains("everything is in order"), "{out}");
+}

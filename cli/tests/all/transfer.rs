@@ -1,0 +1,85 @@
+//! Export, import, verify, doctor.
+
+use crate::{Shell, assert_shows};
+
+#[test]
+fn an_export_verifies_offline_and_imports_again() {
+    let (here, there) = (Shell::new(), Shell::new());
+    let id = here.new_conversation();
+    here.ok(&["append", &id, "remember this"]);
+    let file = there.path("session.jsonl");
+    let file = file.to_str().unwrap();
+    here.ok(&["export", &id, "-o", file]);
+    assert_shows!(there.ok(&["verify", file]), @"ok  conv_ID  2 events, head HASH");
+    assert_shows!(there.ok(&["import", file]), @"conv_ID  FOLDER/session.jsonl (jsonl): 2 events in the file, 2 new");
+    assert_shows!(there.ok(&["import", file]), @"conv_ID  FOLDER/session.jsonl (jsonl): 2 events in the file, 0 new");
+    let head = |shell: &Shell| shell.json(&["verify", &id, "--json"])["head"]["hash"].clone();
+    assert_eq!(head(&here), head(&there), "the chain is the same");
+    let again = here.refused(&["export", &id, "-o", file]);
+    assert!(again.contains("exists; --force replaces it"), "{again}");
+}
+
+#[test]
+fn a_changed_file_is_found() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["append", &id, "pay 100 euros"]);
+    let text = shell.ok(&["export", &id]).replace("pay 100", "pay 900");
+    std::fs::write(shell.path("changed.jsonl"), text).unwrap();
+    let said = shell.run(&["verify", "changed.jsonl"]);
+    assert_eq!(said.code, 1);
+    assert_shows!(said.out, @r"
+    BROKEN  conv_ID  1 event, head HASH
+      line 3: seq 2: its body is not the one that was written
+    ");
+}
+
+#[test]
+fn a_head_noted_earlier_is_still_there_or_it_is_said() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let head = shell.json(&["verify", &id, "--json"])["head"]["hash"].as_str().unwrap().to_string();
+    shell.ok(&["append", &id, "more"]);
+    assert_eq!(shell.run(&["verify", &id, "--head", &head]).code, 0);
+    let other = "ab".repeat(32);
+    let said = shell.run(&["verify", &id, "--head", &other]);
+    assert_eq!(said.code, 1);
+    assert!(said.out.contains("does not contain that head"), "{}", said.out);
+}
+
+#[test]
+fn a_transcript_value_comes_back_equal() {
+    let shell = Shell::new();
+    let value = r#"{"_type":"transcript","version":2,"id":"tr_01J9ZQ3V7Y2N8Q4R5S6T7V8W9X","state":"active","summary":"so far","metadata":{"a":1.0},
+        "messages":[{"role":"user","content":[{"type":"image","asset_id":"asset_1","visibility":"public"},
+            {"type":"text","text":"Review this screenshot","visibility":"public"}]}],
+        "events":[{"kind":"message","role":"user","visibility":"public","text":"<image:screenshot.png> Review this screenshot",
+            "blocks":[{"type":"image","asset_id":"asset_1","visibility":"public"},{"type":"text","text":"Review this screenshot","visibility":"public"}]}],
+        "assets":[{"_type":"transcript_asset","id":"asset_1","kind":"image","mime_type":"image/png","name":"screenshot.png",
+            "visibility":"internal","storage":{"path":".harn/assets/asset_1.png"}}]}"#;
+    std::fs::write(shell.path("value.json"), value).unwrap();
+    shell.ok(&["import", "value.json"]);
+    let back: serde_json::Value = shell.json(&["export", "@last", "--format", "transcript"]);
+    assert_eq!(back, serde_json::from_str::<serde_json::Value>(value).unwrap());
+    assert!(shell.ok(&["history", "@last"]).contains("▣ image screenshot.png"));
+}
+
+#[test]
+fn the_doctor_finds_nothing_in_a_healthy_store_and_something_in_a_changed_one() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["append", &id, "hello there"]);
+    assert_shows!(shell.ok(&["doctor"]), @r"
+    checked 1 conversation, 2 events, 0 assets
+    everything is in order
+    ");
+    assert_eq!(shell.run(&["doctor", "--rebuild"]).code, 0);
+    let file = shell.path("store.db");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.windows(11).position(|window| window == b"hello there").expect("the text is in the file");
+    bytes[at] = b'j';
+    std::fs::write(&file, bytes).unwrap();
+    let said = shell.run(&["doctor"]);
+    assert_eq!(said.code, 1);
+    assert!(said.out.contains("its body is not the one that was written"), "{}", said.out);
+}
