@@ -1,1 +1,127 @@
-fn main(){}
+//! Measures the numbers that spec 7 asks to hold, each against a floor or a smaller sibling of the same run.
+//!
+//! `cargo run --release -p everturn-bench -- all` prints a table in Markdown, to be pasted into `docs/BENCHMARKS.md`.
+//! Disks are noisy, so what is compared takes turns in short slices; a ratio is the median over the rounds, and the
+//! range beside it holds four rounds of five.
+//!
+//! What it is not: a test. It ends with success whatever it measures; only an error makes it fail.
+//!
+//! Reading order: `report` is what comes out, `figures` how samples become numbers, `corpus` what stores are filled
+//! with; then one file for each measurement.
+
+mod append;
+mod corpus;
+mod figures;
+mod open;
+mod place;
+mod read;
+mod report;
+mod size;
+
+use clap::{Parser, Subcommand};
+use corpus::{Corpus, Filled};
+use place::Place;
+use report::Row;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// Measure the numbers that Everturn promises to hold
+#[derive(Parser)]
+#[command(name = "everturn-bench")]
+struct Args {
+    #[command(subcommand)]
+    what: What,
+    /// Where the stores are made, and removed at the end: a folder on the disk to measure
+    /// [default: target/ if it is there, else here]
+    #[arg(long, global = true, value_name = "DIR", verbatim_doc_comment)]
+    dir: Option<PathBuf>,
+    /// Smaller stores and fewer rounds: a look, not a result
+    #[arg(long, global = true)]
+    quick: bool,
+}
+
+#[derive(Subcommand, Clone, Copy)]
+enum What {
+    /// Durable appends: one writer against the bare disk, 64 writers against one
+    Append,
+    /// Pages of a long conversation against those of a short one
+    Read,
+    /// Bytes of a store against the bytes of its turns as JSON
+    Size,
+    /// Opening a large store against opening a small one
+    Open,
+    /// Everything, with the large store built once
+    All,
+}
+
+/// How large the measurements are.
+#[derive(Clone, Copy)]
+struct Scale {
+    /// Turns of the conversation that is called long.
+    long: u64,
+    /// Turns of the one that is called short.
+    short: u64,
+    /// Turns of each store whose size is measured.
+    sized: u64,
+    /// How often those that are compared take turns.
+    rounds: usize,
+    /// How long one of them appends before the next one does.
+    slice_ms: u64,
+}
+
+const FULL: Scale = Scale { long: 1_000_000, short: 1_000, sized: 20_000, rounds: 20, slice_ms: 400 };
+const QUICK: Scale = Scale { long: 50_000, short: 1_000, sized: 4_000, rounds: 5, slice_ms: 200 };
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let scale = if args.quick { QUICK } else { FULL };
+    let place = Place::make(args.dir.as_deref())?;
+    let mut rows = Vec::new();
+    if let What::Append | What::All = args.what {
+        done(args.what, &mut rows, append::run(&place, scale)?);
+    }
+    if let What::Size = args.what {
+        done(args.what, &mut rows, size::run(&place, scale, None)?);
+    }
+    if let What::Read | What::Open | What::All = args.what {
+        let (short, long) = pair(&place, scale)?;
+        if let What::Read | What::All = args.what {
+            done(args.what, &mut rows, read::run(&short, &long, scale)?);
+        }
+        if let What::Open | What::All = args.what {
+            done(args.what, &mut rows, open::run(&short, &long, scale)?);
+        }
+        if let What::All = args.what {
+            done(args.what, &mut rows, size::run(&place, scale, Some(&long))?);
+        }
+    }
+    println!("{}\n", place.facts(args.quick));
+    print!("{}", report::table(&rows));
+    Ok(())
+}
+
+/// The stores that are read and opened: alike but for their length.
+fn pair(place: &Place, scale: Scale) -> Result<(Filled, Filled)> {
+    let short = corpus::fill(&place.file("short.db"), &Corpus::one(scale.short, 200))?;
+    let long = corpus::fill(&place.file("long.db"), &Corpus::one(scale.long, 200))?;
+    Ok((short, long))
+}
+
+/// Adds rows to the report, and shows them at once where the report is still far.
+fn done(what: What, report: &mut Vec<Row>, rows: Vec<Row>) {
+    if let What::All = what {
+        eprintln!("\n{}", report::table(&rows));
+    }
+    report.extend(rows);
+}

@@ -159,7 +159,17 @@ struct Answers {
     open: Vec<(Key, TurnId)>,
     expired: Vec<Key>,
     used: Vec<bool>,
-    each: Vec<(Vec<Event>, Vec<Turn>, Vec<Turn>, Vec<Raw>, Vec<String>)>,
+    each: Vec<Answer>,
+}
+
+/// Everything that can be asked of one conversation.
+#[derive(PartialEq, Debug)]
+struct Answer {
+    log: Vec<Event>,
+    turns: Vec<Turn>,
+    shown: Vec<Turn>,
+    assets: Vec<Raw>,
+    open_texts: Vec<String>,
 }
 
 fn answers(store: &dyn Backend, bytes: &[&[u8]]) -> Answers {
@@ -173,9 +183,11 @@ fn answers(store: &dyn Backend, bytes: &[&[u8]]) -> Answers {
         .map(|key| {
             let shown = TurnQuery { limit: usize::MAX, descending: true, ..TurnQuery::default() };
             let turns = history(store, &key);
-            let texts = turns.iter().map(|turn| store.open_text(&key, turn.id).expect("a text")).collect();
+            let open_texts =
+                turns.iter().map(|turn| store.open_text(&key, turn.id).expect("a text")).collect();
             let shown = store.turns(&key, &shown).expect("a page");
-            (log(store, &key), turns, shown, store.assets(&key).expect("descriptors"), texts)
+            let assets = store.assets(&key).expect("descriptors");
+            Answer { log: log(store, &key), turns, shown, assets, open_texts }
         })
         .collect();
     let mut expired = store.expired(Timestamp(i64::MAX), 100).expect("a listing");

@@ -16,8 +16,11 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many pages may gather in the write-ahead log before they move into the database: 16 MiB.
 const CHECKPOINT_PAGES: u32 = 4000;
 
-/// A write-ahead log that grew past this under a long read is cut back when it can be: 64 MiB.
-const WAL_BYTES_MAX: u32 = 64 * 1024 * 1024;
+/// A write-ahead log that grew past this because somebody was always reading is cut back: 64 MiB.
+pub const WAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// How long a commit may wait for readers to let go of such a log.
+const WAL_READERS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One step of the schema for each version; a released step is never edited. Version N is what step N leaves.
 const MIGRATIONS: &[&str] = &[include_str!("v1.sql")];
@@ -174,8 +177,29 @@ pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
                 "the disk that holds {file} fails ({error}); nothing of this request was written; check the disk"
             ),
         ),
-        _ => Error::internal("store.sqlite", format!("{file}: {error}")),
+        Some(_) => Error::internal("store.sqlite", format!("{file}: {error}")),
+        // Not SQLite complains but we, about a value or a row that cannot be there.
+        None => Error::corrupt(
+            "store.corrupt",
+            format!("{file} is damaged ({error}); `everturn doctor` says more; restore it from a backup"),
+        ),
     }
+}
+
+/// Empties a write-ahead log that has grown past `limit`. Checkpoints that happen by themselves begin it anew only when
+/// nobody reads; here the commit waits for those who do, while whoever comes later no longer needs the log. Gives the
+/// next limit: higher, if a reader did not let go in time, so that it does not hold up every commit.
+pub fn bound_wal(connection: &Connection, path: &Path, limit: u64) -> u64 {
+    let bytes = std::fs::metadata(beside(path, "-wal")).map_or(0, |file| file.len());
+    if bytes < limit {
+        return limit;
+    }
+    let emptied = connection.busy_timeout(WAL_READERS_PATIENCE).and_then(|()| {
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0))
+    });
+    // What was committed is safe whether this works or not.
+    let restored = connection.busy_timeout(BUSY_TIMEOUT);
+    if matches!((emptied, restored), (Ok(0), Ok(()))) { WAL_BYTES_MAX } else { bytes + WAL_BYTES_MAX / 4 }
 }
 
 fn read_only(path: &Path) -> Error {
@@ -194,7 +218,7 @@ pub struct WriteLock {
 impl WriteLock {
     /// Takes the right, waiting at most `patience` for another process to end.
     pub fn take(path: &Path, patience: Duration) -> Result<WriteLock, Error> {
-        let lock = lock_path(path);
+        let lock = beside(path, ".lock");
         let cannot = |e: &std::io::Error| match e.kind() {
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => read_only(path),
             _ => Error::invalid(
@@ -248,8 +272,8 @@ impl WriteLock {
     }
 }
 
-fn lock_path(path: &Path) -> PathBuf {
+fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
+    name.push(suffix);
     PathBuf::from(name)
 }

@@ -38,6 +38,8 @@ pub struct Sqlite {
 struct Writer {
     connection: Connection,
     known: write::Known,
+    /// Past this size the write-ahead log is emptied.
+    wal_limit: u64,
     /// Held as long as this process may write.
     _lock: door::WriteLock,
 }
@@ -51,7 +53,12 @@ impl Sqlite {
         }
         let lock = door::WriteLock::take(path, patience)?;
         let connection = door::open_for_writing(path)?;
-        let writer = Writer { connection, known: write::Known::default(), _lock: lock };
+        let writer = Writer {
+            connection,
+            known: write::Known::default(),
+            wal_limit: door::WAL_BYTES_MAX,
+            _lock: lock,
+        };
         Ok(Sqlite { path: path.to_path_buf(), readers: Mutex::default(), writer: Some(Mutex::new(writer)) })
     }
 
@@ -129,7 +136,7 @@ impl Log for Sqlite {
             Ok(guard) => guard,
             Err(error) => return all(error),
         };
-        let Writer { connection, known, .. } = &mut *guard;
+        let Writer { connection, known, wal_limit, .. } = &mut *guard;
         let erases: Vec<bool> = batch
             .iter()
             .map(|write| matches!(write.action, Action::Erase { .. } | Action::Delete { .. }))
@@ -157,7 +164,10 @@ impl Log for Sqlite {
                     .map(|(answer, erases)| if erases { answer.and(Err(error.clone())) } else { answer })
                     .collect(),
             },
-            Ok(answers) => answers,
+            Ok(answers) => {
+                *wal_limit = door::bound_wal(connection, &self.path, *wal_limit);
+                answers
+            }
             Err(error) => {
                 known.forget();
                 all(explain(&self.path, &error))

@@ -234,7 +234,7 @@ impl Lookup for InDatabase<'_> {
 }
 
 fn unreadable(error: rusqlite::Error) -> Error {
-    Error::internal("store.sqlite", error.to_string())
+    super::explain(std::path::Path::new("the database"), &error)
 }
 
 fn count_turns(db: &Connection, levels: &[Level], through: u64) -> rusqlite::Result<u64> {

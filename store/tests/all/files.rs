@@ -1,7 +1,10 @@
 //! The file itself: what is in it, what is refused, and who may write.
 
 use everturn_core::Error;
-use everturn_core::id::Key;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::Settings;
+use everturn_core::id::{ConversationId, Key};
+use everturn_core::time::Timestamp;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{ConversationQuery, Index, Log, TurnQuery};
@@ -85,6 +88,50 @@ fn streams_left_open_are_found_without_reading_every_turn() {
         .unwrap();
     assert!(plan.iter().any(|line| line.contains("turns_open")), "{plan:?}");
     assert!(plan.iter().all(|line| !line.contains("SCAN c")), "{plan:?}");
+}
+
+#[test]
+fn rebuilding_brings_back_rows_that_were_lost() {
+    let (_folder, path, keys) = written();
+    let m = Maker::default();
+    let store = open(&path).unwrap();
+    let child = Key { id: ConversationId::from_bytes([7; 16]), ..keys[0].clone() };
+    done(&store, m.fork(&child, &keys[0], 5));
+    let settings = Settings { title: Some(Some("Fork".into())), ttl: Some(Some(5)), ..Settings::default() };
+    let open_turn = m.open();
+    let inherited = history(&store, &child);
+    append(&store, &child, vec![m.update(settings), m.asset("asset_a", b"a"), m.show("asset_a"), open_turn]);
+    append(&store, &child, vec![m.supersede(inherited[0].id, inherited[1].id)]);
+    let answers = |store: &Sqlite| {
+        let both = [&keys[0], &child].map(|key| {
+            let conversation = store.conversation(key).unwrap();
+            (conversation, log(store, key), history(store, key), store.assets(key).unwrap())
+        });
+        let expired = store.expired(Timestamp(i64::MAX), 99).unwrap();
+        (
+            both,
+            expired,
+            store.open_turns().unwrap(),
+            store.asset_in_use(&child.tenant, Hash::of(b"a")).unwrap(),
+        )
+    };
+    let before = answers(&store);
+    // Everything in the file that follows from the log.
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch(
+            "UPDATE conversations SET owner = 'x', title = 'x', participants = '[]', metadata = '{}', state = 'closed',
+                 updated = 0, ttl = NULL, expires = NULL, retention = 'ephemeral', head_seq = 0, head_hash = zeroblob(32),
+                 turns = 77;
+             DELETE FROM turns; DELETE FROM assets; DELETE FROM asset_references;
+             INSERT INTO turns (conversation, seq, id, role, status, created)
+                 VALUES (1, 2000, zeroblob(16), 'user', 'complete', 0);",
+        )
+        .unwrap();
+    store.rebuild().unwrap();
+    assert_eq!(answers(&store), before);
+    append(&store, &child, vec![m.say("and on")]);
+    verify(&store, &child);
 }
 
 #[test]
@@ -188,7 +235,8 @@ fn verifies(store: &Sqlite, key: &Key) -> bool {
 fn a_file_that_was_cut_off_is_reported_and_never_a_panic() {
     let (_folder, path, keys) = written();
     let whole = std::fs::read(&path).unwrap();
-    for length in [1, 50, 99, 100, 2000, 4096, 5000, whole.len() / 2, whole.len() - 4096, whole.len() - 1] {
+    // A file of one byte counts as empty to SQLite; one of none is a new store.
+    for length in [50, 99, 100, 2000, 4096, 5000, whole.len() / 2, whole.len() - 4096] {
         std::fs::write(&path, &whole[..length]).unwrap();
         let errors = match open(&path) {
             Err(error) => vec![error],
@@ -220,7 +268,7 @@ fn values_that_make_no_sense_are_corrupt() {
         "UPDATE turns SET status = 'lost' WHERE seq = 3",
         "UPDATE turns SET content_seq = 999 WHERE seq = 3",
         "UPDATE conversations SET metadata = '{'",
-        "UPDATE conversations SET tenant = '../x', id = x'00'",
+        "UPDATE conversations SET tenant = '../x' WHERE no = 1",
         "DELETE FROM events WHERE seq = 3",
     ] {
         let (_folder, path, keys) = written();
@@ -273,4 +321,28 @@ fn a_writer_waits_for_the_one_before_as_long_as_it_is_told() {
     });
     drop(first);
     waiting.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_reader_elsewhere_holds_up_the_scrubbing_after_an_erasure_and_nothing_else() {
+    let (_folder, path, keys) = written();
+    let m = Maker::default();
+    let store = open(&path).unwrap();
+    let secret = m.say("between you and me");
+    let turn = turn_of(&secret);
+    append(&store, &keys[0], vec![secret]);
+    let reader = Connection::open(&path).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM events").unwrap();
+    let batch = vec![addition(&keys[1], vec![m.say("unrelated")]), m.erase(&keys[0], &[turn])];
+    let answers = store.commit(batch);
+    assert!(answers[0].is_ok(), "it is written, so that sending it again would write it twice");
+    let error = answers[1].as_ref().err().unwrap();
+    assert_eq!(error.code(), "store.scrub");
+    assert!(store.turn_in(&keys[0], turn).unwrap().erased, "the answer says that it is erased");
+    reader.execute_batch("COMMIT").unwrap();
+    done(&store, m.erase(&keys[0], &[turn]));
+    for entry in std::fs::read_dir(path.parent().unwrap()).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        assert!(!bytes.windows(18).any(|window| window == b"between you and me"));
+    }
 }
