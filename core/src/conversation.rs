@@ -253,7 +253,8 @@ impl Conversation {
         }
     }
 
-    /// Takes over settings that an event at `seq` carries.
+    /// Takes over settings that an event at `seq` carries. A parent is not among them: where a fork begins was decided
+    /// when it began.
     pub fn set(&mut self, settings: Settings, seq: u64) {
         if let Some(owner) = settings.owner {
             self.owner = owner;
@@ -282,7 +283,6 @@ impl Conversation {
             self.system_prompt = prompt.map(|prompt| PromptRef { sha256: prompt.sha256, seq });
         }
         self.predecessor = settings.predecessor.or(self.predecessor);
-        self.parent = settings.parent.or(self.parent);
         if !settings.participants.is_empty() {
             self.participants = settings.participants;
         }

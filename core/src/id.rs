@@ -49,11 +49,11 @@ macro_rules! id {
             type Err = Error;
 
             fn from_str(text: &str) -> Result<Self, Error> {
-                // `from_string` also takes lower case; an id has one spelling only, so that it can be compared as text.
                 text.strip_prefix($prefix)
-                    .filter(|rest| !rest.bytes().any(|b| b.is_ascii_lowercase()))
                     .and_then(|rest| Ulid::from_string(rest).ok())
                     .map(Self)
+                    // An id has one spelling only, so that it can be compared as text; the decoder takes several.
+                    .filter(|id| id.to_string() == text)
                     .ok_or_else(|| {
                         Error::invalid(
                             "id.malformed",
@@ -163,8 +163,12 @@ mod tests {
         ] {
             assert!(wrong.parse::<ConversationId>().is_err(), "{wrong}");
         }
-        let lower = id.to_string().to_lowercase();
-        assert!(lower.parse::<ConversationId>().is_err() || lower == id.to_string());
+        let other = ConversationId(Ulid::from_parts(1 << 40, u128::MAX)).to_string();
+        assert!(
+            other.parse::<ConversationId>().is_ok()
+                && other.to_lowercase().parse::<ConversationId>().is_err()
+        );
+        assert!("conv_8ZZZZZZZZZZZZZZZZZZZZZZZZZ".parse::<ConversationId>().is_err(), "more than 128 bits");
     }
 
     #[test]

@@ -282,7 +282,10 @@ impl Turn {
             created: row.created,
             occurred_at: content.occurred_at,
             visibility: content.visibility,
-            superseded_by: row.superseded_by,
+            // A fork may have left between an abort and what took the turn's place later.
+            superseded_by: row
+                .superseded_by
+                .or((row.status == Status::Aborted).then_some(Successor::Event(content.id))),
             erased: content.body.is_none(),
         }
     }

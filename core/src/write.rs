@@ -238,7 +238,14 @@ pub fn plan(
             append(conversation, drafts, lookup)
         }
         (Action::Restore { events }, existing) => restore(key, existing, events, lookup),
-        (Action::Erase { draft, .. }, Some(conversation)) => append(conversation, vec![draft], lookup),
+        (Action::Erase { turns, draft }, Some(conversation)) => {
+            for turn in turns {
+                if lookup.turn(turn)?.is_some_and(|row| row.status == Status::Pending) {
+                    return Err(still_open(turn));
+                }
+            }
+            append(conversation, vec![draft], lookup)
+        }
         (Action::Chunk { .. } | Action::Delete { .. }, Some(_)) => {
             Err(Error::internal("write.not_planned", "chunks and deletions write no events"))
         }
@@ -258,6 +265,11 @@ pub fn absent_turn(id: TurnId) -> Error {
 /// The answer to a chunk, a commit or an abort for a turn that has ended.
 pub fn not_open(turn: TurnId, status: Status) -> Error {
     Error::conflict("turn.not_open", format!("{turn} is {status} already; open a new turn"))
+}
+
+/// The answer to what can only be done with a turn that has ended.
+pub fn still_open(turn: TurnId) -> Error {
+    Error::conflict("turn.open", format!("{turn} is still open; commit or abort it first"))
 }
 
 /// The answer for a place that a conversation does not have.
@@ -346,10 +358,7 @@ fn admit(
             ));
         }
         if row.status == Status::Pending {
-            return Err(Error::conflict(
-                "turn.open",
-                format!("{} is still open; commit or abort it first", row.id),
-            ));
+            return Err(still_open(row.id));
         }
     }
     Ok(())
@@ -493,6 +502,14 @@ fn restore(
             continue;
         }
         chain::Verifier::after(conversation.id, conversation.head).push(&event)?;
+        if kind::begins_turn(&event.kind) && find_turn(TurnId(event.id.0), &changes, lookup)?.is_some() {
+            let text = format!(
+                "seq {}: {} was said already; the file is not one that Everturn wrote",
+                event.seq,
+                TurnId(event.id.0)
+            );
+            return Err(Error::corrupt("restore.turn_twice", text));
+        }
         fold(&mut conversation, &event, &mut changes, lookup)?;
         added.push(event);
     }

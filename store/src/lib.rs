@@ -19,7 +19,7 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::Turn;
+use everturn_core::turn::{Status, Turn};
 use everturn_core::write::Write;
 
 /// The ground: events, appended and never rewritten.
@@ -32,6 +32,9 @@ pub trait Log: Send + Sync {
     /// - If the disk refuses, every request of the batch answers with that error and none of them left a trace.
     /// - `seq` is dense, starts at 1 and is decided here, whatever the clocks say.
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>>;
+
+    /// Called when nothing waits to be written: a chance to tidy up what commits left for later. Changes no answer.
+    fn settle(&self) -> Result<(), Error>;
 
     /// Events of a conversation with `seq` greater than `after`, ascending, at most `limit`. For a fork, its parent's
     /// events come first, under the parent's conversation id.
@@ -134,7 +137,7 @@ pub struct TurnQuery {
 impl TurnQuery {
     /// Whether a row is asked for, its place aside.
     pub(crate) fn takes(&self, row: &everturn_core::turn::TurnRow) -> bool {
-        (self.include_superseded || row.superseded_by.is_none())
+        (self.include_superseded || (row.superseded_by.is_none() && row.status != Status::Aborted))
             && (self.actors.is_empty() || row.actor.as_ref().is_some_and(|actor| self.actors.contains(actor)))
     }
 

@@ -335,7 +335,11 @@ struct InMemory<'a> {
 
 impl Lookup for InMemory<'_> {
     fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
-        Ok(turn_row(&self.kept.lineage(self.key)?, id))
+        // One that is being restored is not there yet.
+        match self.kept.living(self.key) {
+            Ok(_) => Ok(turn_row(&self.kept.lineage(self.key)?, id)),
+            Err(_) => Ok(None),
+        }
     }
 
     fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
@@ -403,6 +407,10 @@ impl Log for Memory {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
         let mut kept = self.kept();
         batch.into_iter().map(|request| kept.write(request)).collect()
+    }
+
+    fn settle(&self) -> Result<(), Error> {
+        Ok(())
     }
 
     fn events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error> {

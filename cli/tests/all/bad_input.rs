@@ -7,22 +7,37 @@ fn errors_say_what_to_do() {
     let shell = Shell::new();
     let id = shell.new_conversation();
     for (args, says) in [
-        (&["history", "conv_01J9ZQ3V7Y2N8Q4R5S6T7V8W9X"][..], "no conversation conv_01J9ZQ3V7Y2N8Q4R5S6T7V8W9X; `list` shows what there is"),
+        (
+            &["history", "conv_01J9ZQ3V7Y2N8Q4R5S6T7V8W9X"][..],
+            "no conversation conv_01J9ZQ3V7Y2N8Q4R5S6T7V8W9X; `list` shows what there is",
+        ),
         (&["history", "zzz"], "no conversation begins with \"zzz\""),
         (&["append", &id, "x", "--role", "king"], "\"king\" is not one of user, assistant, system, tool"),
-        (&["append", &id, "--message", "{\"role\":\"user\",\"role\":\"user\"}"], "message: duplicate key \"role\" at byte 15"),
+        (
+            &["append", &id, "--message", "{\"role\":\"user\",\"role\":\"user\"}"],
+            "message: duplicate key \"role\" at byte 15",
+        ),
         (&["append", &id, "--message", "[1]"], "a message is a JSON object, this is [1]"),
         (&["append", &id, "--message", "{\"content\":\"x\"}"], "the message has no role"),
-        (&["append", &id, "x", "--expected-seq", "7"], "head is 1, you expected 7; read from 2 and append again"),
+        (
+            &["append", &id, "x", "--expected-seq", "7"],
+            "head is 1, you expected 7; read from 2 and append again",
+        ),
         (&["fork", &id, "--at", "99"], "has no seq 99; its events are 1 to 1"),
         (&["new", "--retention", "forever"], "\"forever\" is not one of full, audit-only, ephemeral"),
         (&["new", "--metadata", "[]"], "--metadata must be a JSON object"),
         (&["new", "--redaction", "blur"], "policy.redaction \"blur\" is not \"off\", \"mark\" or \"mask\""),
         (&["history", &id, "--limit", "0"], "limit is 0; ask for at least 1"),
-        (&["history", &id, "--limit", "5000"], "PAGE_ENTRIES_MAX is 1000, this is 5000; read in several pages"),
+        (
+            &["history", &id, "--limit", "5000"],
+            "PAGE_ENTRIES_MAX is 1000, this is 5000; read in several pages",
+        ),
         (&["erase", "turn_x", "--reason", "r"], "is not an id of the form turn_01J"),
         (&["list", "--tenant", "a/b"], "tenant \"a/b\" is not usable"),
-        (&["list", "--store", "postgres://localhost/x"], "is not a store this version knows; use sqlite:PATH or memory:"),
+        (
+            &["list", "--store", "postgres://localhost/x"],
+            "is not a store this version knows; use sqlite:PATH or memory:",
+        ),
         (&["verify", &id, "--head", "xyz"], "\"xyz\" is not a SHA-256 in 64 hexadecimal digits"),
         (&["list", "--after", "nonsense"], "--after is not the `next` of a page"),
     ] {
@@ -35,7 +50,8 @@ fn errors_say_what_to_do() {
 fn an_error_as_json_has_a_code() {
     let shell = Shell::new();
     shell.new_conversation();
-    let error: serde_json::Value = serde_json::from_str(&shell.refused(&["history", "zzz", "--json"])).unwrap();
+    let error: serde_json::Value =
+        serde_json::from_str(&shell.refused(&["history", "zzz", "--json"])).unwrap();
     assert_eq!(error["error"]["code"], "conversation.absent");
 }
 
@@ -69,9 +85,22 @@ fn files_that_cannot_be_imported_say_why_and_do_not_stop_the_others() {
     shell.ok(&["export", &id, "-o", "good.jsonl"]);
     std::fs::write(shell.path("empty.json"), "").unwrap();
     std::fs::write(shell.path("binary.json"), b"{\"_type\":\"transcript\",\"x\":\"\xff\"}").unwrap();
-    std::fs::write(shell.path("wrong.json"), r#"{"_type":"transcript","version":2,"messages":[{"content":1}]}"#).unwrap();
+    std::fs::write(
+        shell.path("wrong.json"),
+        r#"{"_type":"transcript","version":2,"messages":[{"content":1}]}"#,
+    )
+    .unwrap();
     std::fs::write(shell.path("newer.json"), r#"{"_type":"transcript","version":9,"messages":[]}"#).unwrap();
-    let said = shell.run(&["import", "empty.json", "binary.json", "wrong.json", "newer.json", "missing.json", ".", "good.jsonl"]);
+    let said = shell.run(&[
+        "import",
+        "empty.json",
+        "binary.json",
+        "wrong.json",
+        "newer.json",
+        "missing.json",
+        ".",
+        "good.jsonl",
+    ]);
     assert_eq!(said.code, 1);
     for says in [
         "failed  empty.json: the file is empty",
@@ -90,7 +119,8 @@ fn files_that_cannot_be_imported_say_why_and_do_not_stop_the_others() {
 fn a_second_writer_is_told_who_writes() {
     let shell = Shell::new();
     let id = shell.new_conversation();
-    let mut first = shell.command(&["append", &id, "--stream", "-"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut first =
+        shell.command(&["append", &id, "--stream", "-"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
     // The stream's turn shows up once the first process holds the store.
     while shell.json(&["history", &id, "--json"])["data"].as_array().unwrap().is_empty() {}
     let error = shell.refused(&["append", &id, "me too"]);

@@ -12,7 +12,8 @@ fn a_conversation_reads_pleasantly() {
         {"type":"text","text":"Let me look.\nOne moment."},
         {"type":"tool_use","id":"1","name":"grep","input":{"pattern":"TODO"}}]}"#;
     shell.ok(&["append", "@last", "--message", message, "--actor", "claude", "--model", "sonnet"]);
-    let result = shell.run_with(&["append", "@last", "--role", "tool", "--actor", "grep", "-"], b"one\ntwo\nthree\n");
+    let result =
+        shell.run_with(&["append", "@last", "--role", "tool", "--actor", "grep", "-"], b"one\ntwo\nthree\n");
     assert_eq!(result.code, 0);
     assert_shows!(shell.ok(&["history", "@last"]), @r#"
     alice (user)  #2  TIME
@@ -68,7 +69,10 @@ fn a_prefix_or_last_names_a_conversation() {
 fn a_stream_is_kept_while_it_comes() {
     let shell = Shell::new();
     shell.new_conversation();
-    let said = shell.run_with(&["append", "@last", "--role", "assistant", "--stream", "--json", "-"], "naïve\nwords".as_bytes());
+    let said = shell.run_with(
+        &["append", "@last", "--role", "assistant", "--stream", "--json", "-"],
+        "naïve\nwords".as_bytes(),
+    );
     assert_eq!(said.code, 0, "{}", said.err);
     let turn = shell.json(&["history", "@last", "--json"])["data"][0].clone();
     assert_eq!((&turn["content"], &turn["status"]), (&"naïve\nwords".into(), &"complete".into()));
@@ -104,7 +108,12 @@ fn a_fork_shares_the_past_and_not_the_future() {
     shell.ok(&["append", fork, "only in the fork"]);
     let words = |id: &str| -> Vec<String> {
         let page = shell.json(&["history", id, "--json"]);
-        page["data"].as_array().unwrap().iter().map(|turn| turn["content"].as_str().unwrap().to_string()).collect()
+        page["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|turn| turn["content"].as_str().unwrap().to_string())
+            .collect()
     };
     assert_eq!(words(&id), ["shared", "only in the first"]);
     assert_eq!(words(fork), ["shared", "only in the fork"]);
@@ -115,7 +124,10 @@ fn a_fork_shares_the_past_and_not_the_future() {
 fn an_erased_turn_and_a_deleted_conversation_leave_proof() {
     let shell = Shell::new();
     let id = shell.new_conversation();
-    let turn = shell.json(&["append", &id, "a secret nobody should keep", "--json"])["id"].as_str().unwrap().to_string();
+    let turn = shell.json(&["append", &id, "a secret nobody should keep", "--json"])["id"]
+        .as_str()
+        .unwrap()
+        .to_string();
     shell.ok(&["erase", &turn, "--reason", "asked for"]);
     assert!(shell.ok(&["history", &id]).contains("‹erased›"));
     assert_shows!(shell.ok(&["verify", &id]), @"ok  conv_ID  3 events, 1 erased, head HASH");

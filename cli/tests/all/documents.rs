@@ -30,7 +30,8 @@ fn the_tour_in_the_readme_runs_as_typed() {
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
     let (_, tour) = readme.split_once("## A tour in five minutes").expect("the README has a tour");
     let tour = tour.split("\n## ").next().unwrap();
-    let steps: Vec<&str> = tour.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap()).collect();
+    let steps: Vec<&str> =
+        tour.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap()).collect();
     assert!(steps.len() >= 4, "the tour has steps");
     let shell = Shell::new();
     let folder = std::path::Path::new(env!("CARGO_BIN_EXE_everturn")).parent().unwrap();

@@ -4,7 +4,7 @@
 //! which leaves stale copies of *neighbouring* rows in unused space even with `secure_delete`: see
 //! `docs/decisions/0002-erase-in-place.md`. After the commit the write-ahead log is emptied as well.
 
-use super::read::Level;
+use super::read::Lineage;
 use super::rows::{Bytes, signed};
 use everturn_core::chain::Hash;
 use everturn_core::time::Timestamp;
@@ -37,21 +37,20 @@ fn wipe_body(db: &Connection, no: i64) -> rusqlite::Result<()> {
 
 /// Erases the content of turns, and the assets that only they showed. Gives the hashes of bytes that nothing refers
 /// to any more.
-pub fn turns(db: &Connection, levels: &[Level], rows: &[TurnRow]) -> rusqlite::Result<Vec<Hash>> {
+pub fn turns(db: &Connection, lineage: &Lineage, rows: &[TurnRow]) -> rusqlite::Result<Vec<Hash>> {
     let mut released = Vec::new();
-    let owner = |seq: u64| levels.iter().find(|level| seq > level.floor && seq <= level.cap);
     for row in rows {
         for seq in [Some(row.seq), row.content_seq].into_iter().flatten() {
-            let Some(level) = owner(seq) else { continue };
+            let Some(level) = lineage.owner(seq) else { continue };
             let no: i64 = db.query_row(
-                "SELECT no FROM events WHERE conversation = ? AND seq = ?",
+                "SELECT event FROM places WHERE conversation = ? AND seq = ?",
                 params![level.no, signed(seq)],
                 |r| r.get(0),
             )?;
             wipe_body(db, no)?;
         }
         // Only where it was said: another level may have a turn of its own at the same place.
-        if let Some(level) = owner(row.seq) {
+        if let Some(level) = lineage.owner(row.seq) {
             released.extend(unrefer(db, level.no, row.seq)?);
         }
     }
@@ -80,7 +79,7 @@ fn unrefer(db: &Connection, conversation: i64, turn_seq: u64) -> rusqlite::Resul
         )?;
         let added: Option<(i64, Option<Bytes<32>>)> = db
             .query_row(
-                "SELECT e.no, a.sha256 FROM assets a JOIN events e ON e.conversation = a.conversation AND e.seq = a.seq
+                "SELECT p.event, a.sha256 FROM assets a JOIN places p ON p.conversation = a.conversation AND p.seq = a.seq
                  WHERE a.conversation = ? AND a.id = ?",
                 params![conversation, asset],
                 |row| Ok((row.get(0)?, row.get(1)?)),
@@ -160,7 +159,7 @@ fn needed(db: &Connection, no: i64) -> rusqlite::Result<u64> {
 fn purge(db: &Connection, no: i64, keep: u64) -> rusqlite::Result<Vec<Hash>> {
     let keep = signed(keep);
     let events: Vec<i64> = db
-        .prepare_cached("SELECT no FROM events WHERE conversation = ? AND seq > ?")?
+        .prepare_cached("SELECT event FROM places WHERE conversation = ? AND seq > ?")?
         .query_map(params![no, keep], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     for event in events {
@@ -180,6 +179,7 @@ fn purge(db: &Connection, no: i64, keep: u64) -> rusqlite::Result<Vec<Hash>> {
         )?
         .query_map(params![no, keep], |row| Ok(Hash(row.get::<_, Bytes<32>>(0)?.0)))?
         .collect::<Result<_, _>>()?;
+    db.execute("DELETE FROM places WHERE conversation = ? AND seq > ?", params![no, keep])?;
     db.execute("DELETE FROM turns WHERE conversation = ? AND seq > ?", params![no, keep])?;
     db.execute("DELETE FROM assets WHERE conversation = ? AND seq > ?", params![no, keep])?;
     db.execute("DELETE FROM asset_references WHERE conversation = ? AND turn_seq > ?", params![no, keep])?;

@@ -5,6 +5,7 @@
 mod door;
 mod erase;
 mod read;
+mod recent;
 mod rows;
 mod write;
 
@@ -19,10 +20,12 @@ use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_core::write::{Action, Write, absent, absent_turn};
+use read::Lineage;
+use recent::{Recent, RecentConversation};
 use rows::{Bytes, CONVERSATION_COLUMNS, Failure, signed};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 /// How many idle reading connections are kept.
@@ -33,6 +36,8 @@ pub struct Sqlite {
     path: PathBuf,
     readers: Mutex<Vec<Connection>>,
     writer: Option<Mutex<Writer>>,
+    /// What is durable and not settled yet. Changed by the writer only, right after a commit.
+    recent: RwLock<Recent>,
 }
 
 struct Writer {
@@ -53,19 +58,32 @@ impl Sqlite {
         }
         let lock = door::WriteLock::take(path, patience)?;
         let connection = door::open_for_writing(path)?;
+        let recent = Recent::load(&connection).map_err(|failure| failed(path, failure))?;
         let writer = Writer {
             connection,
             known: write::Known::default(),
             wal_limit: door::WAL_BYTES_MAX,
             _lock: lock,
         };
-        Ok(Sqlite { path: path.to_path_buf(), readers: Mutex::default(), writer: Some(Mutex::new(writer)) })
+        let store = Sqlite {
+            path: path.to_path_buf(),
+            readers: Mutex::default(),
+            writer: Some(Mutex::new(writer)),
+            recent: RwLock::new(recent),
+        };
+        store.settle()?;
+        Ok(store)
     }
 
     /// Opens for reading only, beside a writer or without one.
     pub fn open_read_only(path: &Path) -> Result<Sqlite, Error> {
         let reader = door::open_for_reading(path)?;
-        Ok(Sqlite { path: path.to_path_buf(), readers: Mutex::new(vec![reader]), writer: None })
+        Ok(Sqlite {
+            path: path.to_path_buf(),
+            readers: Mutex::new(vec![reader]),
+            writer: None,
+            recent: RwLock::default(),
+        })
     }
 
     fn writer(&self) -> Result<MutexGuard<'_, Writer>, Error> {
@@ -81,6 +99,12 @@ impl Sqlite {
             guard.known.forget();
             guard
         }))
+    }
+
+    /// What of a conversation is not settled yet. Taken before the database is looked at: what is settled in between
+    /// is then seen twice, which does no harm, and never missed.
+    fn recent(&self, key: &Key) -> Option<RecentConversation> {
+        self.recent.read().unwrap_or_else(PoisonError::into_inner).conversations.get(key).cloned()
     }
 
     /// Runs something on a connection of its own, in one consistent view.
@@ -100,14 +124,63 @@ impl Sqlite {
         if readers.len() < READERS_IDLE_MAX {
             readers.push(connection);
         }
-        answer.map_err(|failure| self.failed(failure))
+        answer.map_err(|failure| failed(&self.path, failure))
     }
 
-    fn failed(&self, failure: Failure) -> Error {
-        match failure {
-            Failure::Refused(error) => error,
-            Failure::Broken(error) => explain(&self.path, &error),
+    /// Reads a conversation, with what is not settled of it.
+    fn reading_in<T>(
+        &self,
+        key: &Key,
+        body: impl FnOnce(&Connection, i64, Conversation, Lineage) -> Result<T, Failure>,
+    ) -> Result<T, Error> {
+        let recent = self.recent(key);
+        self.reading(|db| {
+            // A process that does not write finds in the file what the writer has not settled.
+            let recent = match self.writer {
+                Some(_) => recent,
+                None => Recent::load(db)?.conversations.remove(key),
+            };
+            let (no, stored) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
+            let lineage = read::lineage(db, no, key.id)?;
+            match recent.filter(|recent| recent.no == no && recent.conversation.head.seq > stored.head.seq) {
+                Some(recent) => body(db, no, recent.conversation, lineage.with(recent.events)),
+                None => body(db, no, stored, lineage),
+            }
+        })
+    }
+
+    /// Before a question about many conversations at once: nothing may be left that only [`Sqlite::recent`] knows.
+    fn settled_first(&self) -> Result<(), Error> {
+        if self.writer.is_some() { self.settle() } else { Ok(()) }
+    }
+
+    /// Writes the rows of everything that waits.
+    fn settle_as(&self, writer: &mut Writer) -> Result<(), Error> {
+        let settled = (|| {
+            let transaction = writer.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let before = self.recent.read().unwrap_or_else(PoisonError::into_inner);
+            write::Batch::new(&transaction, &mut writer.known, &before).settle()?;
+            drop(before);
+            self.finish(transaction, true, Recent::default())
+        })();
+        settled.map_err(|error| explain(&self.path, &error))
+    }
+
+    /// Commits what a batch did, and shows readers what is not settled after it.
+    fn finish(
+        &self,
+        transaction: rusqlite::Transaction<'_>,
+        settled: bool,
+        added: Recent,
+    ) -> rusqlite::Result<()> {
+        transaction.commit()?;
+        let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
+        if settled {
+            *recent = added;
+        } else {
+            recent.extend(added);
         }
+        Ok(())
     }
 
     /// Makes the write-ahead log empty, so that nothing erased is left in it.
@@ -143,15 +216,19 @@ impl Log for Sqlite {
             .collect();
         let written = (|| {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let before = self.recent.read().unwrap_or_else(PoisonError::into_inner);
+            let mut work = write::Batch::new(&transaction, known, &before);
             let mut answers = Vec::with_capacity(count);
             for request in batch {
-                match write::write(&transaction, known, request) {
+                match work.write(request) {
                     Ok(committed) => answers.push(Ok(committed)),
                     Err(Failure::Refused(error)) => answers.push(Err(error)),
                     Err(Failure::Broken(error)) => return Err(error),
                 }
             }
-            transaction.commit()?;
+            let (settled, added) = (work.settled, work.added);
+            drop(before);
+            self.finish(transaction, settled, added)?;
             Ok(answers)
         })();
         match written {
@@ -175,18 +252,20 @@ impl Log for Sqlite {
         }
     }
 
+    fn settle(&self) -> Result<(), Error> {
+        if self.recent.read().unwrap_or_else(PoisonError::into_inner).events == 0 {
+            return Ok(());
+        }
+        self.settle_as(&mut *self.writer()?)
+    }
+
     fn events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
-        self.reading(|db| {
-            let (no, _) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
-            Ok(read::events(db, &read::lineage(db, no, key.id)?, after, limit)?)
-        })
+        self.reading_in(key, |db, _, _, lineage| Ok(read::events(db, &lineage, after, limit)?))
     }
 
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error> {
-        self.reading(|db| {
-            let (no, _) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
-            let levels = read::lineage(db, no, key.id)?;
-            let row = read::turn_row(db, &levels, turn)?.ok_or_else(|| absent_turn(turn))?;
+        self.reading_in(key, |db, no, _, lineage| {
+            let row = read::turn_row(db, &lineage, turn)?.ok_or_else(|| absent_turn(turn))?;
             Ok(read::open_text(db, no, row.seq)?)
         })
     }
@@ -194,7 +273,10 @@ impl Log for Sqlite {
 
 impl Index for Sqlite {
     fn conversation(&self, key: &Key) -> Result<Conversation, Error> {
-        self.reading(|db| Ok(read::conversation(db, key)?.ok_or_else(|| absent(key))?.1))
+        match self.recent(key) {
+            Some(recent) => Ok(recent.conversation),
+            None => self.reading_in(key, |_, _, conversation, _| Ok(conversation)),
+        }
     }
 
     fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error> {
@@ -202,6 +284,7 @@ impl Index for Sqlite {
             Some((updated, id)) => (updated.0, id.to_bytes()),
             None => (i64::MAX, [0xff; 16]),
         };
+        self.settled_first()?;
         self.reading(|db| {
             let found = db
                 .prepare_cached(&format!(
@@ -221,8 +304,17 @@ impl Index for Sqlite {
                     ],
                     |row| Ok(rows::conversation(row)?.1),
                 )?
-                .collect::<Result<_, _>>()?;
-            Ok(found)
+                .collect::<Result<Vec<_>, _>>()?;
+            if self.writer.is_some() {
+                return Ok(found);
+            }
+            // Beside a writer, each is shown as it is now; the order may be a moment old.
+            let mut recent = Recent::load(db)?.conversations;
+            let now = |c: Conversation| {
+                let key = Key { tenant: c.tenant.clone(), id: c.id };
+                recent.remove(&key).map_or(c, |entry| entry.conversation)
+            };
+            Ok(found.into_iter().map(now).collect())
         })
     }
 
@@ -247,13 +339,22 @@ impl Index for Sqlite {
     }
 
     fn turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<Turn>, Error> {
-        self.reading(|db| {
-            let (no, _) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
-            Ok(read::turns(db, &read::lineage(db, no, key.id)?, query)?)
-        })
+        self.reading_in(key, |db, _, _, lineage| Ok(read::turns(db, &lineage, query)?))
     }
 
     fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error> {
+        let waits = |recent: &Recent| {
+            let mut own = recent.conversations.iter().filter(|(key, _)| key.tenant == *tenant);
+            own.find(|(_, entry)| entry.events.iter().any(|event| event.id.0 == id.0))
+                .map(|(key, _)| key.clone())
+        };
+        let recent = match self.writer {
+            Some(_) => waits(&self.recent.read().unwrap_or_else(PoisonError::into_inner)),
+            None => self.reading(|db| Ok(waits(&Recent::load(db)?)))?,
+        };
+        if let Some(key) = recent {
+            return self.turn_in(&key, id);
+        }
         self.reading(|db| {
             // The conversation that it was said in. A fork that changed it has a row too, but from before it left.
             let said: Option<(i64, Bytes<16>)> = db
@@ -266,18 +367,16 @@ impl Index for Sqlite {
                 })
                 .optional()?;
             let (no, conversation) = said.ok_or_else(|| absent_turn(id))?;
-            let levels = read::lineage(db, no, ConversationId::from_bytes(conversation.0))?;
-            let row = read::turn_row(db, &levels, id)?.ok_or_else(|| absent_turn(id))?;
-            Ok(read::read(db, &levels, row)?)
+            let lineage = read::lineage(db, no, ConversationId::from_bytes(conversation.0))?;
+            let row = read::turn_row(db, &lineage, id)?.ok_or_else(|| absent_turn(id))?;
+            Ok(read::read(db, &lineage, row)?)
         })
     }
 
     fn turn_in(&self, key: &Key, id: TurnId) -> Result<Turn, Error> {
-        self.reading(|db| {
-            let (no, _) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
-            let levels = read::lineage(db, no, key.id)?;
-            let row = read::turn_row(db, &levels, id)?.ok_or_else(|| absent_turn(id))?;
-            Ok(read::read(db, &levels, row)?)
+        self.reading_in(key, |db, _, _, lineage| {
+            let row = read::turn_row(db, &lineage, id)?.ok_or_else(|| absent_turn(id))?;
+            Ok(read::read(db, &lineage, row)?)
         })
     }
 
@@ -295,6 +394,7 @@ impl Index for Sqlite {
     }
 
     fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error> {
+        self.settled_first()?;
         self.reading(|db| {
             let found = db
                 .prepare_cached(
@@ -308,11 +408,9 @@ impl Index for Sqlite {
     }
 
     fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error> {
-        self.reading(|db| {
-            let (no, _) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
-            let levels = read::lineage(db, no, key.id)?;
+        self.reading_in(key, |db, _, _, lineage| {
             let mut found = Vec::new();
-            for level in levels.iter().rev() {
+            for level in lineage.levels.iter().rev() {
                 let places: Vec<i64> = db
                     .prepare_cached(
                         "SELECT seq FROM assets WHERE conversation = ? AND seq <= ? ORDER BY seq",
@@ -320,7 +418,7 @@ impl Index for Sqlite {
                     .query_map(params![level.no, signed(level.cap)], |row| row.get(0))?
                     .collect::<Result<_, _>>()?;
                 for seq in places {
-                    let text = read::event_at(db, &levels, seq as u64)?
+                    let text = read::event_at(db, &lineage, seq as u64)?
                         .and_then(|event| event.body)
                         .map(|body| body.text);
                     found.extend(text.map(Raw::new).transpose()?);
@@ -359,6 +457,7 @@ impl Index for Sqlite {
 
     fn rebuild(&self) -> Result<(), Error> {
         let mut guard = self.writer()?;
+        self.settle_as(&mut guard)?;
         let Writer { connection, known, .. } = &mut *guard;
         known.forget();
         let rebuilt = (|| {
@@ -367,7 +466,7 @@ impl Index for Sqlite {
             transaction.commit()?;
             Ok(())
         })();
-        rebuilt.map_err(|failure| self.failed(failure))
+        rebuilt.map_err(|failure| failed(&self.path, failure))
     }
 
     fn check(&self) -> Result<Vec<String>, Error> {
@@ -384,6 +483,13 @@ impl Index for Sqlite {
             }
             Ok(wrong)
         })
+    }
+}
+
+fn failed(path: &Path, failure: Failure) -> Error {
+    match failure {
+        Failure::Refused(error) => error,
+        Failure::Broken(error) => explain(path, &error),
     }
 }
 

@@ -9,6 +9,7 @@ use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
 use everturn_core::turn::{Turn, TurnRow};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A conversation and its number in this file.
 pub fn conversation(db: &Connection, key: &Key) -> rusqlite::Result<Option<(i64, Conversation)>> {
@@ -32,8 +33,45 @@ pub struct Level {
     pub cap: u64,
 }
 
-/// The conversation itself, its parent, the parent's parent, …
-pub fn lineage(db: &Connection, no: i64, id: ConversationId) -> rusqlite::Result<Vec<Level>> {
+/// A conversation with its ancestors: where its events are.
+pub struct Lineage {
+    /// The conversation itself, its parent, the parent's parent, …
+    pub levels: Vec<Level>,
+    /// Its own last events, if they are not settled yet. An ancestor's are of no interest: a fork begins at a settled one.
+    pub recent: Vec<Arc<Event>>,
+}
+
+impl Lineage {
+    /// The same, with events that are not settled yet.
+    pub fn with(mut self, recent: Vec<Arc<Event>>) -> Lineage {
+        self.recent = recent;
+        self
+    }
+
+    /// The level whose own event stands at this place.
+    pub fn owner(&self, seq: u64) -> Option<&Level> {
+        self.levels.iter().find(|level| seq > level.floor && seq <= level.cap)
+    }
+
+    /// The event at this place, if it is not settled yet.
+    fn recent_at(&self, seq: u64) -> Option<&Arc<Event>> {
+        let first = self.recent.first()?.seq;
+        self.recent.get(usize::try_from(seq.checked_sub(first)?).ok()?)
+    }
+
+    /// The conversation's id.
+    fn id(&self) -> ConversationId {
+        self.levels[0].id
+    }
+
+    /// A row of this level as the conversation sees it.
+    fn seen(&self, level: &Level, row: TurnRow) -> TurnRow {
+        if level.no == self.levels[0].no { row } else { row.as_of(level.cap) }
+    }
+}
+
+/// Finds a conversation's ancestors.
+pub fn lineage(db: &Connection, no: i64, id: ConversationId) -> rusqlite::Result<Lineage> {
     let mut parent_of = db.prepare_cached(
         "SELECT p.no, p.id, c.parent_seq FROM conversations c JOIN conversations p ON p.no = c.parent WHERE c.no = ?",
     )?;
@@ -45,72 +83,78 @@ pub fn lineage(db: &Connection, no: i64, id: ConversationId) -> rusqlite::Result
                 Ok((row.get(0)?, row.get::<_, Bytes<16>>(1)?.0, rows::unsigned(row, "parent_seq")?))
             })
             .optional()?;
-        let Some((no, id, seq)) = above else { return Ok(levels) };
+        let Some((no, id, seq)) = above else { return Ok(Lineage { levels, recent: Vec::new() }) };
         levels[youngest].floor = seq;
         let cap = seq.min(levels[youngest].cap);
         levels.push(Level { no, id: ConversationId::from_bytes(id), floor: 0, cap });
     }
 }
 
-/// The level whose own event stands at this place.
-fn owner(levels: &[Level], seq: u64) -> Option<&Level> {
-    levels.iter().find(|level| seq > level.floor && seq <= level.cap)
-}
-
 /// The hash of the event at this place; at 0, where the oldest ancestor's chain begins.
-pub fn hash_at(db: &Connection, levels: &[Level], seq: u64) -> rusqlite::Result<Option<Hash>> {
+pub fn hash_at(db: &Connection, lineage: &Lineage, seq: u64) -> rusqlite::Result<Option<Hash>> {
     if seq == 0 {
-        return Ok(levels.last().map(|oldest| Head::genesis(oldest.id).hash));
+        return Ok(lineage.levels.last().map(|oldest| Head::genesis(oldest.id).hash));
     }
-    let Some(level) = owner(levels, seq) else { return Ok(None) };
-    db.prepare_cached("SELECT hash FROM events WHERE conversation = ? AND seq = ?")?
+    if let Some(event) = lineage.recent_at(seq) {
+        return Ok(Some(event.hash));
+    }
+    let Some(level) = lineage.owner(seq) else { return Ok(None) };
+    db.prepare_cached("SELECT events.hash FROM places p JOIN events ON events.no = p.event WHERE p.conversation = ? AND p.seq = ?")?
         .query_row(params![level.no, signed(seq)], |row| Ok(Hash(row.get::<_, Bytes<32>>(0)?.0)))
         .optional()
 }
 
 /// Events after a place, ascending.
-pub fn events(db: &Connection, levels: &[Level], after: u64, limit: usize) -> rusqlite::Result<Vec<Event>> {
+pub fn events(db: &Connection, lineage: &Lineage, after: u64, limit: usize) -> rusqlite::Result<Vec<Event>> {
     let mut out: Vec<Event> = Vec::new();
     let mut prev = None;
-    for level in levels.iter().rev() {
+    for level in lineage.levels.iter().rev() {
         let from = after.max(level.floor);
         if from >= level.cap || out.len() == limit {
             continue;
         }
         let mut statement = db.prepare_cached(&format!(
-            "SELECT {EVENT_COLUMNS} FROM events WHERE conversation = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+            "SELECT {EVENT_COLUMNS} FROM places p JOIN events ON events.no = p.event
+             WHERE p.conversation = ? AND p.seq > ? AND p.seq <= ? ORDER BY p.seq LIMIT ?"
         ))?;
-        let mut found = statement.query(params![
-            level.no,
-            signed(from),
-            signed(level.cap),
-            signed((limit - out.len()) as u64)
-        ])?;
+        let left = signed((limit - out.len()) as u64);
+        let mut found = statement.query(params![level.no, signed(from), signed(level.cap), left])?;
         while let Some(row) = found.next()? {
             // A hole in the chain shows as a wrong `prev`, which verification then reports.
             let before = match prev {
                 Some(hash) => hash,
-                None => hash_at(db, levels, rows::unsigned(row, "seq")? - 1)?.unwrap_or(Hash([0; 32])),
+                None => hash_at(db, lineage, rows::unsigned(row, "seq")? - 1)?.unwrap_or(Hash([0; 32])),
             };
             let event = rows::event(row, level.id, before)?;
             prev = Some(event.hash);
             out.push(event);
         }
     }
+    let settled = out.last().map_or(after, |event| event.seq);
+    let rest = lineage.recent.iter().filter(|event| event.seq > settled).take(limit - out.len());
+    out.extend(rest.map(|event| Event::clone(event)));
     Ok(out)
 }
 
-/// The event at one place. Its `prev` is not filled in.
-pub fn event_at(db: &Connection, levels: &[Level], seq: u64) -> rusqlite::Result<Option<Event>> {
-    let Some(level) = owner(levels, seq) else { return Ok(None) };
-    db.prepare_cached(&format!("SELECT {EVENT_COLUMNS} FROM events WHERE conversation = ? AND seq = ?"))?
-        .query_row(params![level.no, signed(seq)], |row| rows::event(row, level.id, Hash([0; 32])))
-        .optional()
+/// The event at one place. Its `prev` need not be filled in.
+pub fn event_at(db: &Connection, lineage: &Lineage, seq: u64) -> rusqlite::Result<Option<Event>> {
+    if let Some(event) = lineage.recent_at(seq) {
+        return Ok(Some(Event::clone(event)));
+    }
+    let Some(level) = lineage.owner(seq) else { return Ok(None) };
+    db.prepare_cached(&format!(
+        "SELECT {EVENT_COLUMNS} FROM places p JOIN events ON events.no = p.event WHERE p.conversation = ? AND p.seq = ?"
+    ))?
+    .query_row(params![level.no, signed(seq)], |row| rows::event(row, level.id, Hash([0; 32])))
+    .optional()
 }
 
-/// A turn as the youngest level sees it: its own row if it has one, else the nearest ancestor's as it was.
-pub fn turn_row(db: &Connection, levels: &[Level], id: TurnId) -> rusqlite::Result<Option<TurnRow>> {
-    for level in levels {
+/// A turn as the conversation sees it: its own row if it has one, else the nearest ancestor's as it was.
+pub fn turn_row(db: &Connection, lineage: &Lineage, id: TurnId) -> rusqlite::Result<Option<TurnRow>> {
+    if let Some(event) = lineage.recent.iter().find(|event| event.id.0 == id.0) {
+        return Ok(TurnRow::begun(event));
+    }
+    for level in &lineage.levels {
         let row = db
             .prepare_cached(&format!(
                 "SELECT {TURN_COLUMNS} FROM turns t WHERE t.id = ? AND t.conversation = ?"
@@ -118,22 +162,18 @@ pub fn turn_row(db: &Connection, levels: &[Level], id: TurnId) -> rusqlite::Resu
             .query_row(params![Bytes(id.to_bytes()), level.no], rows::turn)
             .optional()?;
         if let Some(row) = row {
-            return Ok((row.seq <= level.cap).then(|| seen_from(levels, level, row)));
+            return Ok((row.seq <= level.cap).then(|| lineage.seen(level, row)));
         }
     }
     Ok(None)
 }
 
-fn seen_from(levels: &[Level], level: &Level, row: TurnRow) -> TurnRow {
-    if level.no == levels[0].no { row } else { row.as_of(level.cap) }
-}
-
 /// A page of turns.
-pub fn turns(db: &Connection, levels: &[Level], query: &TurnQuery) -> rusqlite::Result<Vec<Turn>> {
+pub fn turns(db: &Connection, lineage: &Lineage, query: &TurnQuery) -> rusqlite::Result<Vec<Turn>> {
     let (mut low, mut high) = query.range();
     let mut out = Vec::new();
     while low <= high && out.len() < query.limit {
-        let page = turn_page(db, levels, low, high, query.descending, query.limit)?;
+        let page = turn_page(db, lineage, low, high, query.descending, query.limit)?;
         let Some(last) = page.last().map(|row| row.seq) else { break };
         if query.descending {
             high = last - 1
@@ -142,7 +182,7 @@ pub fn turns(db: &Connection, levels: &[Level], query: &TurnQuery) -> rusqlite::
         }
         for row in page {
             if query.takes(&row) && out.len() < query.limit {
-                out.push(read(db, levels, row)?);
+                out.push(read(db, lineage, row)?);
             }
         }
     }
@@ -152,7 +192,7 @@ pub fn turns(db: &Connection, levels: &[Level], query: &TurnQuery) -> rusqlite::
 /// Rows between two places, of all levels, the youngest level's first where several have one.
 fn turn_page(
     db: &Connection,
-    levels: &[Level],
+    lineage: &Lineage,
     low: u64,
     high: u64,
     descending: bool,
@@ -162,12 +202,15 @@ fn turn_page(
     let mut statement = db.prepare_cached(&format!(
         "SELECT {TURN_COLUMNS} FROM turns t WHERE t.conversation = ? AND t.seq >= ? AND t.seq <= ? ORDER BY t.seq {order} LIMIT ?"
     ))?;
-    let mut merged: BTreeMap<u64, TurnRow> = BTreeMap::new();
-    for level in levels {
+    let recent = lineage.recent.iter().filter(|event| (low..=high).contains(&event.seq));
+    let recent = recent.filter_map(|event| TurnRow::begun(event)).map(|row| (row.seq, row));
+    let mut merged: BTreeMap<u64, TurnRow> =
+        if descending { recent.rev().take(limit).collect() } else { recent.take(limit).collect() };
+    for level in &lineage.levels {
         let parameters = params![level.no, signed(low), signed(high.min(level.cap)), signed(limit as u64)];
         for row in statement.query_map(parameters, rows::turn)? {
             let row = row?;
-            merged.entry(row.seq).or_insert_with(|| seen_from(levels, level, row));
+            merged.entry(row.seq).or_insert_with(|| lineage.seen(level, row));
         }
     }
     let in_order = merged.into_values();
@@ -175,20 +218,10 @@ fn turn_page(
 }
 
 /// A row with its content.
-pub fn read(db: &Connection, levels: &[Level], row: TurnRow) -> rusqlite::Result<Turn> {
-    let content = event_at(db, levels, row.content_seq.unwrap_or(row.seq))?
+pub fn read(db: &Connection, lineage: &Lineage, row: TurnRow) -> rusqlite::Result<Turn> {
+    let content = event_at(db, lineage, row.content_seq.unwrap_or(row.seq))?
         .ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-    Ok(Turn::read(levels[0].id, row, &content))
-}
-
-/// Whether any asset of the tenant has these bytes, also one that only the forks of a deleted conversation show. The
-/// name of a buried tombstone's tenant goes on after a slash.
-pub fn asset_in_use(db: &Connection, tenant: &Tenant, sha256: Hash) -> rusqlite::Result<bool> {
-    db.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM assets a JOIN conversations c ON c.no = a.conversation
-         WHERE a.sha256 = ?1 AND (c.tenant = ?2 OR substr(c.tenant, 1, length(?2) + 1) = ?2 || '/'))",
-    )?
-    .query_row(params![Bytes(sha256.0), tenant.as_str()], |row| row.get(0))
+    Ok(Turn::read(lineage.id(), row, &content))
 }
 
 /// What is durable of an open turn's text.
@@ -200,4 +233,14 @@ pub fn open_text(db: &Connection, no: i64, turn_seq: u64) -> rusqlite::Result<St
         .query_map(params![no, signed(turn_seq)], |row| Ok((rows::unsigned(row, "offset")?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;
     Ok(everturn_core::turn::join_chunks(pieces))
+}
+
+/// Whether any asset of the tenant has these bytes, also one that only the forks of a deleted conversation show. The
+/// name of a buried tombstone's tenant goes on after a slash.
+pub fn asset_in_use(db: &Connection, tenant: &Tenant, sha256: Hash) -> rusqlite::Result<bool> {
+    db.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM assets a JOIN conversations c ON c.no = a.conversation
+         WHERE a.sha256 = ?1 AND (c.tenant = ?2 OR substr(c.tenant, 1, length(?2) + 1) = ?2 || '/'))",
+    )?
+    .query_row(params![Bytes(sha256.0), tenant.as_str()], |row| row.get(0))
 }

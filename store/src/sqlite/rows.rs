@@ -114,8 +114,7 @@ pub fn conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
     Ok((row.get("no")?, conversation))
 }
 
-pub const EVENT_COLUMNS: &str =
-    "seq, id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body";
+pub const EVENT_COLUMNS: &str = "events.seq, events.id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body";
 
 /// An event without its `prev`, which is the hash of the one before.
 pub fn event(row: &Row<'_>, conversation: ConversationId, prev: Hash) -> rusqlite::Result<Event> {

@@ -1,6 +1,7 @@
 -- Version 1. Times are microseconds since 1970 (UTC). Ids are the sixteen bytes of a ULID.
 --
--- `events` is the ground: it is only ever appended to. A body is erased by overwriting its bytes in place (salt all
+-- `events` is the ground: it is only ever appended to, at its end, and has no index of its own, so that a commit touches
+-- as few pages as a plain log would. Rows about plain turns follow a moment later, many at a time (see `settled`). A body is erased by overwriting its bytes in place (salt all
 -- zero means erased), never by changing the row's size and never by deleting the row: SQLite would then move
 -- neighbouring rows and leave copies of their text behind. Everything else here follows from `events`.
 
@@ -53,7 +54,19 @@ CREATE TABLE events (
     salt         BLOB NOT NULL,              -- sixteen bytes; all zero: erased
     body         TEXT NOT NULL               -- JSON, exactly as it was written
 );
-CREATE UNIQUE INDEX events_by_seq ON events (conversation, seq);
+
+-- Where the event of a conversation at a place is.
+CREATE TABLE places (
+    conversation INTEGER NOT NULL,
+    seq          INTEGER NOT NULL,
+    event        INTEGER NOT NULL,           -- events.no
+    PRIMARY KEY (conversation, seq)
+) WITHOUT ROWID;
+
+-- Everything up to this event is in the tables that follow from `events`. What is behind it are complete turns without
+-- assets; they are found by reading on from here, which is never far.
+CREATE TABLE settled (event INTEGER NOT NULL);
+INSERT INTO settled VALUES (0);
 
 -- One row a turn, without content: that is in the event at content_seq, or at seq where content_seq is null.
 -- A fork has rows of its own only for inherited turns that it changed.

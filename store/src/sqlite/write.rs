@@ -1,18 +1,20 @@
 //! Writing, inside one transaction: what a plan says, row by row.
 
-use super::read::{self, Level};
+use super::read::{self, Lineage};
+use super::recent::{self, Recent, UNSETTLED_EVENTS_MAX};
 use super::rows::{self, Bytes, Failure, signed};
 use crate::Committed;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Parent};
-use everturn_core::event::{Event, kind};
+use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{Key, TurnId};
 use everturn_core::limits::FORK_DEPTH_MAX;
 use everturn_core::turn::{Status, TurnRow};
 use everturn_core::write::{self, Action, Changes, ForkPoint, Idempotency, Lookup, Plan, Write};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// What the writer remembers of conversations, so that an append need not read them again. Valid because only one
 /// process writes; forgotten when a transaction is rolled back.
@@ -45,48 +47,218 @@ impl Known {
     }
 }
 
-/// One request of a batch. If it is refused, nothing was written for it.
-pub fn write(db: &Connection, known: &mut Known, request: Write) -> Result<Committed, Failure> {
-    let Write { key, action } = request;
-    let existing = known.get(db, &key)?;
-    match action {
-        Action::Chunk { turn, offset, text } => {
-            let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
-            chunk(db, no, &conversation, turn, offset, &text)?;
-            Ok(Committed { conversation, events: Vec::new(), repeated: false, released: Vec::new() })
-        }
-        Action::Delete { at, reason } => {
-            let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
-            let released = super::erase::delete(db, no, at, &reason)?;
-            let released = unused(db, &key, released)?;
-            known.conversations.remove(&key);
-            Ok(Committed { conversation, events: Vec::new(), repeated: false, released })
-        }
-        Action::Erase { ref turns, .. } => {
-            let turns = turns.clone();
-            let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
-            let levels = read::lineage(db, no, conversation.id)?;
-            // Looked up before anything is written, so that a refusal leaves no trace.
-            let mut found = Vec::new();
-            for id in turns {
-                found.push(read::turn_row(db, &levels, id)?.ok_or_else(|| write::absent_turn(id))?);
-            }
-            let mut committed = events(db, known, &key, Some((no, conversation)), action, None)?;
-            let released = super::erase::turns(db, &levels, &found)?;
-            committed.released = unused(db, &key, released)?;
-            Ok(committed)
-        }
-        Action::Create { ref idempotency, .. } => {
-            let asked = idempotency.clone().map(|i| (format!("tenant:{}", key.tenant), i));
-            events(db, known, &key, existing, action, asked)
-        }
-        Action::Append { ref idempotency, .. } => {
-            let (no, _) = existing.as_ref().ok_or_else(|| write::absent(&key))?;
-            let asked = idempotency.clone().map(|i| (format!("conversation:{no}"), i));
-            events(db, known, &key, existing, action, asked)
-        }
-        Action::Restore { .. } => events(db, known, &key, existing, action, None),
+/// A batch on its way into the file.
+pub struct Batch<'a> {
+    db: &'a Connection,
+    known: &'a mut Known,
+    /// What was not settled before.
+    before: &'a Recent,
+    /// What this batch added and did not settle.
+    pub added: Recent,
+    /// Whether what was there before is settled by now.
+    pub settled: bool,
+}
+
+impl<'a> Batch<'a> {
+    /// Nothing written yet.
+    pub fn new(db: &'a Connection, known: &'a mut Known, before: &'a Recent) -> Batch<'a> {
+        Batch { db, known, before, added: Recent::default(), settled: false }
     }
+
+    /// A conversation as it is at this point of the batch.
+    fn conversation(&mut self, key: &Key) -> rusqlite::Result<Option<(i64, Conversation)>> {
+        let before = (!self.settled).then(|| self.before.conversations.get(key)).flatten();
+        match self.added.conversations.get(key).or(before) {
+            Some(recent) => Ok(Some((recent.no, recent.conversation.clone()))),
+            None => self.known.get(self.db, key),
+        }
+    }
+
+    /// Writes the rows of everything that waits.
+    pub fn settle(&mut self) -> rusqlite::Result<()> {
+        let before = if self.settled { None } else { Some(self.before) };
+        let mut touched: HashMap<i64, &Conversation> = HashMap::new();
+        for recent in before.into_iter().chain([&self.added]) {
+            touched.extend(recent.conversations.values().map(|entry| (entry.no, &entry.conversation)));
+        }
+        if !touched.is_empty() {
+            recent::settle(self.db, touched.into_iter())?;
+        }
+        self.settled = true;
+        self.added = Recent::default();
+        Ok(())
+    }
+
+    /// How many events wait.
+    fn waiting(&self) -> usize {
+        self.added.events + if self.settled { 0 } else { self.before.events }
+    }
+
+    /// One request. If it is refused, nothing was written for it.
+    pub fn write(&mut self, request: Write) -> Result<Committed, Failure> {
+        let Write { key, action } = request;
+        let existing = self.conversation(&key)?;
+        match action {
+            Action::Chunk { turn, offset, text } => {
+                let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
+                chunk(self.db, no, &conversation, turn, offset, &text)?;
+                Ok(Committed { conversation, events: Vec::new(), repeated: false, released: Vec::new() })
+            }
+            Action::Delete { at, reason } => {
+                let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
+                self.settle()?;
+                let released = super::erase::delete(self.db, no, at, &reason)?;
+                let released = unused(self.db, &key, released)?;
+                self.known.conversations.remove(&key);
+                Ok(Committed { conversation, events: Vec::new(), repeated: false, released })
+            }
+            Action::Erase { ref turns, .. } => {
+                let turns = turns.clone();
+                let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
+                self.settle()?;
+                let lineage = read::lineage(self.db, no, conversation.id)?;
+                // Looked up before anything is written, so that a refusal leaves no trace.
+                let mut found = Vec::new();
+                for id in turns {
+                    found.push(read::turn_row(self.db, &lineage, id)?.ok_or_else(|| write::absent_turn(id))?);
+                }
+                let mut committed = self.events(&key, Some((no, conversation)), action, None)?;
+                let released = super::erase::turns(self.db, &lineage, &found)?;
+                committed.released = unused(self.db, &key, released)?;
+                Ok(committed)
+            }
+            Action::Create { ref idempotency, .. } => {
+                let asked = idempotency.clone().map(|i| (format!("tenant:{}", key.tenant), i));
+                self.events(&key, existing, action, asked)
+            }
+            Action::Append { ref idempotency, .. } => {
+                let (no, _) = existing.as_ref().ok_or_else(|| write::absent(&key))?;
+                let asked = idempotency.clone().map(|i| (format!("conversation:{no}"), i));
+                self.events(&key, existing, action, asked)
+            }
+            Action::Restore { .. } => self.events(&key, existing, action, None),
+        }
+    }
+
+    /// Plans and writes events.
+    fn events(
+        &mut self,
+        key: &Key,
+        existing: Option<(i64, Conversation)>,
+        action: Action,
+        idempotency: Option<(String, Idempotency)>,
+    ) -> Result<Committed, Failure> {
+        if let Some((scope, asked)) = &idempotency
+            && let Some(answered) = self.repeated(key, scope, asked)?
+        {
+            return Ok(answered);
+        }
+        let no = existing.as_ref().map(|(no, _)| *no);
+        let before = existing.map(|(_, conversation)| conversation);
+        // Only an append of whole turns asks about nothing that may still wait.
+        let plain =
+            |drafts: &[Draft]| drafts.iter().all(|d| matches!(&*d.kind, kind::MESSAGE | kind::TOOL_RESULT));
+        if !matches!(&action, Action::Append { drafts, .. } if plain(drafts)) {
+            self.settle()?;
+        }
+        let plan = write::plan(key, before.clone(), action, &InDatabase { db: self.db, key, no })?;
+        let no = match (no, &before) {
+            (Some(no), Some(_)) if recent::can_wait(&plan) => self.add(key, no, &plan)?,
+            (Some(no), Some(before)) => {
+                self.settle()?;
+                update_conversation(self.db, no, before, &plan.conversation)?;
+                insert(self.db, no, &plan)?;
+                no
+            }
+            _ => {
+                let no = insert_conversation(self.db, key, &plan.conversation)?;
+                insert(self.db, no, &plan)?;
+                no
+            }
+        };
+        let Plan { conversation, events, .. } = plan;
+        if let (Some((scope, asked)), Some(first), Some(last)) = (idempotency, events.first(), events.last())
+        {
+            let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
+            self.db.prepare_cached("INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?)")?.execute(params![
+                scope,
+                asked.key,
+                Bytes(asked.fingerprint(&salt).0),
+                no,
+                signed(first.seq),
+                signed(last.seq)
+            ])?;
+        }
+        self.known.put(key.clone(), no, conversation.clone());
+        Ok(Committed { conversation, events, repeated: false, released: Vec::new() })
+    }
+
+    /// Writes whole turns into the log and remembers that their rows are to follow.
+    fn add(&mut self, key: &Key, no: i64, plan: &Plan) -> rusqlite::Result<i64> {
+        for event in &plan.events {
+            insert_event(self.db, no, event)?;
+        }
+        self.added.add(key, no, &plan.conversation, plan.events.iter().cloned().map(Arc::new));
+        if self.waiting() > UNSETTLED_EVENTS_MAX {
+            self.settle()?;
+        }
+        Ok(no)
+    }
+
+    /// The first answer to a request that came again.
+    fn repeated(
+        &mut self,
+        key: &Key,
+        scope: &str,
+        asked: &Idempotency,
+    ) -> Result<Option<Committed>, Failure> {
+        let found = self
+            .db
+            .prepare_cached(
+                "SELECT i.fingerprint, i.first_seq, i.last_seq, c.id, c.no FROM idempotency i JOIN conversations c ON c.no = i.conversation
+                 WHERE i.scope = ? AND i.key = ?",
+            )?
+            .query_row(params![scope, asked.key], |row| {
+                let id = everturn_core::id::ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0);
+                let (first, last) = (rows::unsigned(row, "first_seq")?, rows::unsigned(row, "last_seq")?);
+                Ok((Hash(row.get::<_, Bytes<32>>(0)?.0), first, last, id, row.get::<_, i64>("no")?))
+            })
+            .optional()?;
+        let Some((fingerprint, first, last, id, no)) = found else { return Ok(None) };
+        self.settle()?;
+        let key = Key { tenant: key.tenant.clone(), id };
+        let (_, conversation) = read::conversation(self.db, &key)?.ok_or_else(|| write::absent(&key))?;
+        let lineage = read::lineage(self.db, no, id)?;
+        let events = read::events(self.db, &lineage, first - 1, (last - first + 1) as usize)?;
+        // Once the first event is erased, nothing is left to compare with; the key alone then decides.
+        if let Some(body) = events.first().and_then(|event| event.body.as_ref())
+            && asked.fingerprint(&body.salt) != fingerprint
+        {
+            return Err(asked.conflict().into());
+        }
+        Ok(Some(Committed { conversation, events, repeated: true, released: Vec::new() }))
+    }
+}
+
+/// Writes events with all their rows. Nothing else may wait to be settled.
+fn insert(db: &Connection, no: i64, plan: &Plan) -> rusqlite::Result<()> {
+    for event in &plan.events {
+        insert_event(db, no, event)?;
+        db.prepare_cached("INSERT INTO places VALUES (?, ?, ?)")?.execute(params![
+            no,
+            signed(event.seq),
+            db.last_insert_rowid()
+        ])?;
+    }
+    insert_changes(db, no, &plan.changes)?;
+    for event in &plan.events {
+        if kind::ends_turn(&event.kind)
+            && let Some(row) = plan.changes.turns.iter().find(|row| Some(row.id) == event.turn)
+        {
+            super::erase::chunks(db, no, row.seq)?;
+        }
+    }
+    recent::mark(db)
 }
 
 /// Those that no asset of the tenant has any more.
@@ -102,89 +274,6 @@ fn unused(db: &Connection, key: &Key, mut hashes: Vec<Hash>) -> rusqlite::Result
     Ok(unused)
 }
 
-/// Plans and writes events.
-fn events(
-    db: &Connection,
-    known: &mut Known,
-    key: &Key,
-    existing: Option<(i64, Conversation)>,
-    action: Action,
-    idempotency: Option<(String, Idempotency)>,
-) -> Result<Committed, Failure> {
-    if let Some((scope, asked)) = &idempotency
-        && let Some(answered) = repeated(db, key, scope, asked)?
-    {
-        return Ok(answered);
-    }
-    let no = existing.as_ref().map(|(no, _)| *no);
-    let before = existing.map(|(_, conversation)| conversation);
-    let lookup = InDatabase { db, key, no };
-    let Plan { conversation, events, changes } = write::plan(key, before.clone(), action, &lookup)?;
-    let no = match (no, &before) {
-        (Some(no), Some(before)) => {
-            update_conversation(db, no, before, &conversation)?;
-            no
-        }
-        _ => insert_conversation(db, key, &conversation)?,
-    };
-    for event in &events {
-        insert_event(db, no, event)?;
-    }
-    insert_changes(db, no, &changes)?;
-    for event in &events {
-        if kind::ends_turn(&event.kind)
-            && let Some(row) = changes.turns.iter().find(|row| Some(row.id) == event.turn)
-        {
-            super::erase::chunks(db, no, row.seq)?;
-        }
-    }
-    if let (Some((scope, asked)), Some(first), Some(last)) = (idempotency, events.first(), events.last()) {
-        let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
-        db.prepare_cached("INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?)")?.execute(params![
-            scope,
-            asked.key,
-            Bytes(asked.fingerprint(&salt).0),
-            no,
-            signed(first.seq),
-            signed(last.seq)
-        ])?;
-    }
-    known.put(key.clone(), no, conversation.clone());
-    Ok(Committed { conversation, events, repeated: false, released: Vec::new() })
-}
-
-/// The first answer to a request that came again.
-fn repeated(
-    db: &Connection,
-    key: &Key,
-    scope: &str,
-    asked: &Idempotency,
-) -> Result<Option<Committed>, Failure> {
-    let found = db
-        .prepare_cached(
-            "SELECT i.fingerprint, i.first_seq, i.last_seq, c.id, c.no FROM idempotency i JOIN conversations c ON c.no = i.conversation
-             WHERE i.scope = ? AND i.key = ?",
-        )?
-        .query_row(params![scope, asked.key], |row| {
-            let id = everturn_core::id::ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0);
-            let (first, last) = (rows::unsigned(row, "first_seq")?, rows::unsigned(row, "last_seq")?);
-            Ok((Hash(row.get::<_, Bytes<32>>(0)?.0), first, last, id, row.get::<_, i64>("no")?))
-        })
-        .optional()?;
-    let Some((fingerprint, first, last, id, no)) = found else { return Ok(None) };
-    let key = Key { tenant: key.tenant.clone(), id };
-    let (_, conversation) = read::conversation(db, &key)?.ok_or_else(|| write::absent(&key))?;
-    let levels = read::lineage(db, no, id)?;
-    let events = read::events(db, &levels, first - 1, (last - first + 1) as usize)?;
-    // Once the first event is erased, nothing is left to compare with; the key alone then decides.
-    if let Some(body) = events.first().and_then(|event| event.body.as_ref())
-        && asked.fingerprint(&body.salt) != fingerprint
-    {
-        return Err(asked.conflict().into());
-    }
-    Ok(Some(Committed { conversation, events, repeated: true, released: Vec::new() }))
-}
-
 struct InDatabase<'a> {
     db: &'a Connection,
     key: &'a Key,
@@ -192,44 +281,46 @@ struct InDatabase<'a> {
 }
 
 impl InDatabase<'_> {
-    fn levels(&self) -> Result<Vec<Level>, Error> {
-        let Some(no) = self.no else { return Ok(Vec::new()) };
-        read::lineage(self.db, no, self.key.id).map_err(unreadable)
+    fn lineage(&self) -> Result<Lineage, Error> {
+        match self.no {
+            Some(no) => read::lineage(self.db, no, self.key.id).map_err(unreadable),
+            None => Ok(Lineage { levels: Vec::new(), recent: Vec::new() }),
+        }
     }
 }
 
 impl Lookup for InDatabase<'_> {
     fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
-        read::turn_row(self.db, &self.levels()?, id).map_err(unreadable)
+        read::turn_row(self.db, &self.lineage()?, id).map_err(unreadable)
     }
 
     fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
         let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
         let (no, conversation) =
             read::conversation(self.db, &key).map_err(unreadable)?.ok_or_else(|| write::absent(&key))?;
-        let levels = read::lineage(self.db, no, conversation.id).map_err(unreadable)?;
-        if levels.len() > FORK_DEPTH_MAX {
+        let lineage = read::lineage(self.db, no, conversation.id).map_err(unreadable)?;
+        if lineage.levels.len() > FORK_DEPTH_MAX {
             return Err(Error::limit(
                 "FORK_DEPTH_MAX",
                 FORK_DEPTH_MAX as u64,
-                levels.len() as u64,
+                lineage.levels.len() as u64,
                 "export it and import it as one conversation",
             ));
         }
-        let hash = read::hash_at(self.db, &levels, parent.at_seq).map_err(unreadable)?;
+        let hash = read::hash_at(self.db, &lineage, parent.at_seq).map_err(unreadable)?;
         let Some(hash) = hash.filter(|_| parent.at_seq > 0) else {
             return Err(write::no_such_seq(&conversation, parent.at_seq));
         };
         let turns = if parent.at_seq == conversation.head.seq {
             conversation.turns
         } else {
-            count_turns(self.db, &levels, parent.at_seq).map_err(unreadable)?
+            count_turns(self.db, &lineage, parent.at_seq).map_err(unreadable)?
         };
         Ok(ForkPoint { head: everturn_core::chain::Head { seq: parent.at_seq, hash }, turns })
     }
 
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
-        read::hash_at(self.db, &self.levels()?, seq).map_err(unreadable)
+        read::hash_at(self.db, &self.lineage()?, seq).map_err(unreadable)
     }
 }
 
@@ -237,9 +328,9 @@ fn unreadable(error: rusqlite::Error) -> Error {
     super::explain(std::path::Path::new("the database"), &error)
 }
 
-fn count_turns(db: &Connection, levels: &[Level], through: u64) -> rusqlite::Result<u64> {
+fn count_turns(db: &Connection, lineage: &Lineage, through: u64) -> rusqlite::Result<u64> {
     let mut count = 0;
-    for level in levels {
+    for level in &lineage.levels {
         let own: i64 = db.query_row(
             "SELECT count(*) FROM turns WHERE conversation = ? AND seq > ? AND seq <= ?",
             params![level.no, signed(level.floor), signed(level.cap.min(through))],
@@ -434,6 +525,15 @@ pub fn rebuild(db: &Connection) -> Result<(), Failure> {
         ))?
         .query_map([], rows::conversation)?
         .collect::<Result<_, _>>()?;
+    db.execute(
+        "DELETE FROM places WHERE conversation IN (SELECT no FROM conversations WHERE deleted IS NULL)",
+        [],
+    )?;
+    db.execute(
+        "INSERT INTO places SELECT e.conversation, e.seq, e.no FROM events e JOIN conversations c ON c.no = e.conversation
+         WHERE c.deleted IS NULL ORDER BY e.conversation, e.seq",
+        [],
+    )?;
     for (no, old) in living {
         db.execute("DELETE FROM turns WHERE conversation = ?", [no])?;
         db.execute("DELETE FROM assets WHERE conversation = ?", [no])?;
@@ -470,7 +570,8 @@ impl Lookup for Reopened<'_> {
     }
 
     fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
-        let above: Vec<Level> = self.0.levels()?.into_iter().skip(1).collect();
+        let mut above = self.0.lineage()?;
+        above.levels.remove(0);
         let hash = read::hash_at(self.0.db, &above, parent.at_seq).map_err(unreadable)?;
         let hash = hash.ok_or_else(|| {
             Error::corrupt(

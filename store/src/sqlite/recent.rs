@@ -1,0 +1,157 @@
+//! Turns that are durable but not yet in the tables that follow from `events`.
+//!
+//! A commit of plain turns appends to `events` and touches nothing else: the rows about them would be spread over as many
+//! pages as there are conversations, and writing those with every commit costs several times the commit itself (see
+//! `docs/decisions/0003-settle-later.md`). They are remembered here, readers look here too, and every few thousand
+//! events, or when nothing waits, they are settled: all their rows are written at once. After a crash they are found
+//! behind the place that `settled` names.
+
+use super::rows::{self, CONVERSATION_COLUMNS, EVENT_COLUMNS};
+use super::write;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::{Conversation, Parent};
+use everturn_core::event::{Event, kind};
+use everturn_core::id::{Key, TurnId};
+use everturn_core::turn::TurnRow;
+use everturn_core::write::{Changes, ForkPoint, Lookup, Plan, fold};
+use rusqlite::Connection;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+/// Settle after this many events: bounds the memory, and what has to be read after a crash.
+pub const UNSETTLED_EVENTS_MAX: usize = 4096;
+
+/// What is not settled, by conversation.
+#[derive(Default)]
+pub struct Recent {
+    pub conversations: HashMap<Key, RecentConversation>,
+    pub events: usize,
+}
+
+/// What is not settled of one conversation.
+#[derive(Clone)]
+pub struct RecentConversation {
+    /// Its number in this file.
+    pub no: i64,
+    /// As it is after the last of the events.
+    pub conversation: Conversation,
+    /// In order, without gaps, up to the head.
+    pub events: Vec<Arc<Event>>,
+}
+
+impl Recent {
+    pub fn add(
+        &mut self,
+        key: &Key,
+        no: i64,
+        conversation: &Conversation,
+        events: impl IntoIterator<Item = Arc<Event>>,
+    ) {
+        let entry = self.conversations.entry(key.clone()).or_insert_with(|| RecentConversation {
+            no,
+            conversation: conversation.clone(),
+            events: Vec::new(),
+        });
+        entry.conversation.clone_from(conversation);
+        let before = entry.events.len();
+        entry.events.extend(events);
+        self.events += entry.events.len() - before;
+    }
+
+    /// Takes over what came later.
+    pub fn extend(&mut self, later: Recent) {
+        for (key, entry) in later.conversations {
+            self.add(&key, entry.no, &entry.conversation, entry.events);
+        }
+    }
+
+    /// What a database holds behind its `settled` mark.
+    pub fn load(db: &Connection) -> Result<Recent, rows::Failure> {
+        let mut recent = Recent::default();
+        let mut keys: HashMap<i64, Key> = HashMap::new();
+        let mut statement = db.prepare_cached(&format!(
+            "SELECT conversation, {EVENT_COLUMNS} FROM events WHERE no > (SELECT event FROM settled) ORDER BY no"
+        ))?;
+        let mut found = statement.query([])?;
+        while let Some(row) = found.next()? {
+            let no: i64 = row.get("conversation")?;
+            let key = match keys.entry(no) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    let conversation = db
+                        .prepare_cached(&format!(
+                            "SELECT {CONVERSATION_COLUMNS} FROM conversations c WHERE c.no = ?"
+                        ))?
+                        .query_row([no], |row| Ok(rows::conversation(row)?.1))?;
+                    let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
+                    recent.add(&key, no, &conversation, []);
+                    unknown.insert(key)
+                }
+            };
+            let entry = recent.conversations.get_mut(key).expect("it was added above");
+            let event = rows::event(row, entry.conversation.id, entry.conversation.head.hash)?;
+            fold(&mut entry.conversation, &event, &mut Changes::default(), &Nothing)?;
+            entry.events.push(Arc::new(event));
+            recent.events += 1;
+        }
+        Ok(recent)
+    }
+}
+
+/// Whether a plan only adds complete turns, so that its rows can wait.
+pub fn can_wait(plan: &Plan) -> bool {
+    let plain = |event: &Event| matches!(event.kind.as_str(), kind::MESSAGE | kind::TOOL_RESULT);
+    plan.changes.references.is_empty()
+        && plan.changes.assets.is_empty()
+        && plan.changes.turns.len() == plan.events.len()
+        && plan.events.iter().all(plain)
+}
+
+/// Writes the rows of everything behind the `settled` mark. `conversations` are those that it touches, as they are now.
+pub fn settle<'a>(
+    db: &Connection,
+    conversations: impl Iterator<Item = (i64, &'a Conversation)>,
+) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "INSERT INTO places SELECT conversation, seq, no FROM events WHERE no > (SELECT event FROM settled) ORDER BY conversation, seq",
+    )?
+    .execute([])?;
+    db.prepare_cached(
+        "INSERT INTO turns SELECT conversation, seq, id, actor, role, 'complete', at, NULL, NULL, NULL
+         FROM events WHERE no > (SELECT event FROM settled) ORDER BY conversation, seq",
+    )?
+    .execute([])?;
+    for (no, conversation) in conversations {
+        write::update_all(db, no, conversation)?;
+    }
+    mark(db)
+}
+
+/// Everything that is there now is settled.
+pub fn mark(db: &Connection) -> rusqlite::Result<()> {
+    db.prepare_cached("UPDATE settled SET event = (SELECT coalesce(max(no), 0) FROM events)")?
+        .execute([])
+        .map(drop)
+}
+
+/// Complete turns refer to nothing that came before.
+struct Nothing;
+
+impl Lookup for Nothing {
+    fn turn(&self, _: TurnId) -> Result<Option<TurnRow>, Error> {
+        Ok(None)
+    }
+
+    fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
+        Err(Error::internal(
+            "fork.unsettled",
+            format!("a fork of {} waits to be settled", parent.conversation),
+        ))
+    }
+
+    fn hash_at(&self, _: u64) -> Result<Option<Hash>, Error> {
+        Ok(None)
+    }
+}
