@@ -251,15 +251,21 @@ impl<'a, F: FnMut(StringValue<'a>)> Scanner<'a, F> {
         self.at += 1;
         let start = self.at;
         loop {
+            let rest = &self.bytes[self.at..];
+            let plain = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+            // Looked at as a whole, which is many times faster than byte by byte; where exactly is only asked if needed.
+            if rest[..plain].iter().fold(false, |found, byte| found | (*byte < 0x20)) {
+                self.at += rest.iter().position(|byte| *byte < 0x20).unwrap_or_default();
+                return Err(self.wrong("a control character in a string must be escaped"));
+            }
+            self.at += plain;
             match self.peek() {
                 Some(b'"') => {
                     let raw = &self.text[start..self.at];
                     self.at += 1;
                     return Ok(raw);
                 }
-                Some(b'\\') => self.escape()?,
-                Some(0..=0x1f) => return Err(self.wrong("a control character in a string must be escaped")),
-                Some(_) => self.at += 1,
+                Some(_) => self.escape()?,
                 None => return Err(self.wrong("the JSON ends inside a string")),
             }
         }
