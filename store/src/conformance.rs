@@ -76,6 +76,11 @@ macro_rules! conformance {
             a_fork_inherits_history_without_copying_it
             both_sides_of_a_fork_go_on_alone
             a_fork_does_not_see_what_its_parent_superseded_later
+            a_turn_that_was_aborted_at_a_fork_is_aborted_there_for_ever
+            an_open_turn_is_not_erased
+            a_file_cannot_say_a_turn_twice
+            a_made_up_parent_is_no_parent
+            settling_changes_no_answer
             an_open_turn_reads_as_interrupted_in_a_fork_and_goes_on_in_the_parent
             a_fork_of_a_fork_reads_through_both
             a_fork_needs_a_place_that_exists

@@ -258,3 +258,20 @@ pub fn a_new_conversation_under_a_deleted_parents_id_leaves_its_children_alone(s
     done(store, m.delete(&child));
     assert!(!used().expect("an answer"));
 }
+
+/// A fork between an abort and what took the turn's place later: there the abort stands.
+pub fn a_turn_that_was_aborted_at_a_fork_is_aborted_there_for_ever(store: &dyn Backend) {
+    let m = Maker::default();
+    let (parent, child) = (m.key(), m.key());
+    let (open, better) = (m.open(), m.say("better"));
+    let (turn, by) = (turn_of(&open), turn_of(&better));
+    create(store, &parent, vec![m.created(), open]);
+    let abort = append(store, &parent, vec![m.end(kind::ABORTED, turn, "so far")]).events[0].id;
+    done(store, m.fork(&child, &parent, 3));
+    append(store, &parent, vec![better, m.supersede(turn, by)]);
+    let seen = |key: &Key| store.turn_in(key, turn).expect("it was said").superseded_by;
+    assert_eq!(seen(&parent), Some(Successor::Turn(by)));
+    assert_eq!(seen(&child), Some(Successor::Event(abort)));
+    let shown = store.turns(&child, &TurnQuery { limit: 10, ..TurnQuery::default() }).expect("a page");
+    assert_eq!(shown, [], "an aborted turn is shown only when asked for");
+}

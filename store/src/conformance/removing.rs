@@ -220,3 +220,15 @@ pub fn deleting_in_one_tenant_leaves_the_keys_of_another(store: &dyn Backend) {
     create(store, &ours, vec![m.created()]);
     assert!(!done(store, request(&ours)).repeated, "a new conversation has not heard of it");
 }
+
+/// What is still being said cannot be taken back; its end can.
+pub fn an_open_turn_is_not_erased(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let open = m.open();
+    let turn = turn_of(&open);
+    create(store, &key, vec![m.created(), open]);
+    let error = refused(store, m.erase(&key, &[turn]), "turn.open");
+    assert!(error.text().contains("still open; commit or abort it first"), "{error}");
+    assert_eq!(log(store, &key).len(), 2);
+}

@@ -3,8 +3,8 @@
 use super::*;
 use crate::{ConversationQuery, TurnQuery};
 use everturn_core::Error;
-use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, Settings, State, Tombstone};
+use everturn_core::chain::{Hash, Head, next_event};
+use everturn_core::conversation::{Conversation, Parent, Settings, State, Tombstone};
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TurnId};
 use everturn_core::json::Raw;
@@ -243,4 +243,80 @@ pub fn rebuilding_gives_the_same_answers(store: &dyn Backend) {
     append(store, &child, vec![m.say("after")]);
     verify(store, &child);
     assert_eq!(store.check().expect("a check"), Vec::<String>::new());
+}
+
+/// Every turn has an id of its own, also in a file that somebody made by hand.
+pub fn a_file_cannot_say_a_turn_twice(store: &dyn Backend) {
+    let m = Maker::default();
+    let (source, key) = (m.key(), m.key());
+    let said = m.say("once");
+    let again = said.clone();
+    let events = [m.created(), said, again].into_iter().fold(Vec::new(), |mut events: Vec<Event>, draft| {
+        let head =
+            events.last().map_or(Head::genesis(key.id), |last| Head { seq: last.seq, hash: last.hash });
+        events.push(next_event(key.id, head, draft));
+        events
+    });
+    let error = refused(store, restoration(&key, &events), "restore.turn_twice");
+    assert!(error.text().contains("seq 3"), "{error}");
+    assert!(store.conversation(&key).is_err() && store.conversation(&source).is_err());
+}
+
+/// Only `conversation.forked`, as the first event, makes a fork. Settings that name a parent later are settings.
+pub fn a_made_up_parent_is_no_parent(store: &dyn Backend) {
+    let m = Maker::default();
+    let (secret, key) = (m.key(), m.key());
+    create(store, &secret, vec![m.created(), m.say("not yours")]);
+    let parent = Parent { conversation: secret.id, at_seq: 2 };
+    let settings = Settings { parent: Some(parent), ..Settings::default() };
+    create(store, &key, vec![m.event(kind::CREATED, &settings), m.update(settings.clone())]);
+    assert_eq!(store.conversation(&key).expect("it is there").parent, None);
+    assert_eq!(log(store, &key).len(), 2);
+    store.rebuild().expect("it can be rebuilt");
+    assert_eq!(store.conversation(&key).expect("it is there").parent, None);
+}
+
+/// Tidying up, whenever it happens, is not seen.
+pub fn settling_changes_no_answer(store: &dyn Backend) {
+    let m = Maker::default();
+    let (one, two) = (m.key(), m.key());
+    create(store, &one, vec![m.created()]);
+    create(store, &two, vec![m.created()]);
+    let mut last = None;
+    for n in 0..20 {
+        let said = m.say(&format!("turn {n}"));
+        last = Some(turn_of(&said));
+        append(store, if n % 3 == 0 { &two } else { &one }, vec![said]);
+    }
+    let last = last.expect("something was said");
+    let answers = || {
+        let of = |key: &Key| {
+            let page = |before, descending| {
+                let query = TurnQuery { before, descending, limit: 4, ..TurnQuery::default() };
+                store.turns(key, &query).expect("a page")
+            };
+            let events = store.events(key, 2, 5).expect("a page");
+            (
+                store.conversation(key).expect("it is there"),
+                log(store, key),
+                history(store, key),
+                events,
+                page(None, true),
+                page(Some(6), false),
+            )
+        };
+        (
+            of(&one),
+            of(&two),
+            store.turn(&one.tenant, last).expect("it was said"),
+            store.turn_in(&one, last).is_ok(),
+        )
+    };
+    let before = answers();
+    store.settle().expect("it can be settled");
+    assert_eq!(answers(), before);
+    store.settle().expect("there is nothing left to do");
+    append(store, &one, vec![m.say("more")]);
+    assert_eq!(log(store, &one).len() as u64, store.conversation(&one).expect("it is there").head.seq);
+    verify(store, &one);
 }
