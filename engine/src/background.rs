@@ -111,7 +111,7 @@ pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
         .open()
         .iter()
         .filter(|(_, open)| now.0.saturating_sub(open.last.0) >= idle_us)
-        .map(|(turn, open)| (open.key.clone(), *turn))
+        .map(|(place, _)| place.clone())
         .collect();
     for (key, turn) in silent {
         let reason = format!("nothing came for {} s", shared.options.stream_idle_max.as_secs());
@@ -143,9 +143,14 @@ pub fn recover(shared: &Shared) -> Result<(), Error> {
 fn interrupt(shared: &Shared, key: &Key, turn: TurnId, text: &str, reason: &str) -> Result<(), Error> {
     let conversation = shared.conversation(key)?;
     let opened = shared.index.turn_in(key, turn)?;
-    let new = NewTurn { actor: opened.actor, model: opened.model, ..NewTurn::text(opened.role, text) };
+    let new = NewTurn {
+        actor: opened.actor,
+        model: opened.model,
+        metadata: opened.metadata,
+        ..NewTurn::text(opened.role, text)
+    };
     let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
-    let place = Place::End(turn, kind::INTERRUPTED, Some(reason.to_string()));
+    let place = Place::End(turn, opened.role, kind::INTERRUPTED, Some(reason.to_string()));
     shared.ingest(&conversation, new, place, &mut ingested)?;
     let action = Action::Append { drafts: ingested.drafts, expected_seq: None, idempotency: None };
     let answer = shared.submit(Write { key: key.clone(), action }, ingested.uploads)?;

@@ -276,11 +276,17 @@ impl Subscription {
             return Ok(());
         }
         for position in joined..end {
-            if let Some(Update::Event(event)) = ring.updates.get((position - ring.first) as usize)
-                && event.seq == self.next_seq
-            {
-                self.next_seq += 1;
-                self.ready.push_back(Update::Event(event.clone()));
+            match ring.updates.get((position - ring.first) as usize) {
+                Some(Update::Event(event)) if event.seq == self.next_seq => {
+                    self.next_seq += 1;
+                    self.ready.push_back(Update::Event(event.clone()));
+                }
+                Some(Update::Deleted) => {
+                    self.ready.push_back(Update::Deleted);
+                    self.place = Place::Ended;
+                    return Ok(());
+                }
+                _ => {}
             }
         }
         drop(ring);

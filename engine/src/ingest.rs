@@ -85,8 +85,8 @@ pub enum Place {
     Whole,
     /// A complete turn of a transcript value, with the value's event where that says more than the message.
     Imported(Option<Raw>),
-    /// The end of an open turn, with the kind of its end.
-    End(TurnId, &'static str, Option<String>),
+    /// The end of an open turn: which, the role that it was opened in, the kind of its end, and why.
+    End(TurnId, Role, &'static str, Option<String>),
 }
 
 impl Shared {
@@ -121,8 +121,16 @@ impl Shared {
             return Err(Error::invalid("message.not_an_object", text));
         }
         let (redacted, secrets) = redaction::redact(&turn.message, redaction_mode(conversation))?;
-        let (stored, payloads) = self.extract(&redacted)?;
-        let role = message::role(&speaker(&stored))?;
+        let (stored, payloads) = match place {
+            // What was cut off is words, whatever it looks like; and it must be possible to write them down also where no
+            // asset can be added, or the store could not be opened again.
+            Place::End(.., kind::INTERRUPTED, _) => (redacted.into_owned(), Vec::new()),
+            _ => self.extract(&redacted)?,
+        };
+        let role = match (message::role(&speaker(&stored)), &place) {
+            (Err(error), Place::End(_, role, ..)) if error.code() == "message.role_missing" => *role,
+            (role, _) => role?,
+        };
         let id = self.source.ulid()?;
         let turn_id = match &place {
             Place::Whole | Place::Imported(_) => TurnId(id),
@@ -145,7 +153,7 @@ impl Shared {
         let (kind, reason, event) = match place {
             Place::Whole => (whole, None, None),
             Place::Imported(event) => (whole, None, event),
-            Place::End(_, kind, reason) => (kind, reason, None),
+            Place::End(_, _, kind, reason) => (kind, reason, None),
         };
         let body = TurnBody {
             message: Some(Raw::new(stored)?),

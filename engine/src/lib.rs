@@ -48,7 +48,7 @@ use everturn_core::id::{Key, Tenant, TurnId};
 use everturn_core::limits::{STREAM_DEBOUNCE_MS, STREAM_IDLE_MAX_MS};
 use everturn_core::redaction;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::Role;
+use everturn_core::turn::{Role, TurnBody};
 use everturn_core::write::Write;
 use everturn_store::assets::ObjectAssets;
 use everturn_store::memory::Memory;
@@ -290,20 +290,25 @@ impl Shared {
         }
     }
 
+    /// Refuses what a store that was opened for reading cannot do.
+    fn writable(&self) -> Result<(), Error> {
+        if self.options.read_only {
+            return Err(Error::invalid(
+                "store.opened_read_only",
+                "the store was opened for reading only; open it for writing",
+            ));
+        }
+        Ok(())
+    }
+
     /// Hands a request to the writer.
     pub fn submit(
         &self,
         write: Write,
         uploads: Vec<(Tenant, Hash)>,
     ) -> Result<oneshot::Receiver<Result<Committed, Error>>, Error> {
+        self.writable()?;
         let (done, answer) = oneshot::channel();
-        if self.options.read_only {
-            self.uploaded(&uploads);
-            return Err(Error::invalid(
-                "store.opened_read_only",
-                "the store was opened for reading only; open it for writing",
-            ));
-        }
         match self.queue.push(Job { write, uploads, done }) {
             Ok(()) => Ok(answer),
             Err(refused) => {
@@ -322,26 +327,31 @@ impl Shared {
         for event in &committed.events {
             match event.turn {
                 Some(turn) if event.kind == kind::OPENED => {
+                    let opened: TurnBody = event.read().unwrap_or_default();
                     let open = Open {
-                        key: key.clone(),
                         seq: event.seq,
                         actor: event.actor.clone(),
                         role: event.role.unwrap_or(Role::Assistant),
+                        model: opened.model,
+                        metadata: opened.metadata,
                         text: String::new(),
+                        json_bytes: 0,
                         durable: 0,
                         dirty_since: None,
                         last: event.at,
                         volatile: ingest::redaction_mode(&committed.conversation) == redaction::Mode::Mask,
                     };
-                    self.streams.open().insert(turn, open);
+                    self.streams.open().insert((key.clone(), turn), open);
                 }
-                Some(turn) if kind::ends_turn(&event.kind) => drop(self.streams.open().remove(&turn)),
+                Some(turn) if kind::ends_turn(&event.kind) => {
+                    self.streams.open().remove(&(key.clone(), turn));
+                }
                 _ => {}
             }
         }
         if deleted {
             self.known().remove(key);
-            self.streams.open().retain(|_, open| open.key != *key);
+            self.streams.open().retain(|(of, _), _| of != key);
             self.hub.publish(key, std::iter::once(Update::Deleted));
         } else {
             self.remember(key, Arc::new(committed.conversation.clone()));
@@ -359,6 +369,7 @@ impl Shared {
 
     /// Puts bytes, and keeps them from being collected until [`Shared::uploaded`] says that their event is there.
     pub fn upload(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
+        self.writable()?;
         *self.uploads().entry((tenant.clone(), sha256)).or_default() += 1;
         self.assets.put(tenant, sha256, bytes).inspect_err(|_| self.uploaded(&[(tenant.clone(), sha256)]))
     }
@@ -405,7 +416,7 @@ impl Shared {
 
     /// What an open turn says so far, if it is open here.
     pub(crate) fn open_turn(&self, key: &Key, turn: TurnId) -> Option<Open> {
-        self.streams.open().get(&turn).filter(|open| open.key == *key).cloned()
+        self.streams.open().get(&(key.clone(), turn)).cloned()
     }
 
     pub(crate) fn now(&self) -> Timestamp {

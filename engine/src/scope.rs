@@ -230,6 +230,13 @@ impl Scope {
 
     /// Begins a conversation.
     pub fn create(&self, new: NewConversation) -> Commit<Conversation> {
+        match check_by_hand(&new.settings) {
+            Ok(()) => self.create_with(new),
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+
+    fn create_with(&self, new: NewConversation) -> Commit<Conversation> {
         let prepared = (|| {
             let settings = new.settings.normalise()?;
             let request = new
@@ -362,13 +369,10 @@ impl Scope {
     /// Changes settings. What is set to what it is already adds nothing.
     pub fn update(&self, id: ConversationId, settings: Settings) -> Commit<Conversation> {
         let prepared = (|| {
+            check_by_hand(&settings)?;
             let mut settings = settings.normalise()?;
             let current = self.shared().conversation(&self.key(id))?;
-            if let Some(Some(prompt)) = &settings.system_prompt
-                && current.system_prompt.is_some_and(|now| now.sha256 == prompt.sha256)
-            {
-                settings.system_prompt = None;
-            }
+            leave_out_what_is_so(&mut settings, &current);
             if settings == Settings::default() {
                 return Ok(None);
             }
@@ -413,7 +417,7 @@ impl Scope {
     pub fn reset(&self, id: ConversationId) -> Result<Conversation, Error> {
         let old = self.shared().index.conversation(&self.key(id))?;
         let settings = Settings { predecessor: Some(id), ..self.settings_of(&old)? };
-        let new = self.create(NewConversation { settings, ..NewConversation::default() }).wait()?;
+        let new = self.create_with(NewConversation { settings, ..NewConversation::default() }).wait()?;
         if old.state != State::Closed {
             self.close(id).wait()?;
         }
@@ -591,8 +595,17 @@ impl Scope {
                 last.message = NewTurn::text(open.role, &open.text).message;
             }
             last.actor = last.actor.or(open.actor);
-            self.shared().ingest(conversation, last, Place::End(turn, kind, reason), ingested)?;
+            last.model = last.model.or(open.model);
+            for (key, value) in open.metadata {
+                last.metadata.entry(key).or_insert(value);
+            }
+            self.shared().ingest(conversation, last, Place::End(turn, open.role, kind, reason), ingested)?;
             if let Some(by) = replacement {
+                if by == turn {
+                    let text = format!("{turn} cannot replace itself; name another turn, or none");
+                    return Err(Error::invalid("turn.replaces_itself", text));
+                }
+                self.shared().index.turn_in(&key, by)?;
                 let body = SupersededBody { by };
                 ingested
                     .drafts
@@ -715,7 +728,8 @@ impl Scope {
         Ok(Page { data, next })
     }
 
-    /// With events there is an entry at every place, so a page is a range of places.
+    /// With events there is an entry at every place, so a page is a range of places. Turns that were not asked for are
+    /// left out of it, so that a page may be shorter than its limit and still not the last.
     fn history_with_events(
         &self,
         id: ConversationId,
@@ -749,11 +763,16 @@ impl Scope {
             .map(|turn| (turn.seq, turn))
             .collect();
         let events = self.shared().log.events(&self.key(id), from, (through - from) as usize)?;
+        let asked_for = |turn: &Turn| {
+            (query.include_superseded || turn.superseded_by.is_none())
+                && (query.actors.is_empty()
+                    || turn.actor.as_ref().is_some_and(|actor| query.actors.contains(actor)))
+        };
         let mut data: Vec<Entry> = events
             .into_iter()
-            .map(|event| match turns.remove(&event.seq) {
-                Some(turn) => Entry::Turn(Box::new(turn)),
-                None => Entry::Event(Box::new(event)),
+            .filter_map(|event| match turns.remove(&event.seq) {
+                Some(turn) => asked_for(&turn).then(|| Entry::Turn(Box::new(turn))),
+                None => Some(Entry::Event(Box::new(event))),
             })
             .collect();
         let next = match query.order {
@@ -820,6 +839,37 @@ impl Scope {
 
 /// Turns whose bodies one retention step erases.
 const RETENTION_PAGE: usize = 500;
+
+/// Settings carry also what only we may write: a parent that was made up would show another conversation's events.
+fn check_by_hand(settings: &Settings) -> Result<(), Error> {
+    if settings.parent.is_some()
+        || settings.predecessor.is_some()
+        || !settings.participants.is_empty()
+        || !settings.transcript.is_empty()
+    {
+        return Err(Error::invalid(
+            "settings.reserved",
+            "parent, predecessor, participants and transcript are written by fork, reset, append and import; leave them out",
+        ));
+    }
+    Ok(())
+}
+
+/// Takes out of new settings what the conversation has already.
+fn leave_out_what_is_so(settings: &mut Settings, current: &Conversation) {
+    settings.owner.take_if(|owner| *owner == current.owner);
+    settings.title.take_if(|title| *title == current.title);
+    settings.ttl.take_if(|ttl| *ttl == current.ttl);
+    settings.retention.take_if(|retention| *retention == current.retention);
+    let fingerprint = current.system_prompt.map(|prompt| prompt.sha256);
+    settings.system_prompt.take_if(|prompt| prompt.as_ref().map(|prompt| prompt.sha256) == fingerprint);
+    let is_news = |now: &BTreeMap<String, Raw>, key: &String, value: &Raw| match now.get(key) {
+        Some(known) => known != value,
+        None => value.get() != "null",
+    };
+    settings.metadata.retain(|key, value| is_news(&current.metadata, key, value));
+    settings.policy.retain(|key, value| is_news(&current.policy, key, value));
+}
 
 fn null() -> Raw {
     Raw::of(&()).expect("null is JSON")

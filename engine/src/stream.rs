@@ -3,16 +3,18 @@
 use crate::hub::{Chunk, Hub, Update};
 use everturn_core::Error;
 use everturn_core::id::{Key, TurnId};
+use everturn_core::json::{self, Raw};
 use everturn_core::limits::STREAM_BYTES_MAX;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Every open turn of this process.
 #[derive(Default)]
 pub struct Streams {
-    open: Mutex<HashMap<TurnId, Open>>,
+    /// By conversation and turn: the same turn may be open in two tenants, if one imported it from the other.
+    open: Mutex<HashMap<(Key, TurnId), Open>>,
     /// Signalled when a stream has text that is not durable yet.
     pub(crate) dirty: Condvar,
 }
@@ -20,11 +22,14 @@ pub struct Streams {
 /// One open turn.
 #[derive(Clone, Debug)]
 pub struct Open {
-    pub key: Key,
     pub seq: u64,
     pub actor: Option<String>,
     pub role: Role,
+    pub model: Option<String>,
+    pub metadata: BTreeMap<String, Raw>,
     pub text: String,
+    /// How long the text is as JSON, which is what must fit into an event at the end.
+    pub json_bytes: usize,
     /// How many bytes of the text were handed to the writer.
     pub durable: usize,
     /// When the first chunk came that is not durable yet.
@@ -57,7 +62,7 @@ pub struct Piece {
 }
 
 impl Streams {
-    pub(crate) fn open(&self) -> MutexGuard<'_, HashMap<TurnId, Open>> {
+    pub(crate) fn open(&self) -> MutexGuard<'_, HashMap<(Key, TurnId), Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,7 +77,7 @@ impl Streams {
         now: Timestamp,
     ) -> Result<Option<u64>, Error> {
         let mut streams = self.open();
-        let Some(open) = streams.get_mut(&turn).filter(|open| open.key == *key) else { return Ok(None) };
+        let Some(open) = streams.get_mut(&(key.clone(), turn)) else { return Ok(None) };
         let length = open.text.len() as u64;
         let offset = offset.unwrap_or(length);
         let wrong = |what: &str| {
@@ -93,8 +98,9 @@ impl Streams {
         if fresh.is_empty() {
             return Ok(Some(length));
         }
-        if open.text.len() + fresh.len() > STREAM_BYTES_MAX {
-            let got = (open.text.len() + fresh.len()) as u64;
+        let json_bytes = open.json_bytes + json::quote(fresh).len() - "\"\"".len();
+        if json_bytes > STREAM_BYTES_MAX {
+            let got = json_bytes as u64;
             return Err(Error::limit(
                 "STREAM_BYTES_MAX",
                 STREAM_BYTES_MAX as u64,
@@ -103,6 +109,7 @@ impl Streams {
             ));
         }
         open.text.push_str(fresh);
+        open.json_bytes = json_bytes;
         open.last = now;
         if open.dirty_since.is_none() && !open.volatile {
             open.dirty_since = Some(now);
@@ -119,8 +126,8 @@ impl Streams {
         let streams = self.open();
         let mut open: Vec<OpenText> = streams
             .iter()
-            .filter(|(_, open)| open.key == *key)
-            .map(|(turn, open)| OpenText { turn: *turn, seq: open.seq, text: open.text.clone() })
+            .filter(|((of, _), _)| of == key)
+            .map(|((_, turn), open)| OpenText { turn: *turn, seq: open.seq, text: open.text.clone() })
             .collect();
         open.sort_by_key(|open| open.seq);
         (open, with())
@@ -131,9 +138,9 @@ impl Streams {
         let mut streams = self.open();
         let dirty = streams.iter_mut().filter(|(_, open)| open.dirty_since.is_some());
         dirty
-            .map(|(turn, open)| {
+            .map(|((key, turn), open)| {
                 let piece = Piece {
-                    key: open.key.clone(),
+                    key: key.clone(),
                     turn: *turn,
                     offset: open.durable as u64,
                     text: open.text[open.durable..].to_string(),
@@ -147,7 +154,7 @@ impl Streams {
 
     /// A piece could not be written: it is dirty again, if its turn is still open.
     pub fn not_written(&self, piece: &Piece, now: Timestamp) {
-        if let Some(open) = self.open().get_mut(&piece.turn) {
+        if let Some(open) = self.open().get_mut(&(piece.key.clone(), piece.turn)) {
             open.durable = open.durable.min(piece.offset as usize);
             open.dirty_since = Some(now);
         }

@@ -4,9 +4,10 @@ use crate::ingest::{Ingested, NewTurn, Place};
 use crate::scope::Scope;
 use crate::writer::Commit;
 use everturn_core::Error;
+use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, State};
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::id::ConversationId;
+use everturn_core::id::{ConversationId, Tenant};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::write::{Action, StateBody, Write};
 use everturn_formats::jsonl::{self, AssetPiece, AssetPieces, Item};
@@ -22,7 +23,7 @@ const TRANSCRIPT_BYTES_MAX: u64 = 512 * 1024 * 1024;
 const RESTORE_BATCH: usize = 500;
 
 /// How much of a file is looked at to tell what it is.
-const SNIFF_BYTES: usize = 512;
+const SNIFF_BYTES: u64 = 512;
 
 /// What an import did.
 #[derive(Clone, Debug, Serialize)]
@@ -97,12 +98,14 @@ impl Scope {
     /// file of events again adds only what is new.
     pub fn import(&self, mut source: impl BufRead, progress: &mut dyn FnMut(u64)) -> Result<Imported, Error> {
         let unreadable = |e: std::io::Error| Error::internal("file.io", format!("cannot read the file: {e}"));
-        let start = source.fill_buf().map_err(unreadable)?;
-        let start = String::from_utf8_lossy(&start[..start.len().min(SNIFF_BYTES)]).into_owned();
-        if start.contains("\"session_start\"") {
+        let mut start = Vec::new();
+        source.by_ref().take(SNIFF_BYTES).read_to_end(&mut start).map_err(unreadable)?;
+        let head = String::from_utf8_lossy(&start).into_owned();
+        let source = start.as_slice().chain(source);
+        if head.contains("\"session_start\"") && !head.contains("\"_type\"") {
             return self.import_jsonl(source, progress);
         }
-        if start.trim_start_matches('\u{feff}').trim_start().is_empty() {
+        if head.trim_start_matches('\u{feff}').trim_start().is_empty() {
             return Err(Error::invalid("import.empty", "the file is empty; nothing was imported"));
         }
         let mut text = String::new();
@@ -129,6 +132,7 @@ impl Scope {
             scope: self,
             batch: Vec::new(),
             assets: AssetPieces::default(),
+            uploads: Vec::new(),
             conversation: None,
             events: 0,
             added: 0,
@@ -164,7 +168,7 @@ impl Scope {
             problems.push("the file has no session_end: it may be cut off".into());
         }
         restore.flush()?;
-        let conversation = restore.conversation.ok_or_else(|| {
+        let conversation = restore.conversation.take().ok_or_else(|| {
             let text =
                 format!("no event in the file could be read; nothing was imported; {}", problems.join("; "));
             Error::invalid("import.nothing", text)
@@ -233,6 +237,8 @@ struct Restore<'a> {
     scope: &'a Scope,
     batch: Vec<Event>,
     assets: AssetPieces,
+    /// Bytes that are there before their events are: not to be collected meanwhile.
+    uploads: Vec<(Tenant, Hash)>,
     conversation: Option<Conversation>,
     events: u64,
     added: u64,
@@ -247,8 +253,11 @@ impl Restore<'_> {
         {
             self.flush()?;
         }
+        let forked = event.kind == kind::FORKED;
         self.batch.push(event);
-        Ok(())
+        // A fork begins on its own, so that the events behind it can look up what it inherits: a store knows no parents of
+        // a conversation that is not there yet.
+        if forked { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<(), Error> {
@@ -262,9 +271,17 @@ impl Restore<'_> {
     }
 
     fn asset(&mut self, piece: AssetPiece) -> Result<(), Error> {
-        match self.assets.push(piece)? {
-            Some((sha256, bytes)) => self.scope.shared().assets.put(&self.scope.tenant, sha256, bytes),
-            None => Ok(()),
+        if let Some((sha256, bytes)) = self.assets.push(piece)? {
+            self.scope.shared().upload(&self.scope.tenant, sha256, bytes)?;
+            self.uploads.push((self.scope.tenant.clone(), sha256));
         }
+        Ok(())
+    }
+}
+
+/// From here on the events that were restored keep the bytes.
+impl Drop for Restore<'_> {
+    fn drop(&mut self) {
+        self.scope.shared().uploaded(&self.uploads);
     }
 }

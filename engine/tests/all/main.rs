@@ -1,1 +1,21 @@
-//! x
+//! What the engine promises, checked from outside on real stores.
+//!
+//! `crash` kills a process in the middle of its work, `simulation` compares random work with a plain model, and the
+//! rest takes one promise at a time. `EVERTURN_SEED` repeats a random run.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
+
+mod child;
+mod crash;
+mod dice;
+mod erasing;
+mod keeping;
+mod lifecycle;
+mod model;
+mod payloads;
+mod processes;
+mod refusals;
+mod simulation;
+mod stage;
+mod streaming;
+mod subscribing;
+mod transfer;

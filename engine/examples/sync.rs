@@ -1,0 +1,57 @@
+//! A conversation from its first word to its proof, on plain threads.
+//!
+//! `cargo run -p everturn-engine --example sync`
+
+use everturn_engine::{AppendOptions, Error, Everturn, NewStream, NewTurn, Update};
+
+fn main() -> Result<(), Error> {
+    let folder = tempfile::tempdir().expect("a folder to write to");
+    let store = Everturn::open(&format!("sqlite:{}", folder.path().join("chats.db").display()))?;
+    let me = store.tenant("default")?;
+
+    // Every write answers with a `Commit`. Once `wait` returns, what it tells of survives a power loss.
+    let chat = me.create(Default::default()).wait()?;
+
+    // With a key, a request can be sent again after a lost answer: it is written once.
+    let once = AppendOptions { idempotency_key: Some("question-1".into()), ..AppendOptions::default() };
+    let question = || vec![NewTurn::user("Which way to the station?").by("ann")];
+    me.append(chat.id, question(), once.clone()).wait()?;
+    assert!(me.append(chat.id, question(), once).wait()?.repeated);
+
+    // Someone follows on another thread: first what is there, then what comes.
+    let mut live = me.subscribe(chat.id, 1)?;
+    let screen = std::thread::spawn(move || {
+        while let Some(update) = live.next()? {
+            match update {
+                Update::Chunk(chunk) => println!("          … {}", chunk.text),
+                Update::Event(event) => println!("seq {:>3}   {}", event.seq, event.kind),
+                Update::Lagged { resume_from } => println!("too slow; again from {resume_from}"),
+                Update::Deleted => println!("deleted"),
+            }
+        }
+        Ok::<(), Error>(())
+    });
+
+    // A model answers bit by bit. Chunks are shown at once and durable a moment later.
+    let answer =
+        me.append_open(chat.id, NewStream { model: Some("m-1".into()), ..NewStream::default() }).wait()?;
+    for word in ["Left, ", "then ", "straight on."] {
+        me.append_chunk(chat.id, answer.id, None, word)?;
+    }
+    let answer = me.append_commit(chat.id, answer.id, NewTurn::default()).wait()?;
+
+    // Nothing is ever changed: a better answer takes the place of the old one, which is kept.
+    me.supersede(chat.id, answer.id, NewTurn::assistant("Right, then straight on.")).wait()?;
+
+    // A fork shares the history up to a place, without copying it.
+    let what_if = me.fork(chat.id, 2).wait()?;
+    me.append(what_if.id, vec![NewTurn::assistant("Take the tram.")], Default::default()).wait()?;
+
+    // The chain proves that the log is what was written.
+    let report = me.verify(chat.id, None)?;
+    println!("verified  {} events, head {}", report.events, report.head.hash);
+
+    // Closing the store ends the subscription.
+    drop((me, store));
+    screen.join().expect("the screen does not panic")
+}

@@ -1,0 +1,192 @@
+//! Words that must be gone, and secrets that must never arrive: looked for in every file of the store.
+
+use crate::stage::{Short, Stage, memory, refused};
+use base64::Engine;
+use everturn_core::conversation::Settings;
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::turn::Status;
+use everturn_engine::{NewStream, NewTurn, Options, Scope};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const NOWHERE: Vec<PathBuf> = Vec::new();
+
+fn redaction(mode: &str) -> Settings {
+    let raw = Raw::of(&mode).unwrap();
+    Settings { policy: BTreeMap::from([("redaction".to_string(), raw)]), ..Settings::default() }
+}
+
+fn secret() -> String {
+    // Put together at run time, so that no scanner takes this file for a leak.
+    format!("AKIA{}", "IOSFODNN7EXAMPLE")
+}
+
+fn around(scope: &Scope, id: ConversationId, what: &str) {
+    for n in 0..20 {
+        scope.say(id, NewTurn::user(&format!("{what} {n} {}", "filler ".repeat(n * 30))));
+    }
+}
+
+#[test]
+fn erased_words_are_in_no_file_and_the_chain_still_verifies() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    around(&scope, id, "before");
+    let turn = scope.say(id, NewTurn::user("the unspeakable word").by("ann"));
+    around(&scope, id, "after");
+    let head = scope.head(id);
+    assert_ne!(stage.files_with("unspeakable"), NOWHERE, "otherwise this test proves nothing");
+    scope.erase(id, turn.id, Some("dpo".into()), "asked for by ann").wait().unwrap();
+    assert_eq!(stage.files_with("unspeakable"), NOWHERE);
+
+    let erased = scope.turn(turn.id).unwrap();
+    assert!(erased.erased);
+    assert_eq!((erased.message, erased.seq, erased.actor.as_deref()), (None, turn.seq, Some("ann")));
+    let report = scope.verify(id, Some(head)).unwrap();
+    assert_eq!((report.erased, report.contains_head), (1, Some(true)));
+    let event = scope.events(id, report.events - 1, 1).unwrap().remove(0);
+    assert_eq!(
+        (event.kind.as_str(), event.actor.as_deref(), event.turn),
+        ("turn.erased", Some("dpo"), Some(turn.id))
+    );
+    assert!(event.text().unwrap().contains("asked for by ann"));
+    // Its neighbours are untouched.
+    assert_eq!(scope.turns(id).iter().filter(|turn| turn.erased).count(), 1);
+    drop((scope, store));
+    assert_eq!(stage.files_with("unspeakable"), NOWHERE, "also after closing");
+    stage.open().rebuild().unwrap();
+    assert_eq!(stage.files_with("unspeakable"), NOWHERE, "also after making the index again");
+}
+
+#[test]
+fn a_streamed_turn_is_erased_with_all_its_chunks() {
+    let stage = Stage::new();
+    let store = stage.open_with(Options { debounce: Duration::ZERO, ..Options::default() });
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    // Another one stays open, so that its chunks stay too.
+    let other = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    for n in 0..30 {
+        scope.append_chunk(id, turn, None, &format!("unspeakable-{n} ")).unwrap();
+        scope.append_chunk(id, other, None, &format!("harmless-{n} ")).unwrap();
+        scope.say(id, NewTurn::user("meanwhile"));
+    }
+    refused(scope.erase(id, turn, None, "").wait(), "turn.open", "is still open; commit or abort it first");
+    scope.append_abort(id, turn, "enough", None).wait().unwrap();
+    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    assert_eq!(stage.files_with("unspeakable"), NOWHERE);
+    scope.append_commit(id, other, NewTurn::default()).wait().unwrap();
+    drop((scope, store));
+    assert_eq!(stage.files_with("unspeakable"), NOWHERE);
+}
+
+#[test]
+fn an_erased_payload_and_its_name_are_in_no_file() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let bytes = "unspeakable ".repeat(1000);
+    let data = base64::engine::general_purpose::STANDARD.encode(&bytes);
+    let message = format!(
+        r#"{{"role":"user","content":[{{"type":"file","filename":"shameful.txt","file_data":"data:text/plain;base64,{data}"}}]}}"#
+    );
+    let turn = scope.say(id, NewTurn::message(message));
+    assert_eq!(stage.files_with("unspeakable").len(), 1);
+    scope.erase(id, turn.id, None, "asked for").wait().unwrap();
+    for gone in ["unspeakable", "shameful.txt", &data[..40]] {
+        assert_eq!(stage.files_with(gone), NOWHERE, "{gone}");
+    }
+    assert_eq!(scope.verify(id, None).unwrap().erased, 2, "the turn and its asset");
+}
+
+#[test]
+fn a_deleted_conversation_is_in_no_file_but_its_tombstone_is() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let settings = Settings {
+        title: Some(Some("unspeakable title".into())),
+        owner: Some(Some("unspeakable-owner".into())),
+        ..Settings::default()
+    };
+    let id = scope.begin_with(settings).id;
+    scope.say(id, NewTurn::user("unspeakable").by("unspeakable-actor"));
+    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    scope.append_chunk(id, turn, None, "unspeakable").unwrap();
+    let head = scope.get(id).unwrap().head;
+    let tombstone = scope.delete(id, "contract ended").wait().unwrap();
+    assert_eq!((tombstone.id, tombstone.head), (id, head));
+    assert_eq!(scope.tombstones().unwrap(), [tombstone]);
+    drop((scope, store));
+    assert_eq!(stage.files_with("unspeakable"), NOWHERE);
+    refused(
+        stage.open().tenant("acme").unwrap().append_chunk(id, turn, None, "more"),
+        "conversation.absent",
+        "no conversation",
+    );
+}
+
+#[test]
+fn an_erasure_shows_in_forks_too_because_the_words_are_kept_once() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let turn = scope.say(id, NewTurn::user("shared"));
+    let fork = scope.fork(id, turn.seq).wait().unwrap().id;
+    scope.erase(fork, turn.id, None, "asked for").wait().unwrap();
+    assert!(scope.turn_in(id, turn.id).unwrap().erased);
+    assert_eq!(scope.kinds(id).len(), 2, "it is recorded where it was asked for");
+    assert_eq!(scope.verify(id, None).unwrap().erased, 1);
+    assert_eq!(scope.verify(fork, None).unwrap().erased, 1);
+}
+
+#[test]
+fn a_secret_is_marked_by_default_and_kept() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let turn = scope.say(id, NewTurn::user(&format!("use {} please", secret())));
+    assert!(turn.message.unwrap().get().contains(&secret()));
+    let marked = turn.metadata["secrets"].get();
+    assert!(marked.contains("\"kind\":\"aws_access_key\"") && !marked.contains(&secret()), "{marked}");
+    let looked_away = scope.begin_with(redaction("off")).id;
+    let turn = scope.say(looked_away, NewTurn::user(&secret()));
+    assert!(turn.metadata.is_empty());
+}
+
+#[test]
+fn a_masked_secret_never_reaches_a_file_in_any_way_a_turn_can_come() {
+    let stage = Stage::new();
+    let store = stage.open_with(Options { debounce: Duration::ZERO, ..Options::default() });
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin_with(redaction("mask")).id;
+    let said = format!("use {} please", secret());
+    let first = scope.say(id, NewTurn::user(&said));
+    assert!(first.message.as_ref().unwrap().get().contains("use ‹secret:aws_access_key:"), "{first:?}");
+    let keyed = everturn_engine::AppendOptions { idempotency_key: Some("k".into()), ..Default::default() };
+    scope.append(id, vec![NewTurn::user(&said)], keyed).wait().unwrap();
+    scope.supersede(id, first.id, NewTurn::user(&said)).wait().unwrap();
+    let block = format!(
+        r#"{{"role":"assistant","content":[{{"type":"tool_use","id":"1","name":"f","input":{{"k":"{}"}}}}]}}"#,
+        secret()
+    );
+    scope.say(id, NewTurn::message(block));
+    let [committed, aborted, left] = [0, 1, 2].map(|_| {
+        let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+        scope.append_chunk(id, turn, None, &said).unwrap();
+        turn
+    });
+    scope.append_commit(id, committed, NewTurn::default()).wait().unwrap();
+    scope.append_abort(id, aborted, "enough", None).wait().unwrap();
+    let fork = scope.fork(id, 2).wait().unwrap().id;
+    scope.say(fork, NewTurn::user(&said));
+    drop((scope, store));
+    let scope = stage.open().tenant("acme").unwrap();
+    assert_eq!(scope.turn(left).unwrap().status, Status::Interrupted);
+    assert_eq!(stage.files_with(&secret()), NOWHERE);
+    assert_ne!(stage.files_with("‹secret:aws_access_key:"), NOWHERE);
+}

@@ -1,0 +1,155 @@
+//! From the beginning of a conversation to its end: states, forks, a fresh start, who took part.
+
+use crate::stage::{Short, Stage, memory, refused, words};
+use everturn_core::conversation::{Parent, Settings, State};
+use everturn_core::turn::{Status, Successor};
+use everturn_engine::{NewStream, NewTurn, Scope};
+
+fn said(scope: &Scope, id: everturn_core::id::ConversationId) -> Vec<String> {
+    let page = scope.history(id, Default::default()).unwrap().data;
+    crate::stage::turns_of(page).iter().filter_map(words).collect()
+}
+
+#[test]
+fn what_happens_on_one_side_of_a_fork_does_not_show_on_the_other() {
+    for stage in [None, Some(Stage::new())] {
+        let store = stage.as_ref().map_or_else(|| memory().0, Stage::open);
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        let [one, two] = ["one", "two"].map(|text| scope.say(id, NewTurn::user(text).by("ann")));
+        let fork = scope.fork(id, two.seq).wait().unwrap();
+        assert_eq!(fork.parent, Some(Parent { conversation: id, at_seq: 3 }));
+        assert_eq!((fork.turns, fork.head.seq), (2, 4));
+        scope.say(id, NewTurn::user("only here").by("bob"));
+        scope.say(fork.id, NewTurn::user("only there"));
+        let [here, there] = [id, fork.id]
+            .map(|id| scope.supersede(id, one.id, NewTurn::user("instead")).wait().unwrap().turns[0].id);
+        assert_eq!(said(&scope, id), ["two", "only here", "instead"]);
+        assert_eq!(said(&scope, fork.id), ["two", "only there", "instead"]);
+        assert_eq!(scope.turn_in(id, one.id).unwrap().superseded_by, Some(Successor::Turn(here)));
+        assert_eq!(scope.turn_in(fork.id, one.id).unwrap().superseded_by, Some(Successor::Turn(there)));
+        assert_eq!(scope.get(fork.id).unwrap().participants, ["ann"]);
+
+        // Not even a deletion shows.
+        scope.delete(id, "over").wait().unwrap();
+        assert_eq!(said(&scope, fork.id), ["two", "only there", "instead"]);
+        let report = scope.verify(fork.id, Some(two_hash(&scope, fork.id))).unwrap();
+        assert_eq!((report.events, report.contains_head), (7, Some(true)));
+    }
+}
+
+fn two_hash(scope: &Scope, id: everturn_core::id::ConversationId) -> everturn_core::chain::Hash {
+    scope.events(id, 2, 1).unwrap()[0].hash
+}
+
+#[test]
+fn an_open_turn_stays_unfinished_in_a_fork_and_can_be_finished_in_the_parent_only() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    scope.append_chunk(id, turn, None, "so").unwrap();
+    let fork = scope.fork(id, 2).wait().unwrap().id;
+    refused(scope.append_chunk(fork, turn, None, "x"), "turn.not_open", "is interrupted already");
+    refused(
+        scope.append_commit(fork, turn, NewTurn::default()).wait(),
+        "turn.not_open",
+        "is interrupted already",
+    );
+    scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
+    assert_eq!(scope.turn_in(id, turn).unwrap().status, Status::Complete);
+    assert_eq!(scope.turn_in(fork, turn).unwrap().status, Status::Interrupted);
+}
+
+#[test]
+fn a_conversation_that_is_put_away_takes_no_turns_until_it_is_resumed() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    for (state, put_away) in [
+        ("archived", scope.archive(id).wait().unwrap()),
+        ("abandoned", scope.abandon(id, Some("no answer".into())).wait().unwrap()),
+    ] {
+        assert_eq!(put_away.state.as_str(), state);
+    }
+    let says = format!("{id} is abandoned; resume it first");
+    refused(scope.try_say(id, NewTurn::user("hello?")), "conversation.not_active", &says);
+    refused(scope.append_open(id, NewStream::default()).wait(), "conversation.not_active", &says);
+    // What was begun may end, and what is asked for may be erased.
+    scope.append_commit(id, turn, NewTurn::assistant("bye")).wait().unwrap();
+    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    scope.update(id, Settings { title: Some(Some("old".into())), ..Settings::default() }).wait().unwrap();
+    assert_eq!(scope.resume(id).wait().unwrap().state, State::Active);
+    scope.say(id, NewTurn::user("there you are"));
+}
+
+#[test]
+fn a_closed_conversation_stays_closed_and_says_how_to_go_on() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let turn = scope.say(id, NewTurn::user("goodbye"));
+    scope.close(id).wait().unwrap();
+    let says = "is closed; it cannot be continued: `reset` starts a new one, `fork` goes on from a copy";
+    refused(scope.try_say(id, NewTurn::user("wait")), "conversation.not_active", says);
+    refused(scope.resume(id).wait(), "conversation.not_active", says);
+    refused(scope.archive(id).wait(), "conversation.not_active", says);
+    assert_eq!(said(&scope, id), ["goodbye"], "it can be read");
+    let fork = scope.fork(id, turn.seq).wait().unwrap();
+    assert_eq!(fork.state, State::Active);
+    scope.say(fork.id, NewTurn::user("wait"));
+}
+
+#[test]
+fn a_reset_starts_over_with_the_same_settings_and_names_its_predecessor() {
+    let (_store, scope) = memory();
+    let mut settings =
+        Settings { title: Some(Some("Trip".into())), ttl: Some(Some(60)), ..Settings::default() };
+    for (key, json) in [("system_prompt", "\"Be brief.\""), ("retention", "\"audit-only\""), ("k", "1")] {
+        settings.metadata.insert(key.into(), everturn_core::json::Raw::new(json.into()).unwrap());
+    }
+    let id = scope.begin_with(settings).id;
+    scope.say(id, NewTurn::user("hello").by("ann"));
+    let fresh = scope.reset(id).unwrap();
+    assert_eq!((fresh.predecessor, fresh.turns, fresh.state), (Some(id), 0, State::Active));
+    let (old, new) = (scope.get(id).unwrap(), scope.get(fresh.id).unwrap());
+    assert_eq!(old.state, State::Closed);
+    assert_eq!(
+        (&new.title, new.ttl, new.retention, &new.metadata),
+        (&old.title, old.ttl, old.retention, &old.metadata)
+    );
+    assert_eq!(new.participants, Vec::<String>::new());
+    assert_eq!(said(&scope, id), ["hello"]);
+    // Once more from the closed one gives another.
+    assert_ne!(scope.reset(id).unwrap().id, fresh.id);
+}
+
+#[test]
+fn participants_are_those_who_spoke_each_once() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("a").by("ann"));
+    scope.say(id, NewTurn::user("b"));
+    let turn = scope.append_open(id, NewStream { actor: Some("gpt".into()), ..NewStream::default() });
+    let turn = turn.wait().unwrap().id;
+    scope.append_commit(id, turn, NewTurn::assistant("c").by("gpt-critic")).wait().unwrap();
+    scope.say(id, NewTurn::user("d").by("ann"));
+    assert_eq!(scope.get(id).unwrap().participants, ["ann", "gpt", "gpt-critic"]);
+}
+
+#[test]
+fn a_person_names_a_conversation_by_its_beginning_or_as_the_last() {
+    for stage in [None, Some(Stage::new())] {
+        let store = stage.as_ref().map_or_else(|| memory().0, Stage::open);
+        let scope = store.tenant("acme").unwrap();
+        refused(scope.resolve("@last"), "conversation.none", "`everturn new` begins one");
+        let [one, two] = [0, 1].map(|_| scope.begin());
+        assert_eq!(scope.resolve(&one.to_string()).unwrap(), one);
+        assert_eq!(scope.resolve("@last").unwrap(), two);
+        scope.say(one, NewTurn::user("x"));
+        assert_eq!(scope.resolve("@last").unwrap(), one);
+        let text = one.to_string();
+        assert_eq!(scope.resolve(&text["conv_".len()..]).unwrap(), one);
+        refused(scope.resolve("conv_0"), "conversation.ambiguous", "write more of it");
+        refused(scope.resolve("conv_7"), "conversation.absent", "no conversation begins with \"conv_7\"");
+        refused(scope.resolve(""), "conversation.absent", "`list` shows what there is");
+    }
+}

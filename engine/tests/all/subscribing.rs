@@ -1,0 +1,273 @@
+//! Following a conversation: what is there, then what comes, each once and in order.
+
+use crate::dice::{Dice, ToldOnFailure, seed};
+use crate::stage::{PATIENCE, Short, Stage, memory, seqs};
+use everturn_core::id::ConversationId;
+use everturn_core::limits::SUBSCRIBER_LAG_EVENTS_MAX;
+use everturn_engine::{Chunk, NewStream, NewTurn, Scope, Subscription, Update};
+use futures_util::StreamExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Reads until the event at this place.
+fn collect(subscription: &mut Subscription, last: u64) -> Vec<Update> {
+    let mut got = Vec::new();
+    while seqs(&got).last().is_none_or(|seq| *seq < last) {
+        let update = subscription.next_timeout(PATIENCE).unwrap();
+        got.push(update.unwrap_or_else(|| panic!("nothing came after {:?}", seqs(&got))));
+    }
+    got
+}
+
+fn chunks(updates: &[Update]) -> Vec<Chunk> {
+    updates
+        .iter()
+        .filter_map(|update| match update {
+            Update::Chunk(chunk) => Some(chunk.clone()),
+            _ => None,
+        })
+        .collect()
+}
+
+fn next_chunk(subscription: &mut Subscription) -> (u64, String) {
+    match subscription.next_timeout(PATIENCE).unwrap() {
+        Some(Update::Chunk(chunk)) => (chunk.offset, chunk.text.to_string()),
+        other => panic!("expected a chunk, got {other:?}"),
+    }
+}
+
+fn is_deleted(update: Option<Update>) -> bool {
+    matches!(update, Some(Update::Deleted))
+}
+
+#[test]
+fn every_subscriber_gets_every_event_once_and_in_order_while_many_write() {
+    const WRITERS: u64 = 4;
+    const TURNS: u64 = 150;
+    const SUBSCRIBERS: u64 = 24;
+    let seed = seed(1);
+    let _told = ToldOnFailure(seed);
+    for stage in [None, Some(Stage::new())] {
+        let store = match &stage {
+            Some(stage) => stage.open(),
+            None => memory().0,
+        };
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        let last = 1 + WRITERS * TURNS;
+        let written = AtomicU64::new(1);
+        std::thread::scope(|threads| {
+            for writer in 0..WRITERS {
+                let (scope, written) = (&scope, &written);
+                threads.spawn(move || {
+                    for n in 0..TURNS {
+                        scope.say(id, NewTurn::user(&format!("{writer}/{n}")));
+                        written.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            for n in 0..SUBSCRIBERS {
+                let (scope, written) = (&scope, &written);
+                threads.spawn(move || {
+                    // Comes at a moment of its own, and begins at a place of its own: behind the head too.
+                    let mut dice = Dice::new(seed * 100 + n);
+                    let moment = 1 + dice.roll(last as usize - 1) as u64;
+                    while written.load(Ordering::SeqCst) < moment {
+                        std::thread::yield_now();
+                    }
+                    let from = 1 + dice.roll(last as usize) as u64;
+                    let mut subscription = scope.subscribe(id, from).unwrap();
+                    let got = seqs(&collect(&mut subscription, last));
+                    assert_eq!(got, (from..=last).collect::<Vec<_>>(), "from {from} at {moment}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn chunks_come_at_once_with_their_offsets_and_before_the_end_of_their_turn() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let mut subscription = scope.subscribe(id, 1).unwrap();
+    let turn = scope.append_open(id, NewStream::default()).wait().unwrap();
+    assert_eq!(seqs(&collect(&mut subscription, turn.seq)), [1, 2]);
+    assert!(subscription.next_timeout(std::time::Duration::ZERO).unwrap().is_none(), "now it waits");
+    for piece in ["Grü", "ße", "!"] {
+        scope.append_chunk(id, turn.id, None, piece).unwrap();
+    }
+    // What was said is not said again.
+    scope.append_chunk(id, turn.id, Some(0), "Grüße").unwrap();
+    scope.append_commit(id, turn.id, NewTurn::default()).wait().unwrap();
+    let got = collect(&mut subscription, 3);
+    let pieces: Vec<_> = chunks(&got).into_iter().map(|c| (c.turn, c.turn_seq, c.offset, c.text)).collect();
+    let expected = [(0, "Grü"), (4, "ße"), (7, "!")].map(|(at, text)| (turn.id, turn.seq, at, text.into()));
+    assert_eq!(pieces, expected);
+    assert!(matches!(got.last(), Some(Update::Event(event)) if event.kind == "turn.committed"));
+}
+
+#[test]
+fn who_joins_in_the_middle_of_a_stream_gets_what_was_said_so_far_and_then_the_rest() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let turn = scope.append_open(id, NewStream::default()).wait().unwrap();
+    let silent = scope.append_open(id, NewStream::default()).wait().unwrap();
+    scope.append_chunk(id, turn.id, None, "one ").unwrap();
+    scope.append_chunk(id, turn.id, None, "two ").unwrap();
+    let mut subscription = scope.subscribe(id, 2).unwrap();
+    assert_eq!(seqs(&collect(&mut subscription, silent.seq)), [2, 3]);
+    assert_eq!(next_chunk(&mut subscription), (0, "one two ".to_string()));
+    scope.append_chunk(id, turn.id, None, "three").unwrap();
+    assert_eq!(next_chunk(&mut subscription), (8, "three".to_string()));
+}
+
+#[test]
+fn pieces_seen_while_joining_at_any_moment_of_a_stream_make_up_the_whole_text() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let text: String = (0..400).map(|n| format!("{n} ")).collect();
+    std::thread::scope(|threads| {
+        for from in 0..8 {
+            let (scope, text) = (&scope, &text);
+            threads.spawn(move || {
+                for _ in 0..5 {
+                    let mut subscription = scope.subscribe(id, from % 3).unwrap();
+                    let mut said = String::new();
+                    loop {
+                        match subscription.next_timeout(PATIENCE).unwrap().expect("an end comes") {
+                            Update::Chunk(chunk) => {
+                                assert_eq!(chunk.offset as usize, said.len(), "a gap or a repeat");
+                                said += &chunk.text;
+                            }
+                            Update::Event(event) if event.kind == "turn.committed" => break,
+                            _ => {}
+                        }
+                    }
+                    // Who came after the end saw no chunk at all.
+                    assert!(said == *text || said.is_empty(), "{said}");
+                }
+            });
+        }
+        for piece in text.split_inclusive(' ') {
+            scope.append_chunk(id, turn, None, piece).unwrap();
+        }
+        scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
+    });
+}
+
+#[test]
+fn a_subscriber_that_is_too_slow_is_told_where_to_resume_and_misses_nothing() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let mut slow = scope.subscribe(id, 1).unwrap();
+    // One update read, so that it is live; then it sleeps while more comes than is kept for it.
+    assert_eq!(seqs(&collect(&mut slow, 1)), [1]);
+    assert!(slow.next_timeout(std::time::Duration::ZERO).unwrap().is_none());
+    let mut last = 1;
+    while last < SUBSCRIBER_LAG_EVENTS_MAX as u64 + 100 {
+        let turns = (0..500).map(|n| NewTurn::user(&n.to_string())).collect();
+        last = scope.append(id, turns, Default::default()).wait().unwrap().head.seq;
+    }
+    let resume_from = match slow.next_timeout(PATIENCE).unwrap() {
+        Some(Update::Lagged { resume_from }) => resume_from,
+        other => panic!("expected to be let go, got {other:?}"),
+    };
+    assert_eq!(resume_from, 2);
+    assert!(slow.next().unwrap().is_none(), "let go means let go");
+    let mut again = scope.subscribe(id, resume_from).unwrap();
+    assert_eq!(seqs(&collect(&mut again, last)), (resume_from..=last).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_deletion_ends_the_subscription_with_a_word() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let mut live = scope.subscribe(id, 2).unwrap();
+    assert!(live.next_timeout(std::time::Duration::ZERO).unwrap().is_none());
+    let mut catching_up = scope.subscribe(id, 1).unwrap();
+    scope.delete(id, "over").wait().unwrap();
+    assert!(is_deleted(live.next_timeout(PATIENCE).unwrap()));
+    assert!(live.next().unwrap().is_none());
+    assert!(is_deleted(catching_up.next_timeout(PATIENCE).unwrap()));
+    assert!(scope.subscribe(id, 1).is_err_and(|error| error.code() == "conversation.absent"));
+}
+
+/// A deletion between the last look at the log and the first at the live updates was overlooked, and the subscriber
+/// waited for ever. Many subscribers at the very moment of a deletion meet that gap.
+#[test]
+fn no_subscriber_overlooks_a_deletion_whenever_it_comes() {
+    let (_store, scope) = memory();
+    for _ in 0..200 {
+        let id = scope.begin();
+        let subscriptions: Vec<Subscription> = (0..8).map(|_| scope.subscribe(id, 1).unwrap()).collect();
+        std::thread::scope(|threads| {
+            for mut subscription in subscriptions {
+                threads.spawn(move || {
+                    while !is_deleted(Some(subscription.next_timeout(PATIENCE).unwrap().expect("Deleted"))) {}
+                });
+            }
+            scope.delete(id, "over").wait().unwrap();
+        });
+    }
+}
+
+#[test]
+fn closing_the_store_ends_every_subscription() {
+    let (store, scope) = memory();
+    let id = scope.begin();
+    let mut subscription = scope.subscribe(id, 1).unwrap();
+    assert_eq!(seqs(&collect(&mut subscription, 1)), [1]);
+    std::thread::scope(|threads| {
+        let waiting = threads.spawn(move || subscription.next());
+        drop((scope, store));
+        assert!(waiting.join().unwrap().unwrap().is_none());
+    });
+}
+
+#[test]
+fn it_is_a_stream_for_any_executor() {
+    let (store, scope) = memory();
+    let id = scope.begin();
+    let subscription = scope.subscribe(id, 1).unwrap();
+    let writer = {
+        let scope = scope.clone();
+        std::thread::spawn(move || {
+            for n in 0..20 {
+                futures_executor::block_on(async {
+                    scope.append(id, vec![NewTurn::user(&n.to_string())], Default::default()).await.unwrap()
+                });
+            }
+        })
+    };
+    let first: Vec<Update> = futures_executor::block_on(subscription.take(21).map(Result::unwrap).collect());
+    assert_eq!(seqs(&first), (1..=21).collect::<Vec<_>>());
+    writer.join().unwrap();
+
+    // Two at once on one thread: neither blocks the other, and the end of the store is the end of both.
+    let streams: Vec<Subscription> = (0..2).map(|n| scope.subscribe(id, 20 + n).unwrap()).collect();
+    let closing = std::thread::spawn(move || drop((scope, store)));
+    let all: Vec<Vec<Update>> = futures_executor::block_on(futures_util::future::join_all(
+        streams.into_iter().map(|stream| stream.map(Result::unwrap).collect::<Vec<_>>()),
+    ));
+    closing.join().unwrap();
+    assert_eq!([seqs(&all[0]), seqs(&all[1])], [vec![20, 21], vec![21]]);
+}
+
+#[test]
+fn a_store_opened_for_reading_follows_what_another_handle_writes() {
+    let stage = Stage::new();
+    let writer = stage.open();
+    let writing: Scope = writer.tenant("acme").unwrap();
+    let id: ConversationId = writing.begin();
+    let reader = stage.open_read_only();
+    let reading = reader.tenant("acme").unwrap();
+    let mut subscription = reading.subscribe(id, 1).unwrap();
+    assert_eq!(seqs(&collect(&mut subscription, 1)), [1]);
+    for n in 2..=600 {
+        writing.say(id, NewTurn::user(&n.to_string()));
+    }
+    assert_eq!(seqs(&collect(&mut subscription, 600)), (2..=600).collect::<Vec<_>>());
+    assert_eq!(reading.get(id).unwrap(), writing.get(id).unwrap());
+    writing.delete(id, "over").wait().unwrap();
+    assert!(is_deleted(subscription.next_timeout(PATIENCE).unwrap()));
+}

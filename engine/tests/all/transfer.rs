@@ -1,0 +1,268 @@
+//! Whole conversations out of a store and into one, unchanged.
+
+use crate::stage::{Short, Stage, memory, refused, words};
+use base64::Engine;
+use everturn_core::conversation::{Settings, State};
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::turn::Successor;
+use everturn_engine::{NewStream, NewTurn, Scope};
+use serde_json::Value;
+use std::io::BufReader;
+
+/// The value that the first document of the mission gives as the schema, its event's blocks written out.
+const SEED: &str = r#"{
+  "_type": "transcript",
+  "version": 2,
+  "id": "tr_...",
+  "state": "active",
+  "summary": "optional compacted summary",
+  "metadata": {},
+  "messages": [
+    {
+      "role": "user",
+      "content": [
+        {"type": "image", "asset_id": "asset_1", "visibility": "public"},
+        {"type": "text", "text": "Review this screenshot", "visibility": "public"}
+      ]
+    }
+  ],
+  "events": [
+    {
+      "kind": "message",
+      "role": "user",
+      "visibility": "public",
+      "text": "<image:screenshot.png> Review this screenshot",
+      "blocks": [
+        {"type": "image", "asset_id": "asset_1", "visibility": "public"},
+        {"type": "text", "text": "Review this screenshot", "visibility": "public"}
+      ]
+    }
+  ],
+  "assets": [
+    {
+      "_type": "transcript_asset",
+      "id": "asset_1",
+      "kind": "image",
+      "mime_type": "image/png",
+      "visibility": "internal",
+      "storage": {"path": ".harn/assets/asset_1.png"}
+    }
+  ]
+}"#;
+
+fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+fn export(scope: &Scope, id: ConversationId) -> Vec<u8> {
+    let mut file = Vec::new();
+    scope.export_jsonl(id, &mut file, &mut |_| {}).unwrap();
+    file
+}
+
+/// A conversation with something of everything.
+fn eventful(scope: &Scope) -> ConversationId {
+    let mut settings = Settings { title: Some(Some("Trip".into())), ..Settings::default() };
+    settings.metadata.insert("system_prompt".into(), Raw::new("\"Be brief.\"".into()).unwrap());
+    settings.metadata.insert("k".into(), Raw::new("1.50".into()).unwrap());
+    let id = scope.begin_with(settings).id;
+    scope.say(id, NewTurn::user("hello").by("ann"));
+    let old = scope.say(id, NewTurn::assistant("helo"));
+    scope.supersede(id, old.id, NewTurn::assistant("hello")).wait().unwrap();
+    let data = base64::engine::general_purpose::STANDARD.encode([7; 9000]);
+    scope.say(
+        id,
+        NewTurn::message(format!(
+            r#"{{"role":"user","content":[{{"type":"image","source":{{"type":"base64","media_type":"image/png","data":"{data}"}}}}]}}"#
+        )),
+    );
+    scope.say(id, NewTurn::message(r#"{"role":"tool","tool_call_id":"1","content":"12345678901234567890"}"#));
+    for text in ["streamed", "given up"] {
+        let turn = scope.append_open(id, NewStream { actor: Some("gpt".into()), ..NewStream::default() });
+        let turn = turn.wait().unwrap().id;
+        scope.append_chunk(id, turn, None, text).unwrap();
+        if text == "streamed" {
+            scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
+        } else {
+            scope.append_abort(id, turn, "enough", None).wait().unwrap();
+        }
+    }
+    let gone = scope.say(id, NewTurn::user("forget this"));
+    scope.erase(id, gone.id, None, "asked for").wait().unwrap();
+    scope
+        .append_event(id, "snapshot_created", None, Raw::new(r#"{"path":"a"}"#.into()).unwrap())
+        .wait()
+        .unwrap();
+    id
+}
+
+#[test]
+fn the_transcript_value_of_the_mission_comes_back_equal() {
+    let (_store, scope) = memory();
+    let imported = scope.import(SEED.as_bytes(), &mut |_| {}).unwrap();
+    assert_eq!((imported.format, imported.problems.len()), ("transcript", 0));
+    let id = imported.conversation.id;
+    assert_eq!(value(&scope.transcript(id).unwrap()), value(SEED));
+    assert_eq!(scope.turns(id).len(), 1);
+    // What is said later joins it.
+    scope.say(id, NewTurn::assistant("It is fine."));
+    let grown = value(&scope.transcript(id).unwrap());
+    assert_eq!(grown["messages"][1]["content"], "It is fine.");
+    assert_eq!(grown["events"][1]["text"], "It is fine.");
+    assert_eq!((&grown["id"], &grown["summary"]), (&value(SEED)["id"], &value(SEED)["summary"]));
+}
+
+#[test]
+fn a_transcript_value_of_ours_comes_back_equal() {
+    let (_store, scope) = memory();
+    let id = eventful(&scope);
+    for state in [State::Active, State::Archived, State::Closed] {
+        match state {
+            State::Active => {}
+            State::Archived => drop(scope.archive(id).wait().unwrap()),
+            _ => drop(scope.close(id).wait().unwrap()),
+        }
+        let text = scope.transcript(id).unwrap();
+        let ours = value(&text);
+        assert_eq!(ours["id"], format!("tr_{}", &id.to_string()["conv_".len()..]));
+        assert_eq!(ours["state"], state.as_str());
+        assert_eq!(ours["metadata"]["system_prompt"]["content"], "Be brief.");
+        let (_other, elsewhere) = memory();
+        let imported = elsewhere.import(text.as_bytes(), &mut |_| {}).unwrap();
+        assert_eq!((imported.conversation.id, imported.conversation.state), (id, state));
+        assert_eq!(value(&elsewhere.transcript(id).unwrap()), ours, "{state}");
+    }
+    let again = scope.import(scope.transcript(id).unwrap().as_bytes(), &mut |_| {});
+    refused(again, "conversation.exists", "exists already");
+}
+
+#[test]
+fn a_file_of_events_gives_the_same_conversation_in_another_store() {
+    let (_memory, from) = memory();
+    let id = eventful(&from);
+    let file = export(&from, id);
+    let stage = Stage::new();
+    let scope = stage.open().tenant("acme").unwrap();
+    let mut heard = 0;
+    let imported = scope.import(file.as_slice(), &mut |events| heard = events).unwrap();
+    let head = from.get(id).unwrap().head;
+    assert_eq!(
+        (imported.format, imported.events, imported.added, heard),
+        ("jsonl", head.seq, head.seq, head.seq)
+    );
+    assert_eq!(imported.problems, Vec::<String>::new());
+    assert_eq!(scope.get(id).unwrap(), from.get(id).unwrap());
+    assert_eq!(scope.turns(id), from.turns(id));
+    assert_eq!(scope.events(id, 0, 1000).unwrap(), from.events(id, 0, 1000).unwrap());
+    let asset = scope.assets(id).unwrap().remove(0);
+    assert_eq!(scope.asset_bytes(&asset).unwrap(), [7; 9000]);
+    assert_eq!(scope.doctor(&mut |_| {}).unwrap().findings, []);
+
+    // Once more adds nothing; what came since is added.
+    assert_eq!(scope.import(file.as_slice(), &mut |_| {}).unwrap().added, 0);
+    from.say(id, NewTurn::user("one more"));
+    assert_eq!(scope.import(export(&from, id).as_slice(), &mut |_| {}).unwrap().added, 1);
+    assert_eq!(scope.head(id), from.head(id));
+
+    // Two that went on differently are not mixed.
+    from.say(id, NewTurn::user("this way"));
+    scope.say(id, NewTurn::user("that way"));
+    let diverged = scope.import(export(&from, id).as_slice(), &mut |_| {});
+    refused(diverged, "restore.diverged", "import it under another tenant or store");
+}
+
+#[test]
+fn a_fork_comes_with_its_parent() {
+    let (_memory, from) = memory();
+    let id = eventful(&from);
+    let inherited = from.turns(id)[0].clone();
+    let fork = from.fork(id, inherited.seq + 1).wait().unwrap().id;
+    let by = from.supersede(fork, inherited.id, NewTurn::user("instead")).wait().unwrap().turns[0].id;
+    for stage in [None, Some(Stage::new())] {
+        let store = stage.as_ref().map_or_else(|| memory().0, Stage::open);
+        let scope = store.tenant("acme").unwrap();
+        let imported = scope.import(export(&from, fork).as_slice(), &mut |_| {}).unwrap();
+        assert_eq!(imported.conversation, from.shown(fork));
+        assert_eq!(scope.turns(fork), from.turns(fork));
+        // What the fork did to what it inherited is there, and is not the parent's.
+        assert_eq!(scope.turn_in(fork, inherited.id).unwrap().superseded_by, Some(Successor::Turn(by)));
+        assert_eq!(scope.turn_in(id, inherited.id).unwrap().superseded_by, None);
+        assert_eq!(
+            scope.get(id).unwrap().head.seq,
+            inherited.seq + 1,
+            "the parent as far as the fork knows it"
+        );
+        // The rest of the parent comes with its own file, and does not disturb the fork.
+        scope.import(export(&from, id).as_slice(), &mut |_| {}).unwrap();
+        assert_eq!(scope.head(id), from.head(id));
+        assert_eq!(scope.turns(fork), from.turns(fork));
+    }
+}
+
+/// The reader looked at its first buffer only: a pipe that gave a few bytes at first was taken for a transcript value.
+#[test]
+fn what_a_file_is_does_not_depend_on_how_it_arrives() {
+    let (_memory, from) = memory();
+    let id = from.begin();
+    from.say(id, NewTurn::user("hello"));
+    let (_store, scope) = memory();
+    let file = export(&from, id);
+    let trickle = BufReader::with_capacity(1, file.as_slice());
+    assert_eq!(scope.import(trickle, &mut |_| {}).unwrap().format, "jsonl");
+    let trickle = BufReader::with_capacity(1, SEED.as_bytes());
+    assert_eq!(scope.import(trickle, &mut |_| {}).unwrap().format, "transcript");
+    // A value that tells of the start of a session is a value all the same.
+    let value = r#"{"_type":"transcript","version":2,"events":[{"kind":"session_start"}]}"#;
+    assert_eq!(scope.import(value.as_bytes(), &mut |_| {}).unwrap().format, "transcript");
+}
+
+/// Open turns were known by their id alone: importing a conversation into a second tenant while a turn was open took
+/// the stream away from the first.
+#[test]
+fn importing_elsewhere_does_not_disturb_a_turn_that_is_open_here() {
+    let (store, scope) = memory();
+    let id = scope.begin();
+    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    scope.append_chunk(id, turn, None, "half ").unwrap();
+    let other = store.tenant("other").unwrap();
+    other.import(export(&scope, id).as_slice(), &mut |_| {}).unwrap();
+    assert_eq!(scope.append_chunk(id, turn, Some(5), "done").unwrap(), 9);
+    let turn = scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
+    assert_eq!(words(&turn).unwrap(), "half done");
+}
+
+#[test]
+fn a_changed_file_is_refused_and_a_cut_one_gives_what_it_has() {
+    let (_memory, from) = memory();
+    let id = from.begin();
+    from.say(id, NewTurn::user("the truth"));
+    from.say(id, NewTurn::user("nothing but"));
+    let file = String::from_utf8(export(&from, id)).unwrap();
+    let (_store, scope) = memory();
+    let changed = file.replace("the truth", "the lie!!");
+    refused(
+        scope.import(changed.as_bytes(), &mut |_| {}),
+        "chain.body_mismatch",
+        "its body is not the one that was written",
+    );
+    let cut = &file[..file.find("nothing").unwrap()];
+    let (_store, scope) = memory();
+    let imported = scope.import(cut.as_bytes(), &mut |_| {}).unwrap();
+    assert_eq!(imported.added, 2);
+    assert!(imported.problems[0].contains("the last line is cut off"), "{:?}", imported.problems);
+    assert_eq!(words(&scope.turns(id)[0]).unwrap(), "the truth");
+}
+
+trait Shown {
+    /// As an import answers: without the text of the prompt in its metadata.
+    fn shown(&self, id: ConversationId) -> everturn_core::conversation::Conversation;
+}
+
+impl Shown for Scope {
+    fn shown(&self, id: ConversationId) -> everturn_core::conversation::Conversation {
+        let mut conversation = self.get(id).unwrap();
+        conversation.metadata.remove("system_prompt");
+        conversation
+    }
+}
