@@ -288,11 +288,14 @@ pub struct Delete {
 }
 
 #[derive(ClapArgs)]
-#[command(after_help = "Examples:\n  everturn doctor\n  everturn doctor --rebuild")]
+#[command(after_help = "Examples:\n  everturn doctor\n  everturn doctor --rebuild --compact")]
 pub struct Doctor {
     /// First make everything that is derived from the log again
     #[arg(long)]
     pub rebuild: bool,
+    /// First give unused space back; also removes old titles and names that stayed behind in it
+    #[arg(long)]
+    pub compact: bool,
 }
 
 #[derive(ClapArgs)]

@@ -4,6 +4,7 @@ use crate::Error;
 use crate::asset::edit;
 use crate::chain::Hash;
 use crate::json;
+use aho_corasick::AhoCorasick;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -58,6 +59,35 @@ const SHAPES: &[(&str, &str)] = &[
     ),
 ];
 
+/// Every secret contains one of these; a text that has none need not be searched closely.
+const HINTS: &[&str] = &[
+    "PRIVATE KEY",
+    "AKIA",
+    "ASIA",
+    "_secret_access_key",
+    "_SECRET_ACCESS_KEY",
+    "AIza",
+    "AccountKey=",
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "xox",
+    "k_live_",
+    "sk-",
+    "npm_",
+    "hf_",
+    "et_",
+    "eyJ",
+    "://",
+];
+
+static HINT: LazyLock<AhoCorasick> =
+    LazyLock::new(|| AhoCorasick::new(HINTS).expect("the hints are constant and tested"));
+
 static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
     let alternatives: Vec<String> = SHAPES.iter().map(|(_, shape)| format!("({shape})")).collect();
     Regex::new(&alternatives.join("|")).expect("the shapes are constant and tested")
@@ -66,7 +96,7 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
 /// Looks through every string of a message. The message comes back unchanged unless `mode` is [`Mode::Mask`].
 pub fn redact(message: &str, mode: Mode) -> Result<(Cow<'_, str>, Vec<Secret>), Error> {
     let mut secrets: Vec<Secret> = Vec::new();
-    if mode == Mode::Off || !PATTERN.is_match(message) {
+    if mode == Mode::Off || !HINT.is_match(message) || !PATTERN.is_match(message) {
         return Ok((Cow::Borrowed(message), secrets));
     }
     let mut edits = Vec::new();
@@ -103,6 +133,17 @@ mod tests {
     fn samples() -> Vec<(&'static str, String)> {
         vec![
             ("aws_access_key", format!("AKIA{}", "IOSFODNN7EXAMPLE")),
+            (
+                "aws_secret_key",
+                format!("AWS_SECRET_ACCESS_KEY={}", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
+            ),
+            ("google_api_key", format!("AIza{}", "Sy".repeat(17) + "D")),
+            ("azure_account_key", format!("AccountKey={}==", "Q".repeat(44))),
+            ("gitlab_token", format!("glpat-{}", "x1".repeat(10))),
+            ("stripe_key", format!("sk_live_{}", "4eC39HqLyjWDarjt")),
+            ("npm_token", format!("npm_{}", "a".repeat(36))),
+            ("huggingface_token", format!("hf_{}", "a".repeat(34))),
+            ("everturn_key", format!("et_abcdef_{}", "s3cr3t".repeat(5))),
             ("github_token", format!("ghp_{}", "a1".repeat(18))),
             ("openai_key", format!("sk-proj-{}", "Ab3".repeat(10))),
             ("anthropic_key", format!("sk-ant-api03-{}", "x9".repeat(20))),

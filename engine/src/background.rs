@@ -61,7 +61,7 @@ pub fn flush(shared: &Shared) {
         .into_iter()
         .map(|piece| {
             let action = Action::Chunk { turn: piece.turn, offset: piece.offset, text: piece.text.clone() };
-            let answer = shared.submit(Write { key: piece.key.clone(), action }, Vec::new());
+            let answer = shared.submit_now(Write { key: piece.key.clone(), action });
             (piece, answer)
         })
         .collect();
@@ -101,7 +101,7 @@ pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
     let mut swept = Swept::default();
     for key in shared.index.expired(now, EXPIRED_PER_ROUND)? {
         let action = Action::Delete { at: now, reason: "its time to live has passed".into() };
-        let answer = shared.submit(Write { key, action }, Vec::new())?;
+        let answer = shared.submit_now(Write { key, action })?;
         answer.recv().map_err(|_| crate::writer::closed())??;
         swept.expired += 1;
     }
@@ -153,7 +153,7 @@ fn interrupt(shared: &Shared, key: &Key, turn: TurnId, text: &str, reason: &str)
     let place = Place::End(turn, opened.role, kind::INTERRUPTED, Some(reason.to_string()));
     shared.ingest(&conversation, new, place, &mut ingested)?;
     let action = Action::Append { drafts: ingested.drafts, expected_seq: None, idempotency: None };
-    let answer = shared.submit(Write { key: key.clone(), action }, ingested.uploads)?;
+    let answer = shared.submit_now(Write { key: key.clone(), action })?;
     answer.recv().map_err(|_| crate::writer::closed())?.map(drop)
 }
 

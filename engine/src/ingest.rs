@@ -13,8 +13,9 @@ use everturn_core::message;
 use everturn_core::redaction;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Tokens, TurnBody};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use ulid::Ulid;
@@ -237,8 +238,17 @@ pub fn asset_id(ulid: Ulid) -> String {
 /// The fields of a message that say in which role it speaks. Only these, because a message may hold numbers that no
 /// double can, which are kept but cannot be parsed.
 fn speaker(message: &str) -> Value {
-    let fields: BTreeMap<String, Raw> = serde_json::from_str(message).unwrap_or_default();
-    let said =
-        ["role", "type"].into_iter().filter_map(|name| Some((name.to_string(), fields.get(name)?.read()?)));
-    Value::Object(said.collect())
+    #[derive(Default, Deserialize)]
+    struct Speaker<'a> {
+        #[serde(borrow, default)]
+        role: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        r#type: Option<&'a RawValue>,
+    }
+    let said: Speaker<'_> = serde_json::from_str(message).unwrap_or_default();
+    let fields = [("role", said.role), ("type", said.r#type)];
+    let read = |raw: &RawValue| serde_json::from_str(raw.get()).ok();
+    Value::Object(
+        fields.into_iter().filter_map(|(name, raw)| Some((name.to_string(), read(raw?)?))).collect(),
+    )
 }

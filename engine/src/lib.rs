@@ -63,7 +63,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use stream::{Open, Streams};
 use world::Source;
-use writer::{Job, Queue};
+use writer::{Job, Queue, Submitted};
 
 /// How a store is opened.
 #[derive(Clone)]
@@ -187,6 +187,11 @@ impl Everturn {
         background::sweep(&self.inner.shared)
     }
 
+    /// Gives unused space of the file back. Takes as long as copying the file does, and writers wait meanwhile.
+    pub fn compact(&self) -> Result<(), Error> {
+        self.inner.shared.index.compact()
+    }
+
     /// Drops what is derived from the log and makes it again.
     pub fn rebuild(&self) -> Result<(), Error> {
         self.inner.shared.known().clear();
@@ -301,8 +306,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Hands a request to the writer.
-    pub fn submit(
+    /// Queues a request for a caller who will wait for it, one way or the other.
+    pub fn submit(self: &Arc<Self>, write: Write, uploads: Vec<(Tenant, Hash)>) -> Result<Submitted, Error> {
+        Ok(Submitted::new(self.queue(write, uploads)?, self.clone()))
+    }
+
+    /// Queues a request and has the writer thread see to it.
+    pub fn submit_now(&self, write: Write) -> Result<oneshot::Receiver<Result<Committed, Error>>, Error> {
+        let answer = self.queue(write, Vec::new())?;
+        self.queue.nudge();
+        Ok(answer)
+    }
+
+    fn queue(
         &self,
         write: Write,
         uploads: Vec<(Tenant, Hash)>,
@@ -354,7 +370,7 @@ impl Shared {
             self.streams.open().retain(|(of, _), _| of != key);
             self.hub.publish(key, std::iter::once(Update::Deleted));
         } else {
-            self.remember(key, Arc::new(committed.conversation.clone()));
+            self.remember(key, committed.conversation.clone());
             if self.hub.is_followed(key) {
                 let events = committed.events.iter().map(|event| Update::Event(Arc::new(event.clone())));
                 self.hub.publish(key, events);

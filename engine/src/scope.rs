@@ -252,8 +252,12 @@ impl Scope {
             Ok((id, Action::Create { drafts, parent: None, idempotency }))
         })();
         match prepared {
-            Ok((id, action)) => self.write(id, Ok(action), |committed| Ok(committed.conversation)),
-            Err(error) => Commit::new(Err(error), |committed| Ok(committed.conversation)),
+            Ok((id, action)) => {
+                self.write(id, Ok(action), |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
+            }
+            Err(error) => {
+                Commit::new(Err(error), |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
+            }
         }
     }
 
@@ -380,7 +384,9 @@ impl Scope {
             Ok(Some(Action::Append { drafts, expected_seq: None, idempotency: None }))
         })();
         match prepared {
-            Ok(Some(action)) => self.write(id, Ok(action), |committed| Ok(committed.conversation)),
+            Ok(Some(action)) => {
+                self.write(id, Ok(action), |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
+            }
             Ok(None) => Commit::ready(self.get(id)),
             Err(error) => Commit::ready(Err(error)),
         }
@@ -410,7 +416,7 @@ impl Scope {
         let draft = self.shared().draft(kind::STATE, &StateBody { state, reason });
         let action =
             draft.map(|draft| Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None });
-        self.write(id, action, |committed| Ok(committed.conversation))
+        self.write(id, action, |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
     }
 
     /// Starts over: a new conversation with the same settings that names this one as its predecessor; this one is closed.
@@ -453,7 +459,9 @@ impl Scope {
             Ok((new, Action::Create { drafts: vec![draft], parent: Some(at), idempotency: None }))
         })();
         match prepared {
-            Ok((new, action)) => self.write(new, Ok(action), |committed| Ok(committed.conversation)),
+            Ok((new, action)) => {
+                self.write(new, Ok(action), |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
+            }
             Err(error) => Commit::ready(Err(error)),
         }
     }

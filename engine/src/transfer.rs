@@ -15,6 +15,7 @@ use everturn_formats::transcript;
 use everturn_store::TurnQuery;
 use serde::Serialize;
 use std::io::{BufRead, Read};
+use std::sync::Arc;
 
 /// Largest transcript value that is read: it is one JSON value, which has to be in memory whole.
 const TRANSCRIPT_BYTES_MAX: u64 = 512 * 1024 * 1024;
@@ -190,7 +191,8 @@ impl Scope {
         let events = ingested.drafts.len() as u64;
         let action = Action::Create { drafts: ingested.drafts, parent: None, idempotency: None };
         let submitted = self.shared().submit(Write { key: self.key(id), action }, ingested.uploads);
-        let conversation = Commit::new(submitted, |committed| Ok(committed.conversation)).wait()?;
+        let conversation =
+            Commit::new(submitted, |committed| Ok(Arc::unwrap_or_clone(committed.conversation))).wait()?;
         Ok(Imported { format: "transcript", conversation, events, added: events, problems: Vec::new() })
     }
 
@@ -266,7 +268,7 @@ impl Restore<'_> {
         let submitted = self.scope.shared().submit(Write { key: self.scope.key(id), action }, Vec::new());
         let committed = Commit::new(submitted, Ok).wait()?;
         self.added += committed.events.len() as u64;
-        self.conversation = Some(committed.conversation);
+        self.conversation = Some(Arc::unwrap_or_clone(committed.conversation));
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Group commit: one thread writes; whatever waits goes into one transaction and one sync.
+//! Group commit: one at a time writes; whatever waits goes into one transaction and one sync.
 
 use crate::Shared;
 use everturn_core::Error;
@@ -10,11 +10,15 @@ use everturn_store::Committed;
 use std::collections::VecDeque;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// Most requests in one transaction: keeps the wait of the first of them short.
 const BATCH_WRITES_MAX: usize = 1024;
+
+/// How long nothing must come before the store may tidy up.
+const SETTLE_AFTER: Duration = Duration::from_millis(20);
 
 /// A request that waits for the writer.
 pub struct Job {
@@ -29,18 +33,26 @@ pub struct Job {
 pub struct Queue {
     waiting: Mutex<Waiting>,
     changed: Condvar,
+    /// Held by whoever writes: the writer thread, or a caller that found it free.
+    writing: Mutex<()>,
 }
 
 #[derive(Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
     closed: bool,
+    /// Commits since the store was last settled.
+    unsettled: u64,
 }
 
 impl Queue {
-    /// Hands a job to the writer, or gives it back with the reason why not.
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a job, or gives it back with the reason why not. The writer thread is not told yet.
     pub fn push(&self, job: Job) -> Result<(), Box<(Job, Error)>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting();
         if waiting.closed {
             return Err(Box::new((job, closed())));
         }
@@ -51,52 +63,122 @@ impl Queue {
             return Err(Box::new((job, Error::busy("writer.busy", text))));
         }
         waiting.jobs.push_back(job);
-        if waiting.jobs.len() == 1 {
-            self.changed.notify_one();
-        }
         Ok(())
+    }
+
+    /// Tells the writer thread that something waits.
+    pub fn nudge(&self) {
+        self.changed.notify_one();
     }
 
     /// No more jobs; the writer ends when it has written what waits.
     pub fn close(&self) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.waiting().closed = true;
         self.changed.notify_all();
     }
 
-    fn next_batch(&self) -> Option<Vec<Job>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    fn take(&self) -> Vec<Job> {
+        let mut waiting = self.waiting();
+        let count = waiting.jobs.len().min(BATCH_WRITES_MAX);
+        waiting.jobs.drain(..count).collect()
+    }
+
+    /// Waits until something is to be done.
+    fn next(&self) -> Next {
+        let mut waiting = self.waiting();
         loop {
             if !waiting.jobs.is_empty() {
-                let count = waiting.jobs.len().min(BATCH_WRITES_MAX);
-                return Some(waiting.jobs.drain(..count).collect());
+                return Next::Write;
             }
             if waiting.closed {
-                return None;
+                return Next::End;
             }
-            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            if waiting.unsettled == 0 {
+                waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let before = waiting.unsettled;
+            let time;
+            (waiting, time) =
+                self.changed.wait_timeout(waiting, SETTLE_AFTER).unwrap_or_else(PoisonError::into_inner);
+            if time.timed_out() && waiting.jobs.is_empty() && waiting.unsettled == before {
+                waiting.unsettled = 0;
+                return Next::Settle;
+            }
         }
     }
 }
 
+enum Next {
+    Write,
+    Settle,
+    End,
+}
+
 /// What the writer thread does until the queue is closed and empty.
 pub fn run(shared: &Shared) {
-    while let Some(batch) = shared.queue.next_batch() {
-        let mut writes = Vec::with_capacity(batch.len());
-        let mut waiting = Vec::with_capacity(batch.len());
-        for Job { write, uploads, done } in batch {
-            let deletes = matches!(write.action, Action::Delete { .. });
-            waiting.push((write.key.clone(), deletes, uploads, done));
-            writes.push(write);
-        }
-        let answers = shared.log.commit(writes);
-        for ((key, deletes, uploads, done), answer) in waiting.into_iter().zip(answers) {
-            if let Ok(committed) = &answer {
-                shared.committed(&key, deletes, committed);
+    loop {
+        match shared.queue.next() {
+            Next::Write => {
+                let _writing = shared.queue.writing.lock().unwrap_or_else(PoisonError::into_inner);
+                write(shared, shared.queue.take());
             }
-            shared.uploaded(&uploads);
-            // Nobody may be waiting any more; what was asked for is done all the same.
-            let _ = done.send(answer);
+            Next::Settle => settle(shared),
+            Next::End => return settle(shared),
         }
+    }
+}
+
+/// A quiet moment, or the end. What is not settled is durable all the same.
+fn settle(shared: &Shared) {
+    if let Err(error) = shared.log.settle() {
+        tracing::warn!(%error, "settling failed; it is tried again after the next commit");
+    }
+}
+
+/// Writes what waits on the caller's own thread, if nobody is writing. A caller who is alone is spared two changes of
+/// thread that way, which cost more than the write itself; with many callers, the others' requests go along, and what
+/// comes meanwhile is left to the writer thread.
+fn lead(shared: &Shared) {
+    let queue = &shared.queue;
+    let writing = match queue.writing.try_lock() {
+        Ok(writing) => writing,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        // Whoever writes looks once more at the queue when it is done.
+        Err(TryLockError::WouldBlock) => return,
+    };
+    write(shared, queue.take());
+    drop(writing);
+    if !queue.waiting().jobs.is_empty() {
+        queue.nudge();
+    }
+}
+
+fn write(shared: &Shared, batch: Vec<Job>) {
+    if batch.is_empty() {
+        return;
+    }
+    let mut writes = Vec::with_capacity(batch.len());
+    let mut waiting = Vec::with_capacity(batch.len());
+    for Job { write, uploads, done } in batch {
+        let deletes = matches!(write.action, Action::Delete { .. });
+        waiting.push((write.key.clone(), deletes, uploads, done));
+        writes.push(write);
+    }
+    let answers = shared.log.commit(writes);
+    for ((key, deletes, uploads, done), answer) in waiting.into_iter().zip(answers) {
+        if let Ok(committed) = &answer {
+            shared.committed(&key, deletes, committed);
+        }
+        shared.uploaded(&uploads);
+        // Nobody may be waiting any more; what was asked for is done all the same.
+        let _ = done.send(answer);
+    }
+    let mut queue = shared.queue.waiting();
+    queue.unsettled += 1;
+    if queue.unsettled == 1 {
+        // It sleeps without an end in sight; now it has something to look after.
+        shared.queue.nudge();
     }
 }
 
@@ -104,11 +186,45 @@ pub(crate) fn closed() -> Error {
     Error::busy("store.closed", "the store was closed; open it again")
 }
 
+/// A request that was queued, and whose writer thread has not been told of it.
+pub struct Submitted {
+    answer: Option<oneshot::Receiver<Result<Committed, Error>>>,
+    shared: Arc<Shared>,
+}
+
+impl Submitted {
+    pub fn new(answer: oneshot::Receiver<Result<Committed, Error>>, shared: Arc<Shared>) -> Submitted {
+        Submitted { answer: Some(answer), shared }
+    }
+
+    /// Blocks until the answer is there.
+    fn wait(mut self) -> Result<Committed, Error> {
+        let answer = self.answer.take().ok_or_else(closed)?;
+        lead(&self.shared);
+        answer.recv().map_err(|_| closed())?
+    }
+
+    /// Leaves it to the writer thread.
+    fn leave(mut self) -> Option<oneshot::Receiver<Result<Committed, Error>>> {
+        self.shared.queue.nudge();
+        self.answer.take()
+    }
+}
+
+impl Drop for Submitted {
+    fn drop(&mut self) {
+        // Nobody waits for it, but it was asked for.
+        if self.answer.is_some() {
+            self.shared.queue.nudge();
+        }
+    }
+}
+
 /// An answer that is on its way. A sync caller [`wait`](Commit::wait)s for it, an async one `.await`s it. Once it is
 /// there, what it tells of is durable. Dropping it does not undo the request.
 #[must_use = "the request may still fail: wait for it or await it"]
 pub struct Commit<T> {
-    answer: Answer<T, oneshot::Receiver<Result<Committed, Error>>>,
+    answer: Answer<T, Submitted>,
 }
 
 /// An answer that is known, or who will bring it and how to read it.
@@ -121,11 +237,11 @@ type Read<T> = Box<dyn FnOnce(Committed) -> Result<T, Error> + Send>;
 
 impl<T: 'static> Commit<T> {
     pub(crate) fn new(
-        submitted: Result<oneshot::Receiver<Result<Committed, Error>>, Error>,
+        submitted: Result<Submitted, Error>,
         read: impl FnOnce(Committed) -> Result<T, Error> + Send + 'static,
     ) -> Commit<T> {
         match submitted {
-            Ok(receiver) => Commit { answer: Answer::Coming(receiver, Box::new(read)) },
+            Ok(submitted) => Commit { answer: Answer::Coming(submitted, Box::new(read)) },
             Err(error) => Commit::ready(Err(error)),
         }
     }
@@ -142,8 +258,8 @@ impl<T: 'static> Commit<T> {
     ) -> Commit<U> {
         match self.answer {
             Answer::Known(answer) => Commit::ready(answer.and_then(on)),
-            Answer::Coming(receiver, read) => {
-                Commit { answer: Answer::Coming(receiver, Box::new(|committed| on(read(committed)?))) }
+            Answer::Coming(submitted, read) => {
+                Commit { answer: Answer::Coming(submitted, Box::new(|committed| on(read(committed)?))) }
             }
         }
     }
@@ -152,7 +268,7 @@ impl<T: 'static> Commit<T> {
     pub fn wait(self) -> Result<T, Error> {
         match self.answer {
             Answer::Known(answer) => answer,
-            Answer::Coming(receiver, read) => read(receiver.recv().map_err(|_| closed())??),
+            Answer::Coming(submitted, read) => read(submitted.wait()?),
         }
     }
 }
@@ -165,7 +281,10 @@ impl<T> IntoFuture for Commit<T> {
         CommitFuture {
             answer: Some(match self.answer {
                 Answer::Known(answer) => Answer::Known(answer),
-                Answer::Coming(receiver, read) => Answer::Coming(receiver.into_future(), read),
+                Answer::Coming(submitted, read) => match submitted.leave() {
+                    Some(receiver) => Answer::Coming(receiver.into_future(), read),
+                    None => Answer::Known(Err(closed())),
+                },
             }),
         }
     }

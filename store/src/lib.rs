@@ -21,6 +21,7 @@ use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn};
 use everturn_core::write::Write;
+use std::sync::Arc;
 
 /// The ground: events, appended and never rewritten.
 pub trait Log: Send + Sync {
@@ -75,6 +76,8 @@ pub trait Index: Send + Sync {
     fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error>;
     /// Drops what is derived and makes it again from the log.
     fn rebuild(&self) -> Result<(), Error>;
+    /// Gives unused space back, and with it whatever old titles, names and metadata stayed behind there.
+    fn compact(&self) -> Result<(), Error>;
     /// Looks for damage: what is wrong, one sentence each.
     fn check(&self) -> Result<Vec<String>, Error>;
 }
@@ -95,7 +98,7 @@ pub trait Assets: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Committed {
     /// The conversation afterwards; of a deleted one, what it was.
-    pub conversation: Conversation,
+    pub conversation: Arc<Conversation>,
     /// What was appended; for a repeated request, what the first one appended.
     pub events: Vec<Event>,
     /// Whether this request had been answered before and wrote nothing now.

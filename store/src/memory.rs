@@ -107,7 +107,12 @@ impl Kept {
                     return Err(write::not_open(row.id, row.status));
                 }
                 self.entry(&key)?.chunks.insert((row.seq, offset), text);
-                Ok(Committed { conversation, events: Vec::new(), repeated: false, released: Vec::new() })
+                Ok(Committed {
+                    conversation: conversation.into(),
+                    events: Vec::new(),
+                    repeated: false,
+                    released: Vec::new(),
+                })
             }
             Action::Delete { at, reason } => {
                 let conversation = existing.ok_or_else(|| absent(&key))?;
@@ -116,7 +121,12 @@ impl Kept {
                 self.entries[place].deleted = Some(tombstone);
                 let released = self.purge(place);
                 let released = self.unused(&key.tenant, released);
-                Ok(Committed { conversation, events: Vec::new(), repeated: false, released })
+                Ok(Committed {
+                    conversation: conversation.into(),
+                    events: Vec::new(),
+                    repeated: false,
+                    released,
+                })
             }
             Action::Erase { ref turns, .. } => {
                 let levels = self.lineage(&key)?;
@@ -185,7 +195,7 @@ impl Kept {
             };
             self.requests.insert((scope, asked.key), request);
         }
-        Ok(Committed { conversation, events, repeated: false, released: Vec::new() })
+        Ok(Committed { conversation: conversation.into(), events, repeated: false, released: Vec::new() })
     }
 
     fn repeated(&self, scope: &str, asked: &Idempotency) -> Result<Option<Committed>, Error> {
@@ -204,7 +214,12 @@ impl Kept {
         {
             return Err(asked.conflict());
         }
-        Ok(Some(Committed { conversation, events, repeated: true, released: Vec::new() }))
+        Ok(Some(Committed {
+            conversation: conversation.into(),
+            events,
+            repeated: true,
+            released: Vec::new(),
+        }))
     }
 
     fn entry(&mut self, key: &Key) -> Result<&mut Entry, Error> {
@@ -578,6 +593,10 @@ impl Index for Memory {
             }
             kept.entry(&key)?.conversation = fresh;
         }
+        Ok(())
+    }
+
+    fn compact(&self) -> Result<(), Error> {
         Ok(())
     }
 

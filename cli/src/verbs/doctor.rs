@@ -8,6 +8,9 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
     if verb.rebuild {
         open::store(args)?.rebuild()?;
     }
+    if verb.compact {
+        open::store(args)?.compact()?;
+    }
     let scope = open::reading(args)?;
     let bar = output::progress(0, "conversations");
     let found = scope.doctor(&mut |so_far| bar.set_position(so_far.conversations))?;

@@ -1,5 +1,7 @@
 //! The binary as a person uses it: what it prints, where, and with which exit code.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
 mod bad_input;
 mod conversations;
 mod documents;

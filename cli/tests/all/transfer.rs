@@ -73,7 +73,7 @@ fn the_doctor_finds_nothing_in_a_healthy_store_and_something_in_a_changed_one() 
     checked 1 conversation, 2 events, 0 assets
     everything is in order
     ");
-    assert_eq!(shell.run(&["doctor", "--rebuild"]).code, 0);
+    assert_eq!(shell.run(&["doctor", "--rebuild", "--compact"]).code, 0);
     let file = shell.path("store.db");
     let mut bytes = std::fs::read(&file).unwrap();
     let at = bytes.windows(11).position(|window| window == b"hello there").expect("the text is in the file");

@@ -25,7 +25,7 @@ use recent::{Recent, RecentConversation};
 use rows::{Bytes, CONVERSATION_COLUMNS, Failure, signed};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 /// How many idle reading connections are kept.
@@ -143,7 +143,9 @@ impl Sqlite {
             let (no, stored) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
             let lineage = read::lineage(db, no, key.id)?;
             match recent.filter(|recent| recent.no == no && recent.conversation.head.seq > stored.head.seq) {
-                Some(recent) => body(db, no, recent.conversation, lineage.with(recent.events)),
+                Some(recent) => {
+                    body(db, no, Arc::unwrap_or_clone(recent.conversation), lineage.with(recent.events))
+                }
                 None => body(db, no, stored, lineage),
             }
         })
@@ -274,7 +276,7 @@ impl Log for Sqlite {
 impl Index for Sqlite {
     fn conversation(&self, key: &Key) -> Result<Conversation, Error> {
         match self.recent(key) {
-            Some(recent) => Ok(recent.conversation),
+            Some(recent) => Ok(Arc::unwrap_or_clone(recent.conversation)),
             None => self.reading_in(key, |_, _, conversation, _| Ok(conversation)),
         }
     }
@@ -312,7 +314,7 @@ impl Index for Sqlite {
             let mut recent = Recent::load(db)?.conversations;
             let now = |c: Conversation| {
                 let key = Key { tenant: c.tenant.clone(), id: c.id };
-                recent.remove(&key).map_or(c, |entry| entry.conversation)
+                recent.remove(&key).map_or(c, |entry| Arc::unwrap_or_clone(entry.conversation))
             };
             Ok(found.into_iter().map(now).collect())
         })
@@ -467,6 +469,13 @@ impl Index for Sqlite {
             Ok(())
         })();
         rebuilt.map_err(|failure| failed(&self.path, failure))
+    }
+
+    fn compact(&self) -> Result<(), Error> {
+        let mut guard = self.writer()?;
+        self.settle_as(&mut guard)?;
+        guard.connection.execute_batch("VACUUM").map_err(|e| explain(&self.path, &e))?;
+        self.scrub(&guard.connection)
     }
 
     fn check(&self) -> Result<Vec<String>, Error> {

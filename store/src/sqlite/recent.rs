@@ -36,7 +36,7 @@ pub struct RecentConversation {
     /// Its number in this file.
     pub no: i64,
     /// As it is after the last of the events.
-    pub conversation: Conversation,
+    pub conversation: Arc<Conversation>,
     /// In order, without gaps, up to the head.
     pub events: Vec<Arc<Event>>,
 }
@@ -46,7 +46,7 @@ impl Recent {
         &mut self,
         key: &Key,
         no: i64,
-        conversation: &Conversation,
+        conversation: &Arc<Conversation>,
         events: impl IntoIterator<Item = Arc<Event>>,
     ) {
         let entry = self.conversations.entry(key.clone()).or_insert_with(|| RecentConversation {
@@ -54,7 +54,7 @@ impl Recent {
             conversation: conversation.clone(),
             events: Vec::new(),
         });
-        entry.conversation.clone_from(conversation);
+        entry.conversation = conversation.clone();
         let before = entry.events.len();
         entry.events.extend(events);
         self.events += entry.events.len() - before;
@@ -86,13 +86,13 @@ impl Recent {
                         ))?
                         .query_row([no], |row| Ok(rows::conversation(row)?.1))?;
                     let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
-                    recent.add(&key, no, &conversation, []);
+                    recent.add(&key, no, &Arc::new(conversation), []);
                     unknown.insert(key)
                 }
             };
             let entry = recent.conversations.get_mut(key).expect("it was added above");
             let event = rows::event(row, entry.conversation.id, entry.conversation.head.hash)?;
-            fold(&mut entry.conversation, &event, &mut Changes::default(), &Nothing)?;
+            fold(Arc::make_mut(&mut entry.conversation), &event, &mut Changes::default(), &Nothing)?;
             entry.events.push(Arc::new(event));
             recent.events += 1;
         }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// process writes; forgotten when a transaction is rolled back.
 #[derive(Default)]
 pub struct Known {
-    conversations: HashMap<Key, (i64, Conversation)>,
+    conversations: HashMap<Key, (i64, Arc<Conversation>)>,
 }
 
 impl Known {
@@ -32,14 +32,14 @@ impl Known {
         self.conversations.clear();
     }
 
-    fn get(&mut self, db: &Connection, key: &Key) -> rusqlite::Result<Option<(i64, Conversation)>> {
+    fn get(&mut self, db: &Connection, key: &Key) -> rusqlite::Result<Option<(i64, Arc<Conversation>)>> {
         if let Some(known) = self.conversations.get(key) {
             return Ok(Some(known.clone()));
         }
-        read::conversation(db, key)
+        Ok(read::conversation(db, key)?.map(|(no, conversation)| (no, Arc::new(conversation))))
     }
 
-    fn put(&mut self, key: Key, no: i64, conversation: Conversation) {
+    fn put(&mut self, key: Key, no: i64, conversation: Arc<Conversation>) {
         if self.conversations.len() >= Self::CONVERSATIONS_MAX {
             self.conversations.clear();
         }
@@ -66,7 +66,7 @@ impl<'a> Batch<'a> {
     }
 
     /// A conversation as it is at this point of the batch.
-    fn conversation(&mut self, key: &Key) -> rusqlite::Result<Option<(i64, Conversation)>> {
+    fn conversation(&mut self, key: &Key) -> rusqlite::Result<Option<(i64, Arc<Conversation>)>> {
         let before = (!self.settled).then(|| self.before.conversations.get(key)).flatten();
         match self.added.conversations.get(key).or(before) {
             Some(recent) => Ok(Some((recent.no, recent.conversation.clone()))),
@@ -79,7 +79,7 @@ impl<'a> Batch<'a> {
         let before = if self.settled { None } else { Some(self.before) };
         let mut touched: HashMap<i64, &Conversation> = HashMap::new();
         for recent in before.into_iter().chain([&self.added]) {
-            touched.extend(recent.conversations.values().map(|entry| (entry.no, &entry.conversation)));
+            touched.extend(recent.conversations.values().map(|entry| (entry.no, &*entry.conversation)));
         }
         if !touched.is_empty() {
             recent::settle(self.db, touched.into_iter())?;
@@ -144,7 +144,7 @@ impl<'a> Batch<'a> {
     fn events(
         &mut self,
         key: &Key,
-        existing: Option<(i64, Conversation)>,
+        existing: Option<(i64, Arc<Conversation>)>,
         action: Action,
         idempotency: Option<(String, Idempotency)>,
     ) -> Result<Committed, Failure> {
@@ -161,22 +161,28 @@ impl<'a> Batch<'a> {
         if !matches!(&action, Action::Append { drafts, .. } if plain(drafts)) {
             self.settle()?;
         }
-        let plan = write::plan(key, before.clone(), action, &InDatabase { db: self.db, key, no })?;
+        let plan =
+            write::plan(key, before.as_deref().cloned(), action, &InDatabase { db: self.db, key, no })?;
+        let can_wait = recent::can_wait(&plan);
+        let Plan { conversation, events, changes } = plan;
+        let conversation = Arc::new(conversation);
         let no = match (no, &before) {
-            (Some(no), Some(_)) if recent::can_wait(&plan) => self.add(key, no, &plan)?,
+            (Some(no), Some(_)) if can_wait => {
+                self.add(key, no, &conversation, &events)?;
+                no
+            }
             (Some(no), Some(before)) => {
                 self.settle()?;
-                update_conversation(self.db, no, before, &plan.conversation)?;
-                insert(self.db, no, &plan)?;
+                update_conversation(self.db, no, before, &conversation)?;
+                insert(self.db, no, &events, &changes)?;
                 no
             }
             _ => {
-                let no = insert_conversation(self.db, key, &plan.conversation)?;
-                insert(self.db, no, &plan)?;
+                let no = insert_conversation(self.db, key, &conversation)?;
+                insert(self.db, no, &events, &changes)?;
                 no
             }
         };
-        let Plan { conversation, events, .. } = plan;
         if let (Some((scope, asked)), Some(first), Some(last)) = (idempotency, events.first(), events.last())
         {
             let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
@@ -194,15 +200,21 @@ impl<'a> Batch<'a> {
     }
 
     /// Writes whole turns into the log and remembers that their rows are to follow.
-    fn add(&mut self, key: &Key, no: i64, plan: &Plan) -> rusqlite::Result<i64> {
-        for event in &plan.events {
+    fn add(
+        &mut self,
+        key: &Key,
+        no: i64,
+        conversation: &Arc<Conversation>,
+        events: &[Event],
+    ) -> rusqlite::Result<()> {
+        for event in events {
             insert_event(self.db, no, event)?;
         }
-        self.added.add(key, no, &plan.conversation, plan.events.iter().cloned().map(Arc::new));
+        self.added.add(key, no, conversation, events.iter().cloned().map(Arc::new));
         if self.waiting() > UNSETTLED_EVENTS_MAX {
             self.settle()?;
         }
-        Ok(no)
+        Ok(())
     }
 
     /// The first answer to a request that came again.
@@ -236,13 +248,18 @@ impl<'a> Batch<'a> {
         {
             return Err(asked.conflict().into());
         }
-        Ok(Some(Committed { conversation, events, repeated: true, released: Vec::new() }))
+        Ok(Some(Committed {
+            conversation: conversation.into(),
+            events,
+            repeated: true,
+            released: Vec::new(),
+        }))
     }
 }
 
 /// Writes events with all their rows. Nothing else may wait to be settled.
-fn insert(db: &Connection, no: i64, plan: &Plan) -> rusqlite::Result<()> {
-    for event in &plan.events {
+fn insert(db: &Connection, no: i64, events: &[Event], changes: &Changes) -> rusqlite::Result<()> {
+    for event in events {
         insert_event(db, no, event)?;
         db.prepare_cached("INSERT INTO places VALUES (?, ?, ?)")?.execute(params![
             no,
@@ -250,10 +267,10 @@ fn insert(db: &Connection, no: i64, plan: &Plan) -> rusqlite::Result<()> {
             db.last_insert_rowid()
         ])?;
     }
-    insert_changes(db, no, &plan.changes)?;
-    for event in &plan.events {
+    insert_changes(db, no, changes)?;
+    for event in events {
         if kind::ends_turn(&event.kind)
-            && let Some(row) = plan.changes.turns.iter().find(|row| Some(row.id) == event.turn)
+            && let Some(row) = changes.turns.iter().find(|row| Some(row.id) == event.turn)
         {
             super::erase::chunks(db, no, row.seq)?;
         }
