@@ -74,6 +74,10 @@ struct Scale {
 const FULL: Scale = Scale { long: 1_000_000, short: 1_000, sized: 20_000, rounds: 20, slice_ms: 400 };
 const QUICK: Scale = Scale { long: 50_000, short: 1_000, sized: 4_000, rounds: 5, slice_ms: 200 };
 
+/// The binary's own allocator, so that what is measured is what runs.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,

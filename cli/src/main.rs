@@ -14,6 +14,10 @@ use clap::Parser;
 use output::Failure;
 use std::process::ExitCode;
 
+/// Turns are made on one thread and freed on another, which the system's allocator answers with locks.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let args = Args::parse();
     tracing_subscriber::fmt()

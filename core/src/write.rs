@@ -74,6 +74,8 @@ pub enum Action {
         at: Timestamp,
         /// Why.
         reason: String,
+        /// Refuse if its time to live has not passed by then: something may have been said since it was found due.
+        only_expired: bool,
     },
 }
 
@@ -257,6 +259,17 @@ pub fn absent(key: &Key) -> Error {
     Error::not_found("conversation.absent", format!("no conversation {}; `list` shows what there is", key.id))
 }
 
+/// Refuses to delete what was found due and is not any more.
+pub fn check_due(conversation: &Conversation, at: Timestamp, only_expired: bool) -> Result<(), Error> {
+    if only_expired && conversation.expires().is_none_or(|due| due > at) {
+        return Err(Error::conflict(
+            "delete.not_due",
+            format!("{} is in use again; it stays", conversation.id),
+        ));
+    }
+    Ok(())
+}
+
 /// The answer for a turn that is not there, or not this tenant's.
 pub fn absent_turn(id: TurnId) -> Error {
     Error::not_found("turn.absent", format!("no turn {id} here; `history` shows what there is"))
@@ -332,7 +345,9 @@ fn admit(
             format!("{} is {}; {advice}", conversation.id, conversation.state),
         ))
     };
-    let about_it = matches!(kind, kind::ERASED | kind::UPDATED) || kind::ends_turn(kind);
+    // The end of an open turn may bring assets along.
+    let brought = kind == kind::ASSET_ADDED && draft.turn.is_some();
+    let about_it = matches!(kind, kind::ERASED | kind::UPDATED) || kind::ends_turn(kind) || brought;
     match conversation.state {
         State::Active => {}
         State::Archived | State::Abandoned if about_it || kind == kind::STATE => {}

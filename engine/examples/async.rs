@@ -31,7 +31,6 @@ async fn talk() -> Result<(), Error> {
         me.append_commit(chat.id, turn.id, NewTurn::default()).await
     };
     let listen = async {
-        // `try_next`, because `next` is the blocking one.
         while let Some(update) = live.try_next().await? {
             match update {
                 Update::Chunk(chunk) => println!("at byte {:>2}: {}", chunk.offset, chunk.text),

@@ -21,7 +21,7 @@ fn main() -> Result<(), Error> {
     // Someone follows on another thread: first what is there, then what comes.
     let mut live = me.subscribe(chat.id, 1)?;
     let screen = std::thread::spawn(move || {
-        while let Some(update) = live.next()? {
+        while let Some(update) = live.recv()? {
             match update {
                 Update::Chunk(chunk) => println!("          … {}", chunk.text),
                 Update::Event(event) => println!("seq {:>3}   {}", event.seq, event.kind),

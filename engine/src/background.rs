@@ -100,10 +100,15 @@ pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
     let now = shared.now();
     let mut swept = Swept::default();
     for key in shared.index.expired(now, EXPIRED_PER_ROUND)? {
-        let action = Action::Delete { at: now, reason: "its time to live has passed".into() };
+        let action =
+            Action::Delete { at: now, reason: "its time to live has passed".into(), only_expired: true };
         let answer = shared.submit_now(Write { key, action })?;
-        answer.recv().map_err(|_| crate::writer::closed())??;
-        swept.expired += 1;
+        match answer.recv().map_err(|_| crate::writer::closed())? {
+            Ok(_) => swept.expired += 1,
+            // Something was said in it, or somebody else deleted it, since it was found.
+            Err(Error::Conflict(_) | Error::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
     }
     let idle_us = i64::try_from(shared.options.stream_idle_max.as_micros()).unwrap_or(i64::MAX);
     let silent: Vec<(Key, TurnId)> = shared

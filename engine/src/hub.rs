@@ -160,7 +160,7 @@ impl Hub {
 /// Events read from the log at a time while catching up.
 const CATCH_UP_PAGE: usize = 256;
 
-/// Follows one conversation. Blocking callers use [`next`](Subscription::next), async ones the [`Stream`].
+/// Follows one conversation. Blocking callers use [`recv`](Subscription::recv), async ones the [`Stream`].
 pub struct Subscription {
     shared: Arc<Shared>,
     key: Key,
@@ -202,11 +202,7 @@ impl Subscription {
     }
 
     /// The next update; blocks until there is one. `None` when the store is closed or the subscriber was let go.
-    #[allow(
-        clippy::should_implement_trait,
-        reason = "it can fail, and an iterator of results would hide the end"
-    )]
-    pub fn next(&mut self) -> Result<Option<Update>, Error> {
+    pub fn recv(&mut self) -> Result<Option<Update>, Error> {
         loop {
             match self.advance()? {
                 Step::Ready(update) => return Ok(update),
@@ -215,8 +211,8 @@ impl Subscription {
         }
     }
 
-    /// Like [`next`](Subscription::next), but gives up after a while: `Ok(None)` then too.
-    pub fn next_timeout(&mut self, patience: Duration) -> Result<Option<Update>, Error> {
+    /// Like [`recv`](Subscription::recv), but gives up after a while: `Ok(None)` then too.
+    pub fn recv_timeout(&mut self, patience: Duration) -> Result<Option<Update>, Error> {
         let deadline = Instant::now() + patience;
         loop {
             match self.advance()? {

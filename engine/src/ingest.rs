@@ -121,7 +121,7 @@ impl Shared {
             let text = format!("a message is a JSON object, this is {}", clip(&turn.message));
             return Err(Error::invalid("message.not_an_object", text));
         }
-        let (redacted, secrets) = redaction::redact(&turn.message, redaction_mode(conversation))?;
+        let (redacted, mut secrets) = redaction::redact(&turn.message, redaction_mode(conversation))?;
         let (stored, payloads) = match place {
             // What was cut off is words, whatever it looks like; and it must be possible to write them down also where no
             // asset can be added, or the store could not be opened again.
@@ -147,6 +147,13 @@ impl Shared {
             )?);
         }
         let mut metadata = turn.metadata;
+        for value in metadata.values_mut() {
+            let (redacted, found) = redaction::redact(value.get(), redaction_mode(conversation))?;
+            secrets.extend(found);
+            if let Cow::Owned(masked) = redacted {
+                *value = Raw::new(masked)?;
+            }
+        }
         if !secrets.is_empty() {
             metadata.insert("secrets".into(), Raw::of(&secrets)?);
         }

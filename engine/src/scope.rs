@@ -448,7 +448,7 @@ impl Scope {
     pub fn fork(&self, id: ConversationId, at_seq: u64) -> Commit<Conversation> {
         let prepared = (|| {
             let parent = self.shared().index.conversation(&self.key(id))?;
-            let at = Parent { conversation: id, at_seq };
+            let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
             let settings = Settings {
                 parent: Some(at),
                 participants: parent.participants.clone(),
@@ -466,10 +466,23 @@ impl Scope {
         }
     }
 
+    /// The conversation that the event at a place was written in. A fork that leaves its parent within what that one
+    /// inherited itself is a fork of the ancestor: its file then holds everything that an import needs.
+    fn owner_of(&self, conversation: &Conversation, seq: u64) -> ConversationId {
+        match conversation.parent.filter(|parent| seq <= parent.at_seq) {
+            Some(parent) => match self.shared().index.conversation(&self.key(parent.conversation)) {
+                Ok(above) => self.owner_of(&above, seq),
+                // Deleted: its events are there for its forks only.
+                Err(_) => conversation.id,
+            },
+            None => conversation.id,
+        }
+    }
+
     /// Deletes it whole. A tombstone stays: id, head hash, when and why. Forks of it keep what they inherited.
     pub fn delete(&self, id: ConversationId, reason: &str) -> Commit<Tombstone> {
         let (at, reason) = (self.shared().now(), reason.to_string());
-        let action = Action::Delete { at, reason: reason.clone() };
+        let action = Action::Delete { at, reason: reason.clone(), only_expired: false };
         self.write(id, Ok(action), move |committed| {
             Ok(Tombstone { id, head: committed.conversation.head, deleted: at, reason })
         })

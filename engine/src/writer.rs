@@ -43,6 +43,8 @@ struct Waiting {
     closed: bool,
     /// Commits since the store was last settled.
     unsettled: u64,
+    /// Whether the writer thread waits to be told. Telling it costs a system call, so it is told only then.
+    asleep: bool,
 }
 
 impl Queue {
@@ -68,7 +70,9 @@ impl Queue {
 
     /// Tells the writer thread that something waits.
     pub fn nudge(&self) {
-        self.changed.notify_one();
+        if std::mem::take(&mut self.waiting().asleep) {
+            self.changed.notify_one();
+        }
     }
 
     /// No more jobs; the writer ends when it has written what waits.
@@ -93,6 +97,7 @@ impl Queue {
             if waiting.closed {
                 return Next::End;
             }
+            waiting.asleep = true;
             if waiting.unsettled == 0 {
                 waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -101,6 +106,7 @@ impl Queue {
             let time;
             (waiting, time) =
                 self.changed.wait_timeout(waiting, SETTLE_AFTER).unwrap_or_else(PoisonError::into_inner);
+            waiting.asleep = false;
             if time.timed_out() && waiting.jobs.is_empty() && waiting.unsettled == before {
                 waiting.unsettled = 0;
                 return Next::Settle;
@@ -176,7 +182,9 @@ fn write(shared: &Shared, batch: Vec<Job>) {
     }
     let mut queue = shared.queue.waiting();
     queue.unsettled += 1;
-    if queue.unsettled == 1 {
+    let first = queue.unsettled == 1;
+    drop(queue);
+    if first {
         // It sleeps without an end in sight; now it has something to look after.
         shared.queue.nudge();
     }

@@ -78,6 +78,7 @@ macro_rules! conformance {
             a_fork_does_not_see_what_its_parent_superseded_later
             a_turn_that_was_aborted_at_a_fork_is_aborted_there_for_ever
             an_open_turn_is_not_erased
+            what_is_in_use_again_is_not_deleted_as_expired
             a_file_cannot_say_a_turn_twice
             a_made_up_parent_is_no_parent
             settling_changes_no_answer

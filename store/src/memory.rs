@@ -114,8 +114,9 @@ impl Kept {
                     released: Vec::new(),
                 })
             }
-            Action::Delete { at, reason } => {
+            Action::Delete { at, reason, only_expired } => {
                 let conversation = existing.ok_or_else(|| absent(&key))?;
+                write::check_due(&conversation, at, only_expired)?;
                 let tombstone = Tombstone { id: key.id, head: conversation.head, deleted: at, reason };
                 let place = self.place(&key)?;
                 self.entries[place].deleted = Some(tombstone);

@@ -20,7 +20,7 @@ pub fn run(args: &Args, verb: &Tail) -> Result<(), Failure> {
     loop {
         let mut updates = scope.subscribe(id, from)?;
         from = loop {
-            match updates.next()? {
+            match updates.recv()? {
                 Some(Update::Event(event)) => show_event(args, &scope, id, &event)?,
                 Some(Update::Chunk(chunk)) if args.json => {
                     output::json(

@@ -36,7 +36,7 @@ fn a_second_writer_is_told_who_the_owner_is_and_readers_work() {
     assert_eq!(words(&scope.turns(id)[0]).unwrap(), "from the owner");
     let mut subscription = scope.subscribe(id, 1).unwrap();
     let updates: Vec<Update> =
-        (0..2).map(|_| subscription.next_timeout(PATIENCE).unwrap().unwrap()).collect();
+        (0..2).map(|_| subscription.recv_timeout(PATIENCE).unwrap().unwrap()).collect();
     assert_eq!(seqs(&updates), [1, 2]);
     refused(scope.try_say(id, NewTurn::user("no")), "store.opened_read_only", "open it for writing");
 
@@ -44,7 +44,7 @@ fn a_second_writer_is_told_who_the_owner_is_and_readers_work() {
     owner.kill();
     let store = stage.open_with(Options { patience: PATIENCE, ..Options::default() });
     store.tenant("acme").unwrap().say(id, NewTurn::user("from the next"));
-    let updates = subscription.next_timeout(PATIENCE).unwrap();
+    let updates = subscription.recv_timeout(PATIENCE).unwrap();
     assert_eq!(seqs(&[updates.unwrap()]), [3]);
 }
 

@@ -472,9 +472,17 @@ impl Run {
         let expected = if (1..=head).contains(&at) { Ok(()) } else { Err("seq.out_of_range") };
         let Some(fork) = self.expect(expected, |scope| scope.fork(id, at).wait()) else { return };
         let mut talk = self.talk(id).as_of(at);
-        (talk.parent, talk.created, talk.updated) = (Some((id, at)), self.now, self.now);
+        // Within what it inherited itself, a fork is one of the ancestor's, as long as that is there.
+        let mut parent = id;
+        while let Some((above, left)) = self.model.conversations[&parent].parent
+            && at <= left
+            && self.model.conversations.contains_key(&above)
+        {
+            parent = above;
+        }
+        (talk.parent, talk.created, talk.updated) = (Some((parent, at)), self.now, self.now);
         self.model.conversations.insert(fork.id, talk);
-        self.model.parents.insert(fork.id, id);
+        self.model.parents.insert(fork.id, parent);
         self.wrote(fork.id, &["conversation.forked"]);
         self.compare(fork.id);
     }
@@ -607,13 +615,13 @@ impl Run {
         for scope in [&self.memory.1, &self.sqlite.1] {
             let mut subscription = scope.subscribe(id, from).unwrap();
             for seq in from.max(1)..=talk.head() {
-                match subscription.next_timeout(PATIENCE).unwrap() {
+                match subscription.recv_timeout(PATIENCE).unwrap() {
                     Some(Update::Event(event)) => assert_eq!(event.seq, seq),
                     other => panic!("expected seq {seq}, got {other:?}"),
                 }
             }
             for (turn, text) in &open {
-                match subscription.next_timeout(PATIENCE).unwrap() {
+                match subscription.recv_timeout(PATIENCE).unwrap() {
                     Some(Update::Chunk(chunk)) => {
                         assert_eq!((chunk.turn, chunk.offset, &*chunk.text), (*turn, 0, text.as_str()))
                     }
@@ -655,8 +663,8 @@ impl Run {
         let in_file = |id: &ConversationId| log.iter().any(|(_, origin)| origin == id);
         if log.iter().any(|(_, origin)| self.model.parents.get(origin).is_some_and(|parent| !in_file(parent)))
         {
-            // Some fork here left its parent within what that one had inherited itself: the file has no event of that
-            // parent, and an import asks for it by name.
+            // Some fork here left its parent within what that one had inherited from a conversation that was deleted: the
+            // file has no event of that parent, and an import asks for it by name.
             return;
         }
         self.mirrors += 1;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 fn collect(subscription: &mut Subscription, last: u64) -> Vec<Update> {
     let mut got = Vec::new();
     while seqs(&got).last().is_none_or(|seq| *seq < last) {
-        let update = subscription.next_timeout(PATIENCE).unwrap();
+        let update = subscription.recv_timeout(PATIENCE).unwrap();
         got.push(update.unwrap_or_else(|| panic!("nothing came after {:?}", seqs(&got))));
     }
     got
@@ -29,7 +29,7 @@ fn chunks(updates: &[Update]) -> Vec<Chunk> {
 }
 
 fn next_chunk(subscription: &mut Subscription) -> (u64, String) {
-    match subscription.next_timeout(PATIENCE).unwrap() {
+    match subscription.recv_timeout(PATIENCE).unwrap() {
         Some(Update::Chunk(chunk)) => (chunk.offset, chunk.text.to_string()),
         other => panic!("expected a chunk, got {other:?}"),
     }
@@ -91,7 +91,7 @@ fn chunks_come_at_once_with_their_offsets_and_before_the_end_of_their_turn() {
     let mut subscription = scope.subscribe(id, 1).unwrap();
     let turn = scope.append_open(id, NewStream::default()).wait().unwrap();
     assert_eq!(seqs(&collect(&mut subscription, turn.seq)), [1, 2]);
-    assert!(subscription.next_timeout(std::time::Duration::ZERO).unwrap().is_none(), "now it waits");
+    assert!(subscription.recv_timeout(std::time::Duration::ZERO).unwrap().is_none(), "now it waits");
     for piece in ["Grü", "ße", "!"] {
         scope.append_chunk(id, turn.id, None, piece).unwrap();
     }
@@ -134,7 +134,7 @@ fn pieces_seen_while_joining_at_any_moment_of_a_stream_make_up_the_whole_text() 
                     let mut subscription = scope.subscribe(id, from % 3).unwrap();
                     let mut said = String::new();
                     loop {
-                        match subscription.next_timeout(PATIENCE).unwrap().expect("an end comes") {
+                        match subscription.recv_timeout(PATIENCE).unwrap().expect("an end comes") {
                             Update::Chunk(chunk) => {
                                 assert_eq!(chunk.offset as usize, said.len(), "a gap or a repeat");
                                 said += &chunk.text;
@@ -162,18 +162,18 @@ fn a_subscriber_that_is_too_slow_is_told_where_to_resume_and_misses_nothing() {
     let mut slow = scope.subscribe(id, 1).unwrap();
     // One update read, so that it is live; then it sleeps while more comes than is kept for it.
     assert_eq!(seqs(&collect(&mut slow, 1)), [1]);
-    assert!(slow.next_timeout(std::time::Duration::ZERO).unwrap().is_none());
+    assert!(slow.recv_timeout(std::time::Duration::ZERO).unwrap().is_none());
     let mut last = 1;
     while last < SUBSCRIBER_LAG_EVENTS_MAX as u64 + 100 {
         let turns = (0..500).map(|n| NewTurn::user(&n.to_string())).collect();
         last = scope.append(id, turns, Default::default()).wait().unwrap().head.seq;
     }
-    let resume_from = match slow.next_timeout(PATIENCE).unwrap() {
+    let resume_from = match slow.recv_timeout(PATIENCE).unwrap() {
         Some(Update::Lagged { resume_from }) => resume_from,
         other => panic!("expected to be let go, got {other:?}"),
     };
     assert_eq!(resume_from, 2);
-    assert!(slow.next().unwrap().is_none(), "let go means let go");
+    assert!(slow.recv().unwrap().is_none(), "let go means let go");
     let mut again = scope.subscribe(id, resume_from).unwrap();
     assert_eq!(seqs(&collect(&mut again, last)), (resume_from..=last).collect::<Vec<_>>());
 }
@@ -183,12 +183,12 @@ fn a_deletion_ends_the_subscription_with_a_word() {
     let (_store, scope) = memory();
     let id = scope.begin();
     let mut live = scope.subscribe(id, 2).unwrap();
-    assert!(live.next_timeout(std::time::Duration::ZERO).unwrap().is_none());
+    assert!(live.recv_timeout(std::time::Duration::ZERO).unwrap().is_none());
     let mut catching_up = scope.subscribe(id, 1).unwrap();
     scope.delete(id, "over").wait().unwrap();
-    assert!(is_deleted(live.next_timeout(PATIENCE).unwrap()));
-    assert!(live.next().unwrap().is_none());
-    assert!(is_deleted(catching_up.next_timeout(PATIENCE).unwrap()));
+    assert!(is_deleted(live.recv_timeout(PATIENCE).unwrap()));
+    assert!(live.recv().unwrap().is_none());
+    assert!(is_deleted(catching_up.recv_timeout(PATIENCE).unwrap()));
     assert!(scope.subscribe(id, 1).is_err_and(|error| error.code() == "conversation.absent"));
 }
 
@@ -203,7 +203,7 @@ fn no_subscriber_overlooks_a_deletion_whenever_it_comes() {
         std::thread::scope(|threads| {
             for mut subscription in subscriptions {
                 threads.spawn(move || {
-                    while !is_deleted(Some(subscription.next_timeout(PATIENCE).unwrap().expect("Deleted"))) {}
+                    while !is_deleted(Some(subscription.recv_timeout(PATIENCE).unwrap().expect("Deleted"))) {}
                 });
             }
             scope.delete(id, "over").wait().unwrap();
@@ -218,7 +218,7 @@ fn closing_the_store_ends_every_subscription() {
     let mut subscription = scope.subscribe(id, 1).unwrap();
     assert_eq!(seqs(&collect(&mut subscription, 1)), [1]);
     std::thread::scope(|threads| {
-        let waiting = threads.spawn(move || subscription.next());
+        let waiting = threads.spawn(move || subscription.recv());
         drop((scope, store));
         assert!(waiting.join().unwrap().unwrap().is_none());
     });
@@ -269,5 +269,5 @@ fn a_store_opened_for_reading_follows_what_another_handle_writes() {
     assert_eq!(seqs(&collect(&mut subscription, 600)), (2..=600).collect::<Vec<_>>());
     assert_eq!(reading.get(id).unwrap(), writing.get(id).unwrap());
     writing.delete(id, "over").wait().unwrap();
-    assert!(is_deleted(subscription.next_timeout(PATIENCE).unwrap()));
+    assert!(is_deleted(subscription.recv_timeout(PATIENCE).unwrap()));
 }

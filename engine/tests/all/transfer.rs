@@ -201,6 +201,23 @@ fn a_fork_comes_with_its_parent() {
 }
 
 /// The reader looked at its first buffer only: a pipe that gave a few bytes at first was taken for a transcript value.
+/// A fork of a fork that leaves within the shared past has no event of the one in between in its file, which an import
+/// once asked for by name.
+#[test]
+fn a_fork_of_a_fork_within_the_shared_past_comes_with_its_ancestor() {
+    let (_memory, here) = memory();
+    let first = here.create(Default::default()).wait().unwrap().id;
+    let turns = vec![NewTurn::user("one"), NewTurn::user("two")];
+    here.append(first, turns, Default::default()).wait().unwrap();
+    let between = here.fork(first, 3).wait().unwrap().id;
+    let last = here.fork(between, 2).wait().unwrap();
+    assert_eq!(last.parent.map(|parent| parent.conversation), Some(first));
+    let (_elsewhere, there) = memory();
+    let imported = there.import(export(&here, last.id).as_slice(), &mut |_| {}).unwrap();
+    assert_eq!((imported.conversation.head, imported.problems.len()), (last.head, 0));
+    there.verify(last.id, None).unwrap();
+}
+
 #[test]
 fn what_a_file_is_does_not_depend_on_how_it_arrives() {
     let (_memory, from) = memory();

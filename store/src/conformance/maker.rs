@@ -139,7 +139,7 @@ impl Maker {
 
     /// Deletes a conversation.
     pub fn delete(&self, key: &Key) -> Write {
-        let action = Action::Delete { at: self.now(), reason: "asked for".into() };
+        let action = Action::Delete { at: self.now(), reason: "asked for".into(), only_expired: false };
         Write { key: key.clone(), action }
     }
 

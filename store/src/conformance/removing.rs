@@ -3,6 +3,7 @@
 use super::*;
 use crate::{ConversationQuery, TurnQuery};
 use everturn_core::chain::Hash;
+use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
 use everturn_core::id::TurnId;
 use everturn_core::write::{Action, ErasedBody, Write};
@@ -147,7 +148,10 @@ pub fn deleting_leaves_one_tombstone(store: &dyn Backend) {
     let head = create(store, &key, vec![m.created(), said, open]).conversation.head;
     done(store, chunk(&key, opened, 0, "gone too"));
     let at = m.now();
-    let delete = Write { key: key.clone(), action: Action::Delete { at, reason: "expired".into() } };
+    let delete = Write {
+        key: key.clone(),
+        action: Action::Delete { at, reason: "expired".into(), only_expired: false },
+    };
     let deleted = done(store, delete.clone());
     assert_eq!((deleted.conversation.head, deleted.events.len()), (head, 0));
     let tombstones = store.tombstones(&key.tenant).expect("a listing");
@@ -231,4 +235,24 @@ pub fn an_open_turn_is_not_erased(store: &dyn Backend) {
     let error = refused(store, m.erase(&key, &[turn]), "turn.open");
     assert!(error.text().contains("still open; commit or abort it first"), "{error}");
     assert_eq!(log(store, &key).len(), 2);
+}
+
+/// Found due, and then something was said: it stays.
+pub fn what_is_in_use_again_is_not_deleted_as_expired(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let settings = Settings { ttl: Some(Some(10)), ..Settings::default() };
+    create(store, &key, vec![m.event(kind::CREATED, &settings)]);
+    let due = store.conversation(&key).expect("it is there").expires().expect("it has an end");
+    let delete = |at| Write {
+        key: key.clone(),
+        action: Action::Delete { at, reason: "expired".into(), only_expired: true },
+    };
+    let mut late = m.say("still here");
+    late.at = due;
+    append(store, &key, vec![late]);
+    refused(store, delete(due), "delete.not_due");
+    assert_eq!(texts(store, &key), ["still here"]);
+    done(store, delete(due.plus_s(10)));
+    assert!(store.conversation(&key).is_err());
 }

@@ -28,6 +28,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+/// The size of the write-ahead log is looked at when about this much was added.
+const WAL_LOOK_BYTES: usize = 1024 * 1024;
+
+/// What a commit writes beside the text: a few pages.
+const WAL_COMMIT_BYTES: usize = 16 * 1024;
+
 /// How many idle reading connections are kept.
 const READERS_IDLE_MAX: usize = 8;
 
@@ -45,6 +51,8 @@ struct Writer {
     known: write::Known,
     /// Past this size the write-ahead log is emptied.
     wal_limit: u64,
+    /// About how much was written since its size was looked at.
+    unlooked: usize,
     /// Held as long as this process may write.
     _lock: door::WriteLock,
 }
@@ -63,6 +71,7 @@ impl Sqlite {
             connection,
             known: write::Known::default(),
             wal_limit: door::WAL_BYTES_MAX,
+            unlooked: 0,
             _lock: lock,
         };
         let store = Sqlite {
@@ -211,7 +220,7 @@ impl Log for Sqlite {
             Ok(guard) => guard,
             Err(error) => return all(error),
         };
-        let Writer { connection, known, wal_limit, .. } = &mut *guard;
+        let Writer { connection, known, wal_limit, unlooked, .. } = &mut *guard;
         let erases: Vec<bool> = batch
             .iter()
             .map(|write| matches!(write.action, Action::Erase { .. } | Action::Delete { .. }))
@@ -244,7 +253,12 @@ impl Log for Sqlite {
                     .collect(),
             },
             Ok(answers) => {
-                *wal_limit = door::bound_wal(connection, &self.path, *wal_limit);
+                let events = answers.iter().flatten().flat_map(|committed| &committed.events);
+                *unlooked += WAL_COMMIT_BYTES + events.filter_map(Event::text).map(str::len).sum::<usize>();
+                if *unlooked > WAL_LOOK_BYTES {
+                    *unlooked = 0;
+                    *wal_limit = door::bound_wal(connection, &self.path, *wal_limit);
+                }
                 answers
             }
             Err(error) => {

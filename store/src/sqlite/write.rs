@@ -104,8 +104,9 @@ impl<'a> Batch<'a> {
                 chunk(self.db, no, &conversation, turn, offset, &text)?;
                 Ok(Committed { conversation, events: Vec::new(), repeated: false, released: Vec::new() })
             }
-            Action::Delete { at, reason } => {
+            Action::Delete { at, reason, only_expired } => {
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
+                write::check_due(&conversation, at, only_expired)?;
                 self.settle()?;
                 let released = super::erase::delete(self.db, no, at, &reason)?;
                 let released = unused(self.db, &key, released)?;
