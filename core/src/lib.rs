@@ -8,7 +8,7 @@
 //! format (those live in `formats`).
 //!
 //! Reading order: [`event`] and [`chain`] are the ground; [`message`] reads what is inside a turn; [`turn`] and
-//! [`conversation`] are what the log folds into; [`write`] is how a request becomes events and rows.
+//! [`conversation`] are what the log folds into; [`mod@write`] is how a request becomes events and rows.
 
 pub mod asset;
 pub mod chain;

@@ -1,6 +1,6 @@
 //! Where conversations are kept.
 //!
-//! Three short traits, their backends, and [`conformance`]: the one list of promises that every backend runs. A
+//! Three short traits, their backends, and [`mod@conformance`]: the one list of promises that every backend runs. A
 //! behaviour that is not in that list is not promised. All rules about what may be written are in `core::write`; a
 //! backend only looks up, writes down and makes durable.
 //!

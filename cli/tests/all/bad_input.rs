@@ -129,3 +129,40 @@ fn a_second_writer_is_told_who_writes() {
     assert!(first.wait().unwrap().success());
     shell.ok(&["append", &id, "now it works"]);
 }
+
+/// Permission bits do not stop the superuser, so there the command runs as somebody else.
+#[cfg(unix)]
+#[test]
+fn a_store_that_may_only_be_read_can_be_read_and_says_so_when_written() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65534;
+
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["append", &id, "carved in stone"]);
+    // The binary may be where others cannot look.
+    let program = shell.path("everturn");
+    std::fs::copy(env!("CARGO_BIN_EXE_everturn"), &program).unwrap();
+    let superuser = std::fs::metadata(&program).unwrap().uid() == 0;
+    let allow = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    allow(&shell.path("store.db"), 0o444);
+    allow(&shell.path("store.db.lock"), 0o444);
+    allow(shell.folder.path(), 0o555);
+    let run = |args: &[&str]| {
+        let mut command = std::process::Command::new(&program);
+        command.args(args).env("EVERTURN_STORE", format!("sqlite:{}", shell.path("store.db").display()));
+        if superuser {
+            command.uid(NOBODY);
+        }
+        crate::Said::from(command.output().unwrap())
+    };
+    let (read, written) = (run(&["history", &id]), run(&["append", &id, "more"]));
+    allow(shell.folder.path(), 0o755);
+    assert_eq!(written.code, 1);
+    assert!(written.err.contains("is read-only; make it writable, or only read from it"), "{}", written.err);
+    assert_eq!(read.code, 0, "{}", read.err);
+    assert!(read.out.contains("carved in stone"), "{}", read.out);
+}

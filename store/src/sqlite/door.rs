@@ -25,6 +25,37 @@ const WAL_READERS_PATIENCE: Duration = Duration::from_secs(2);
 /// One step of the schema for each version; a released step is never edited. Version N is what step N leaves.
 const MIGRATIONS: &[&str] = &[include_str!("v1.sql")];
 
+/// File systems of other machines, by the number that Linux gives them. Their locks and syncs cannot be relied on.
+const REMOTE: &[(u32, &str)] = &[
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB2"),
+    (0x0102_1997, "9P"),
+    (0x00c3_6400, "Ceph"),
+    (0x5346_414f, "AFS"),
+];
+
+fn remote(file_system: u32) -> Option<&'static str> {
+    REMOTE.iter().find(|(number, _)| *number == file_system).map(|(_, name)| *name)
+}
+
+/// Says so if a store lies on a file system of another machine.
+#[cfg(target_os = "linux")]
+fn warn_if_remote(path: &Path) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let file_system = rustix::fs::statfs(folder).ok().map(|stat| stat.f_type as u32);
+    if let Some(name) = file_system.and_then(remote) {
+        tracing::warn!(
+            "{} is on {name}, a network file system, where locks and syncs may not hold; put the store on a local disk",
+            path.display()
+        );
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn warn_if_remote(_: &Path) {}
+
 /// Opens for reading and writing. Makes the file and its tables if they are not there.
 pub fn open_for_writing(path: &Path) -> Result<Connection, Error> {
     if path.is_dir() {
@@ -37,6 +68,7 @@ pub fn open_for_writing(path: &Path) -> Result<Connection, Error> {
             ),
         ));
     }
+    warn_if_remote(path);
     let mut connection = Connection::open(path).map_err(|e| explain(path, &e))?;
     set_up(&connection, path)?;
     let writable =
@@ -56,9 +88,17 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, Error> {
             format!("no store at {}; `everturn new` makes one, or name another with --store", path.display()),
         ));
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(|e| explain(path, &e))?;
-    set_up(&connection, path)?;
+    let connection = match open_beside_a_writer(path) {
+        // Where nothing may be written, SQLite cannot share a write-ahead log. If there is none, nobody is writing, and
+        // the file can be read as it lies.
+        Err(error)
+            if matches!(error.code(), "store.read_only" | "store.cannot_open")
+                && !beside(path, "-wal").exists() =>
+        {
+            open_as_it_lies(path)?
+        }
+        opened => opened?,
+    };
     let version = version(&connection, path)?;
     if version < MIGRATIONS.len() {
         return Err(Error::conflict(
@@ -70,6 +110,25 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, Error> {
             ),
         ));
     }
+    Ok(connection)
+}
+
+fn open_beside_a_writer(path: &Path) -> Result<Connection, Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(|e| explain(path, &e))?;
+    set_up(&connection, path)?;
+    // SQLite looks at the file only when it is asked something.
+    version(&connection, path)?;
+    Ok(connection)
+}
+
+fn open_as_it_lies(path: &Path) -> Result<Connection, Error> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let escaped = path.display().to_string().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    let connection = Connection::open_with_flags(format!("file:{escaped}?immutable=1"), flags)
+        .map_err(|e| explain(path, &e))?;
+    set_up(&connection, path)?;
     Ok(connection)
 }
 
@@ -276,4 +335,17 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_of_other_machines_are_known_by_their_numbers() {
+        assert_eq!(remote(0x6969), Some("NFS"));
+        assert_eq!(remote(0xff53_4d42), Some("CIFS"));
+        assert_eq!(remote(0xef53), None, "ext4 is here");
+        warn_if_remote(Path::new("nowhere.db"));
+    }
 }
