@@ -392,6 +392,9 @@ impl Shared {
 
     /// The appends that these bytes were put for are done.
     pub fn uploaded(&self, done: &[(Tenant, Hash)]) {
+        if done.is_empty() {
+            return;
+        }
         let mut uploads = self.uploads();
         for upload in done {
             if let Some(count) = uploads.get_mut(upload) {

@@ -143,7 +143,7 @@ fn settle(shared: &Shared) {
 }
 
 /// Writes what waits on the caller's own thread, if nobody is writing. A caller who is alone is spared two changes of
-/// thread that way, which cost more than the write itself; with many callers, the others' requests go along, and what
+/// thread that way; with many callers, the others' requests go along, and what
 /// comes meanwhile is left to the writer thread.
 fn lead(shared: &Shared) {
     let queue = &shared.queue;
@@ -172,11 +172,14 @@ fn write(shared: &Shared, batch: Vec<Job>) {
         writes.push(write);
     }
     let answers = shared.log.commit(writes);
-    for ((key, deletes, uploads, done), answer) in waiting.into_iter().zip(answers) {
-        if let Ok(committed) = &answer {
-            shared.committed(&key, deletes, committed);
+    for ((key, deletes, uploads, _), answer) in waiting.iter().zip(&answers) {
+        if let Ok(committed) = answer {
+            shared.committed(key, *deletes, committed);
         }
-        shared.uploaded(&uploads);
+        shared.uploaded(uploads);
+    }
+    // All at once at the end: whoever is woken by the first finds the others done as well.
+    for ((.., done), answer) in waiting.into_iter().zip(answers) {
         // Nobody may be waiting any more; what was asked for is done all the same.
         let _ = done.send(answer);
     }

@@ -1,6 +1,7 @@
 //! The one door to a database file: every connection is opened, set up and checked here.
 
 use everturn_core::Error;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -143,6 +144,8 @@ fn set_up(connection: &Connection, path: &Path) -> Result<(), Error> {
     );
     connection.busy_timeout(BUSY_TIMEOUT).map_err(|e| explain(path, &e))?;
     connection.set_prepared_statement_cache_capacity(64);
+    // Without this SQLite plans a query anew whenever a parameter changes, which costs more than the query.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(|e| explain(path, &e))?;
     connection.execute_batch(&pragmas).map_err(|e| explain(path, &e))
 }
 
