@@ -1,0 +1,321 @@
+//! Conversations: beginning, changing, forking and ending them.
+
+use super::{ListQuery, NewConversation, Page, Scope, idempotency, more, page_limit};
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::{
+    Conversation, Parent, Retention, Settings, State, SystemPrompt, Tombstone,
+};
+use everturn_core::event::{Draft, Event, kind};
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Role;
+use everturn_core::write::{Action, StateBody};
+use everturn_store::ConversationQuery;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Scope {
+    /// Begins a conversation.
+    pub fn create(&self, new: NewConversation) -> Commit<Conversation> {
+        match check_by_hand(&new.settings) {
+            Ok(()) => self.create_with(new),
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+
+    fn create_with(&self, new: NewConversation) -> Commit<Conversation> {
+        let prepared = (|| {
+            let settings = new.settings.normalise()?;
+            let request = new
+                .idempotency_key
+                .is_some()
+                .then(|| Hash::of(Raw::of(&settings).unwrap_or_else(|_| null()).get().as_bytes()));
+            let idempotency = idempotency(new.idempotency_key, request)?;
+            let id = match new.id {
+                Some(id) => id,
+                None => ConversationId(self.shared().source.ulid()?),
+            };
+            let drafts = self.setting_drafts(kind::CREATED, &settings)?;
+            Ok((id, Action::Create { drafts, parent: None, idempotency }))
+        })();
+        match prepared {
+            Ok((id, action)) => {
+                self.write(id, Ok(action), |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
+            }
+            Err(error) => {
+                Commit::new(Err(error), |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
+            }
+        }
+    }
+
+    /// The events for new settings: the prompt's fingerprint leads, where one is set.
+    pub(crate) fn setting_drafts(
+        &self,
+        kind: &'static str,
+        settings: &Settings,
+    ) -> Result<Vec<Draft>, Error> {
+        let mut drafts = Vec::new();
+        if let Some(Some(prompt)) = &settings.system_prompt {
+            let fingerprint = serde_json::json!({"sha256": prompt.sha256, "bytes": prompt.bytes});
+            drafts.push(Draft {
+                role: Some(Role::System),
+                ..self.shared().draft(kind::SYSTEM_PROMPT, &fingerprint)?
+            });
+        }
+        drafts.push(self.shared().draft(kind, settings)?);
+        drafts.iter().try_for_each(Draft::check)?;
+        Ok(drafts)
+    }
+
+    /// A conversation; its metadata shows the system prompt with its text.
+    pub fn get(&self, id: ConversationId) -> Result<Conversation, Error> {
+        let mut conversation = self.shared().index.conversation(&self.key(id))?;
+        if let Some(prompt) = self.prompt_of(&conversation)? {
+            conversation.metadata.insert("system_prompt".into(), Raw::of(&prompt)?);
+        }
+        Ok(conversation)
+    }
+
+    fn prompt_of(&self, conversation: &Conversation) -> Result<Option<SystemPrompt>, Error> {
+        let Some(prompt) = conversation.system_prompt else { return Ok(None) };
+        let events = self.shared().log.events(&self.key(conversation.id), prompt.seq - 1, 1)?;
+        Ok(events
+            .first()
+            .and_then(Event::read::<Settings>)
+            .and_then(|settings| settings.system_prompt.flatten()))
+    }
+
+    /// The system prompt: the current one, or an earlier one by its fingerprint.
+    pub fn system_prompt(
+        &self,
+        id: ConversationId,
+        sha256: Option<Hash>,
+    ) -> Result<Option<SystemPrompt>, Error> {
+        let conversation = self.shared().index.conversation(&self.key(id))?;
+        let Some(wanted) = sha256.filter(|hash| conversation.system_prompt.is_none_or(|p| p.sha256 != *hash))
+        else {
+            return self.prompt_of(&conversation);
+        };
+        let mut after = 0;
+        loop {
+            let page = self.shared().log.events(&self.key(id), after, PAGE_ENTRIES_MAX)?;
+            let Some(last) = page.last() else { return Ok(None) };
+            after = last.seq;
+            let settings = page
+                .iter()
+                .filter(|e| [kind::CREATED, kind::UPDATED, kind::FORKED].contains(&e.kind.as_str()));
+            let mut prompts =
+                settings.filter_map(Event::read::<Settings>).filter_map(|s| s.system_prompt.flatten());
+            if let Some(prompt) = prompts.find(|prompt| prompt.sha256 == wanted) {
+                return Ok(Some(prompt));
+            }
+        }
+    }
+
+    /// Conversations, last changed first.
+    pub fn list(&self, query: ListQuery) -> Result<Page<Conversation, (Timestamp, ConversationId)>, Error> {
+        let limit = page_limit(query.limit)?;
+        let store_query =
+            ConversationQuery { text: query.text, state: query.state, after: query.after, limit: limit + 1 };
+        let mut data = self.shared().index.conversations(&self.tenant, &store_query)?;
+        let next = more(&mut data, limit, |c: &Conversation| (c.updated, c.id));
+        Ok(Page { data, next })
+    }
+
+    /// The id that a person means: a whole one, the beginning of one, or `@last` for the last changed.
+    pub fn resolve(&self, text: &str) -> Result<ConversationId, Error> {
+        if text == "@last" {
+            let query = ConversationQuery { limit: 1, ..ConversationQuery::default() };
+            let last = self.shared().index.conversations(&self.tenant, &query)?;
+            return last.first().map(|c| c.id).ok_or_else(|| {
+                Error::not_found(
+                    "conversation.none",
+                    "there is no conversation yet; `everturn new` begins one",
+                )
+            });
+        }
+        if let Ok(id) = text.parse::<ConversationId>() {
+            return self.shared().index.conversation(&self.key(id)).map(|conversation| conversation.id);
+        }
+        let shown = everturn_core::id::clip(text);
+        let found = if text.is_empty() {
+            Vec::new()
+        } else {
+            self.shared().index.starting_with(&self.tenant, text, 4)?
+        };
+        match found.as_slice() {
+            [id] => Ok(*id),
+            [] => Err(Error::not_found(
+                "conversation.absent",
+                format!("no conversation begins with {shown:?}; `list` shows what there is"),
+            )),
+            several => {
+                let ids: Vec<String> = several.iter().take(3).map(ToString::to_string).collect();
+                let text = format!("{shown:?} could be {}; write more of it", ids.join(" or "));
+                Err(Error::invalid("conversation.ambiguous", text))
+            }
+        }
+    }
+
+    /// Changes settings. What is set to what it is already adds nothing.
+    pub fn update(&self, id: ConversationId, settings: Settings) -> Commit<Conversation> {
+        let prepared = (|| {
+            check_by_hand(&settings)?;
+            let mut settings = settings.normalise()?;
+            let current = self.shared().conversation(&self.key(id))?;
+            leave_out_what_is_so(&mut settings, &current);
+            if settings == Settings::default() {
+                return Ok(None);
+            }
+            let drafts = self.setting_drafts(kind::UPDATED, &settings)?;
+            Ok(Some(Action::Append { drafts, expected_seq: None, idempotency: None }))
+        })();
+        match prepared {
+            Ok(Some(action)) => {
+                self.write(id, Ok(action), |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
+            }
+            Ok(None) => Commit::ready(self.get(id)),
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+
+    /// Puts it away; [`resume`](Scope::resume) brings it back.
+    pub fn archive(&self, id: ConversationId) -> Commit<Conversation> {
+        self.set_state(id, State::Archived, None)
+    }
+
+    /// Opens it for turns again.
+    pub fn resume(&self, id: ConversationId) -> Commit<Conversation> {
+        self.set_state(id, State::Active, None)
+    }
+
+    /// Gives it up, with a reason; [`resume`](Scope::resume) brings it back.
+    pub fn abandon(&self, id: ConversationId, reason: Option<String>) -> Commit<Conversation> {
+        self.set_state(id, State::Abandoned, reason)
+    }
+
+    /// Ends it for good. It stays readable.
+    pub fn close(&self, id: ConversationId) -> Commit<Conversation> {
+        self.set_state(id, State::Closed, None)
+    }
+
+    fn set_state(&self, id: ConversationId, state: State, reason: Option<String>) -> Commit<Conversation> {
+        let draft = self.shared().draft(kind::STATE, &StateBody { state, reason });
+        let action =
+            draft.map(|draft| Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None });
+        self.write(id, action, |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
+    }
+
+    /// Starts over: a new conversation with the same settings that names this one as its predecessor; this one is closed.
+    pub fn reset(&self, id: ConversationId) -> Result<Conversation, Error> {
+        let old = self.shared().index.conversation(&self.key(id))?;
+        let settings = Settings { predecessor: Some(id), ..self.settings_of(&old)? };
+        let new = self.create_with(NewConversation { settings, ..NewConversation::default() }).wait()?;
+        if old.state != State::Closed {
+            self.close(id).wait()?;
+        }
+        Ok(new)
+    }
+
+    fn settings_of(&self, conversation: &Conversation) -> Result<Settings, Error> {
+        Ok(Settings {
+            owner: conversation.owner.clone().map(Some),
+            title: conversation.title.clone().map(Some),
+            metadata: conversation.metadata.clone(),
+            ttl: conversation.ttl.map(Some),
+            retention: Some(conversation.retention).filter(|retention| *retention != Retention::Full),
+            policy: conversation.policy.clone(),
+            system_prompt: self.prompt_of(conversation)?.map(Some),
+            ..Settings::default()
+        })
+    }
+
+    /// A new conversation that shares this one's history up to a place, without copying it. What happens on one side
+    /// afterwards does not show on the other; only an erasure does, because the words are kept once.
+    pub fn fork(&self, id: ConversationId, at_seq: u64) -> Commit<Conversation> {
+        let prepared = (|| {
+            let parent = self.shared().index.conversation(&self.key(id))?;
+            let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
+            let settings = Settings {
+                parent: Some(at),
+                participants: parent.participants.clone(),
+                ..self.settings_of(&parent)?
+            };
+            let draft = self.shared().draft(kind::FORKED, &settings)?;
+            let new = ConversationId(self.shared().source.ulid()?);
+            Ok((new, Action::Create { drafts: vec![draft], parent: Some(at), idempotency: None }))
+        })();
+        match prepared {
+            Ok((new, action)) => {
+                self.write(new, Ok(action), |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
+            }
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+
+    /// The conversation that the event at a place was written in. A fork that leaves its parent within what that one
+    /// inherited itself is a fork of the ancestor: its file then holds everything that an import needs.
+    fn owner_of(&self, conversation: &Conversation, seq: u64) -> ConversationId {
+        match conversation.parent.filter(|parent| seq <= parent.at_seq) {
+            Some(parent) => match self.shared().index.conversation(&self.key(parent.conversation)) {
+                Ok(above) => self.owner_of(&above, seq),
+                // Deleted: its events are there for its forks only.
+                Err(_) => conversation.id,
+            },
+            None => conversation.id,
+        }
+    }
+
+    /// Deletes it whole. A tombstone stays: id, head hash, when and why. Forks of it keep what they inherited.
+    pub fn delete(&self, id: ConversationId, reason: &str) -> Commit<Tombstone> {
+        let (at, reason) = (self.shared().now(), reason.to_string());
+        let action = Action::Delete { at, reason: reason.clone(), only_expired: false };
+        self.write(id, Ok(action), move |committed| {
+            Ok(Tombstone { id, head: committed.conversation.head, deleted: at, reason })
+        })
+    }
+
+    /// What was deleted.
+    pub fn tombstones(&self) -> Result<Vec<Tombstone>, Error> {
+        self.shared().index.tombstones(&self.tenant)
+    }
+}
+
+/// Settings carry also what only we may write: a parent that was made up would show another conversation's events.
+fn check_by_hand(settings: &Settings) -> Result<(), Error> {
+    if settings.parent.is_some()
+        || settings.predecessor.is_some()
+        || !settings.participants.is_empty()
+        || !settings.transcript.is_empty()
+    {
+        return Err(Error::invalid(
+            "settings.reserved",
+            "parent, predecessor, participants and transcript are written by fork, reset, append and import; leave them out",
+        ));
+    }
+    Ok(())
+}
+
+/// Takes out of new settings what the conversation has already.
+fn leave_out_what_is_so(settings: &mut Settings, current: &Conversation) {
+    settings.owner.take_if(|owner| *owner == current.owner);
+    settings.title.take_if(|title| *title == current.title);
+    settings.ttl.take_if(|ttl| *ttl == current.ttl);
+    settings.retention.take_if(|retention| *retention == current.retention);
+    let fingerprint = current.system_prompt.map(|prompt| prompt.sha256);
+    settings.system_prompt.take_if(|prompt| prompt.as_ref().map(|prompt| prompt.sha256) == fingerprint);
+    let is_news = |now: &BTreeMap<String, Raw>, key: &String, value: &Raw| match now.get(key) {
+        Some(known) => known != value,
+        None => value.get() != "null",
+    };
+    settings.metadata.retain(|key, value| is_news(&current.metadata, key, value));
+    settings.policy.retain(|key, value| is_news(&current.policy, key, value));
+}
+
+fn null() -> Raw {
+    Raw::of(&()).expect("null is JSON")
+}
