@@ -10,7 +10,7 @@ use crate::chain::{self, Hash, Head};
 use crate::conversation::{Conversation, Parent, Settings, State};
 use crate::event::{Draft, Event, kind};
 use crate::id::{Key, TurnId};
-use crate::limits::{BATCH_EVENTS_MAX, PARTICIPANTS_MAX};
+use crate::limits::{BATCH_EVENTS_MAX, FORK_DEPTH_MAX, PARTICIPANTS_MAX};
 use crate::message;
 use crate::time::Timestamp;
 use crate::turn::{Status, Successor, TurnBody, TurnRow};
@@ -283,6 +283,16 @@ pub fn not_open(turn: TurnId, status: Status) -> Error {
 /// The answer to what can only be done with a turn that has ended.
 pub fn still_open(turn: TurnId) -> Error {
     Error::conflict("turn.open", format!("{turn} is still open; commit or abort it first"))
+}
+
+/// Refuses a fork that would have too many ancestors. `levels` counts its parent and the parent's ancestors.
+pub fn check_fork_depth(levels: usize) -> Result<(), Error> {
+    if levels > FORK_DEPTH_MAX {
+        let advice =
+            "begin anew from its transcript value, imported under another tenant or into another store";
+        return Err(Error::limit("FORK_DEPTH_MAX", FORK_DEPTH_MAX as u64, levels as u64, advice));
+    }
+    Ok(())
 }
 
 /// The answer for a place that a conversation does not have.

@@ -9,7 +9,6 @@ use everturn_core::conversation::{Conversation, Parent, Tombstone};
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
-use everturn_core::limits::FORK_DEPTH_MAX;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnRow, join_chunks};
 use everturn_core::write::{
@@ -362,14 +361,7 @@ impl Lookup for InMemory<'_> {
         let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
         let conversation = &self.kept.living(&key)?.conversation;
         let levels = self.kept.lineage(&key)?;
-        if levels.len() > FORK_DEPTH_MAX {
-            return Err(Error::limit(
-                "FORK_DEPTH_MAX",
-                FORK_DEPTH_MAX as u64,
-                levels.len() as u64,
-                "export it and import it as one conversation",
-            ));
-        }
+        write::check_fork_depth(levels.len())?;
         fork_point(&levels, parent.at_seq).ok_or_else(|| write::no_such_seq(conversation, parent.at_seq))
     }
 

@@ -203,7 +203,7 @@ impl Sqlite {
             return Err(Error::busy(
                 "store.scrub",
                 format!(
-                    "erased, but another process reads {}, so copies stay in its write-ahead log; end that process and run `everturn doctor`",
+                    "erased, but another process reads {}, so copies stay in its write-ahead log; end that process and run `everturn doctor --compact`",
                     self.path.display()
                 ),
             ));

@@ -9,7 +9,6 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Parent};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{Key, TurnId};
-use everturn_core::limits::FORK_DEPTH_MAX;
 use everturn_core::turn::{Status, TurnRow};
 use everturn_core::write::{self, Action, Changes, ForkPoint, Idempotency, Lookup, Plan, Write};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -317,14 +316,7 @@ impl Lookup for InDatabase<'_> {
         let (no, conversation) =
             read::conversation(self.db, &key).map_err(unreadable)?.ok_or_else(|| write::absent(&key))?;
         let lineage = read::lineage(self.db, no, conversation.id).map_err(unreadable)?;
-        if lineage.levels.len() > FORK_DEPTH_MAX {
-            return Err(Error::limit(
-                "FORK_DEPTH_MAX",
-                FORK_DEPTH_MAX as u64,
-                lineage.levels.len() as u64,
-                "export it and import it as one conversation",
-            ));
-        }
+        write::check_fork_depth(lineage.levels.len())?;
         let hash = read::hash_at(self.db, &lineage, parent.at_seq).map_err(unreadable)?;
         let Some(hash) = hash.filter(|_| parent.at_seq > 0) else {
             return Err(write::no_such_seq(&conversation, parent.at_seq));
