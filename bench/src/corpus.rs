@@ -1,10 +1,13 @@
 //! What stores are filled with: words in sentences, the same in every run.
 
 use crate::Result;
+use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
 use everturn_core::limits::{BATCH_EVENTS_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::turn::Role;
 use everturn_engine::{AppendOptions, Everturn, HistoryQuery, NewConversation, NewTurn, Options, Scope};
+use serde_json::json;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -71,9 +74,16 @@ pub fn fill(path: &Path, corpus: &Corpus) -> Result<Filled> {
     Ok(Filled { path: path.to_path_buf(), conversations, turns: corpus.turns })
 }
 
-/// New conversations.
+/// New conversations: without limits, and nothing is summarized, so that what is measured is what was appended.
 pub fn begin(scope: &Scope, count: usize) -> Result<Vec<ConversationId>> {
-    (0..count).map(|_| Ok(scope.create(NewConversation::default()).wait()?.id)).collect()
+    let mut settings = Settings::default();
+    let compaction = json!({"auto": false});
+    let budget = json!({"max_messages": null, "max_events": null});
+    for (name, policy) in [("compaction", compaction), ("budget", budget)] {
+        settings.policy.insert(name.into(), Raw::of(&policy)?);
+    }
+    let new = NewConversation { settings, ..NewConversation::default() };
+    (0..count).map(|_| Ok(scope.create(new.clone()).wait()?.id)).collect()
 }
 
 /// Opens a store whose sweeper keeps still: what it does at its own times would be in somebody's numbers.

@@ -9,11 +9,16 @@
 //! Reading order: `report` is what comes out, `figures` how samples become numbers, `corpus` what stores are filled
 //! with; then one file for each measurement.
 
+mod allocations;
 mod append;
+mod context;
 mod corpus;
 mod figures;
 mod open;
 mod place;
+mod processor;
+mod project;
+mod project_fixture;
 mod read;
 mod report;
 mod size;
@@ -52,7 +57,15 @@ enum What {
     Size,
     /// Opening a large store against opening a small one
     Open,
-    /// Everything, with the large store built once
+    /// Building a context of a long conversation against one of a short one
+    Context,
+    /// Projections of long transcripts; not part of `all`
+    Project {
+        /// Compare with the reference implementation: building it takes more than 20 CPU minutes and 8 GB of memory
+        #[arg(long)]
+        reference: bool,
+    },
+    /// Everything that needs a store, with the large one built once
     All,
 }
 
@@ -76,7 +89,7 @@ const QUICK: Scale = Scale { long: 50_000, short: 1_000, sized: 4_000, rounds: 5
 
 /// The binary's own allocator, so that what is measured is what runs.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocations::Counting = allocations::Counting(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
@@ -95,13 +108,19 @@ fn run(args: &Args) -> Result<()> {
     if let What::Append | What::All = args.what {
         done(args.what, &mut rows, append::run(&place, scale)?);
     }
+    if let What::Project { reference } = args.what {
+        done(args.what, &mut rows, project::run(reference, scale)?);
+    }
     if let What::Size = args.what {
         done(args.what, &mut rows, size::run(&place, scale, None)?);
     }
-    if let What::Read | What::Open | What::All = args.what {
+    if let What::Read | What::Open | What::Context | What::All = args.what {
         let (short, long) = pair(&place, scale)?;
         if let What::Read | What::All = args.what {
             done(args.what, &mut rows, read::run(&short, &long, scale)?);
+        }
+        if let What::Context | What::All = args.what {
+            done(args.what, &mut rows, context::run(&short, &long, scale)?);
         }
         if let What::Open | What::All = args.what {
             done(args.what, &mut rows, open::run(&short, &long, scale)?);

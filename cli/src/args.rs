@@ -22,6 +22,9 @@ pub struct Args {
     /// Print JSON instead of text for people
     #[arg(long, global = true)]
     pub json: bool,
+    /// Keep a file per conversation in this folder up to date while something is written
+    #[arg(long, global = true, env = "EVERTURN_MIRROR", value_name = "DIR")]
+    pub mirror: Option<PathBuf>,
     /// Say more on standard error about what is being done (twice: even more)
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -53,6 +56,18 @@ pub enum Verb {
     History(History),
     /// Read the end of a conversation and follow it
     Tail(Tail),
+    /// Show what a conversation needs to go on: summary, pins, what is pending
+    State(State),
+    /// Pin a truth: every prompt says it until it is unpinned
+    Pin(Pin),
+    /// Take a pin away
+    Unpin(Unpin),
+    /// Summarize the oldest turns; the history keeps them
+    Compact(Compact),
+    /// Build what a model call is given, inside a token budget
+    Context(Context),
+    /// Choose what of a transcript the next request sees
+    Project(Project),
     /// Begin a conversation that shares another's history up to a place
     Fork(Fork),
     /// Prove that a conversation or an exported file is what was written
@@ -65,6 +80,8 @@ pub enum Verb {
     Erase(Erase),
     /// Delete a conversation; a tombstone stays
     Delete(Delete),
+    /// Write and check session files, beside any program and without a store
+    Session(crate::verbs::session::Session),
     /// Check the whole store
     Doctor(Doctor),
     /// Print completions for a shell
@@ -98,6 +115,9 @@ pub struct New {
     /// What to do with secrets in turns: off, mark or mask
     #[arg(long, value_name = "MODE")]
     pub redaction: Option<String>,
+    /// Policies as a JSON object: compaction, budget, redaction
+    #[arg(long, value_name = "JSON")]
+    pub policy: Option<String>,
 }
 
 #[derive(ClapArgs)]
@@ -194,6 +214,167 @@ pub struct Tail {
     /// From this place on; by default the last ten events
     #[arg(long, value_name = "SEQ")]
     pub from: Option<u64>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  everturn state @last\n  everturn state @last --at 42 --json | jq .pins")]
+pub struct State {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    pub conversation: String,
+    /// As it was when the log ended at this place
+    #[arg(long, value_name = "SEQ")]
+    pub at: Option<u64>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn pin @last branch release/2.1\n  \
+    everturn pin @last limits '{\"files\": 3}'")]
+pub struct Pin {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    pub conversation: String,
+    /// What it is called
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The truth: JSON, or else a text
+    #[arg(value_name = "VALUE")]
+    pub value: String,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Example:\n  everturn unpin @last branch")]
+pub struct Unpin {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    pub conversation: String,
+    /// What it is called
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn compact @last --dry-run\n  \
+    everturn compact @last --keep-last 10\n  \
+    everturn compact @last --base-url http://localhost:8080/v1 --model qwen3\n  \
+    everturn compact @last --revert")]
+pub struct Compact {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    pub conversation: String,
+    /// Only show what the summary would be
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Leave this many turns at the end as they are, instead of what the policy says
+    #[arg(long, value_name = "N")]
+    pub keep_last: Option<usize>,
+    /// Take the last compaction back
+    #[arg(long, conflicts_with_all = ["dry_run", "keep_last", "base_url"])]
+    pub revert: bool,
+    /// Have a model write the summary; by default it is extracted, offline
+    #[arg(long, value_name = "URL", requires = "model", env = "EVERTURN_MODEL_URL")]
+    pub base_url: Option<String>,
+    /// Which model
+    #[arg(long, env = "EVERTURN_MODEL")]
+    pub model: Option<String>,
+    /// How its server speaks
+    #[arg(long, value_enum, default_value_t = Speaks::OpenaiChat)]
+    pub speaks: Speaks,
+    /// The environment variable that holds its key
+    #[arg(long, value_name = "NAME")]
+    pub api_key_env: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Speaks {
+    /// OpenAI chat completions, and the many servers that speak it
+    OpenaiChat,
+    /// OpenAI Responses
+    OpenaiResponses,
+    /// Anthropic Messages
+    Anthropic,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn context @last --budget 8000\n  \
+    everturn context @last --budget 8000 --provider anthropic --model claude-sonnet-4-5 --json\n  \
+    everturn context @last --budget 4000 --project clean_tool_repair --input 'And now?'\n  \
+    everturn context @last --budget 8000 --record     (keep a receipt, as before a model call)\n  \
+    everturn context @last --replay 120               (what was the model given then?)")]
+pub struct Context {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    pub conversation: String,
+    /// Most tokens
+    #[arg(long, value_name = "N", required_unless_present = "replay")]
+    pub budget: Option<u64>,
+    /// Whose shape: openai-chat, openai-responses, anthropic, gemini or neutral
+    #[arg(long, value_name = "P", default_value = "neutral")]
+    pub provider: String,
+    /// Which model will read it; decides how tokens are counted
+    #[arg(long)]
+    pub model: Option<String>,
+    /// At most this many turns verbatim
+    #[arg(long, value_name = "N")]
+    pub last: Option<usize>,
+    /// This actor's view; may be given several times
+    #[arg(long, value_name = "ACTOR")]
+    pub participant: Vec<String>,
+    /// How the turns are projected: a policy, or options as JSON
+    #[arg(long, value_name = "POLICY | JSON")]
+    pub project: Option<String>,
+    /// Which sections, as JSON: {\"digests\": false, \"tail\": {\"share\": 0.8}}
+    #[arg(long, value_name = "JSON")]
+    pub sections: Option<String>,
+    /// Instructions for this call
+    #[arg(long, value_name = "TEXT")]
+    pub instructions: Option<String>,
+    /// A text of yours with its title; may be given several times
+    #[arg(long, value_name = "TITLE=TEXT")]
+    pub digest: Vec<String>,
+    /// What is asked now
+    #[arg(long, value_name = "TEXT")]
+    pub input: Option<String>,
+    /// As it was when the log ended at this place
+    #[arg(long, value_name = "SEQ")]
+    pub at: Option<u64>,
+    /// Show the prompt itself instead of the table
+    #[arg(long)]
+    pub show: bool,
+    /// Keep the receipt in the log, as before a model call
+    #[arg(long, conflicts_with_all = ["replay", "at"])]
+    pub record: bool,
+    /// Give back what was recorded at this place
+    #[arg(long, value_name = "SEQ", conflicts_with = "budget")]
+    pub replay: Option<u64>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn project @last --policy clean_tool_repair\n  \
+    everturn project transcript.json --policy reachability_gc --options '{\"root_window\": 6}'\n  \
+    cat messages.json | everturn project - --policy squash_failed_calls --messages\n  \
+    everturn project @last --policy custom --script drop-tracebacks.rhai")]
+pub struct Project {
+    /// A transcript value or a list of messages in a file, a conversation, or - for standard input
+    #[arg(value_name = "FILE | CONV | -", default_value = "-")]
+    pub source: String,
+    /// raw, clean_tool_repair, squash_failed_calls, summary_prefix, reachability_gc, clear_tool_uses or custom; several
+    /// are applied in order, separated by commas
+    #[arg(long, value_name = "P")]
+    pub policy: Option<String>,
+    /// Further options, as a JSON object
+    #[arg(long, value_name = "JSON")]
+    pub options: Option<String>,
+    /// The projector for custom: a script in a file
+    #[arg(long, value_name = "FILE")]
+    pub script: Option<PathBuf>,
+    /// Print just the messages
+    #[arg(long)]
+    pub messages: bool,
 }
 
 #[derive(ClapArgs)]

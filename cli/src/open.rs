@@ -21,12 +21,18 @@ pub fn writing(args: &Args) -> Result<Scope, Failure> {
 
 /// The store for writing, whole.
 pub fn store(args: &Args) -> Result<Everturn, Failure> {
-    let options = Options { patience: PATIENCE, ..Options::default() };
+    let options = Options { patience: PATIENCE, mirror: args.mirror.clone(), ..Options::default() };
     Ok(Everturn::open_with(&url(&args.store, true)?, options)?)
 }
 
 fn open(args: &Args, read_only: bool) -> Result<Scope, Failure> {
-    let options = Options { read_only, patience: PATIENCE, ..Options::default() };
+    with(args, Options { read_only, mirror: args.mirror.clone(), ..Options::default() })
+}
+
+/// The tenant's view of a store that is opened with options.
+pub fn with(args: &Args, options: Options) -> Result<Scope, Failure> {
+    let read_only = options.read_only;
+    let options = Options { patience: PATIENCE, ..options };
     let store = Everturn::open_with(&url(&args.store, !read_only)?, options)?;
     Ok(store.tenant(&args.tenant)?)
 }

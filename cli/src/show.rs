@@ -171,3 +171,8 @@ fn one_line(text: &str) -> String {
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
+
+/// Several lines that somebody wrote, safe for a terminal.
+pub fn printable_lines(text: &str) -> String {
+    text.lines().map(printable).collect::<Vec<_>>().join("\n")
+}

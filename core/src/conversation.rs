@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::chain::{Hash, Head};
 use crate::event::check_name;
-use crate::id::{ConversationId, Tenant, TurnId};
+use crate::id::{ConversationId, EventId, Tenant, TurnId};
 use crate::json::Raw;
 use crate::limits::{METADATA_BYTES_MAX, TITLE_BYTES_MAX};
 use crate::time::Timestamp;
@@ -79,6 +79,32 @@ pub struct PromptRef {
     pub seq: u64,
 }
 
+/// The checkpoint in force: what a compaction event said, without its words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CheckpointRef {
+    /// The compaction.
+    pub event: EventId,
+    /// Its place.
+    pub seq: u64,
+    /// The last turn it covers.
+    pub through: TurnId,
+    /// That turn's place: what comes after it is read verbatim.
+    pub through_seq: u64,
+    /// How many turns there are up to it, superseded ones included.
+    pub turns_before: u64,
+}
+
+/// What the last `transcript_budget` event said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BudgetRef {
+    /// Its place.
+    pub seq: u64,
+    /// Turns up to this place were trimmed from the messages view.
+    pub through_seq: u64,
+    /// How many turns there are up to it, superseded ones included.
+    pub turns_before: u64,
+}
+
 /// What can be set on a conversation. In an update, a field that is absent stays as it is and one that is null goes.
 /// This is also the body of `conversation.created`, `.updated` and `.forked`, so its names are frozen.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -114,6 +140,12 @@ pub struct Settings {
     /// On creation by `fork`: who had taken part so far.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub participants: Vec<String>,
+    /// On creation by `fork`: the checkpoint in force where it left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointRef>,
+    /// On creation by `fork`: what its parent's budget had done until then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetRef>,
     /// On creation by an import of a transcript value: its further fields, kept for the way out.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub transcript: BTreeMap<String, Raw>,
@@ -142,6 +174,8 @@ impl Settings {
                 }
             }
         }
+        // Shown there, never kept there.
+        self.metadata.remove("transcript_budget");
         if let Some(raw) = self.metadata.get("retention") {
             match raw.read::<Option<String>>() {
                 Some(Some(word)) => {
@@ -164,19 +198,23 @@ impl Settings {
         if let Some(Some(owner)) = &self.owner {
             check_name("owner", owner)?;
         }
-        if let Some(raw) = self.policy.get("redaction")
-            && raw.get() != "null"
-            && raw.read::<crate::redaction::Mode>().is_none()
-        {
-            return Err(Error::invalid(
-                "policy.redaction",
-                format!(
-                    "policy.redaction {} is not \"off\", \"mark\" or \"mask\"",
-                    crate::id::clip(raw.get())
-                ),
-            ));
+        for (name, raw) in self.policy.iter().filter(|(_, raw)| raw.get() != "null") {
+            check_policy(name, raw)?;
         }
         Ok(self)
+    }
+}
+
+/// A policy that says nothing, or something else than was meant, must not be kept.
+fn check_policy(name: &str, raw: &Raw) -> Result<(), Error> {
+    match name {
+        "redaction" if raw.read::<crate::redaction::Mode>().is_none() => Err(Error::invalid(
+            "policy.redaction",
+            format!("policy.redaction {} is not \"off\", \"mark\" or \"mask\"", crate::id::clip(raw.get())),
+        )),
+        "compaction" => crate::compaction::Policy::parse(raw).map(drop),
+        "budget" => crate::budget::Policy::parse(raw).map(drop),
+        _ => Ok(()),
     }
 }
 
@@ -226,6 +264,12 @@ pub struct Conversation {
     /// Its system prompt's fingerprint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<PromptRef>,
+    /// The checkpoint in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointRef>,
+    /// What its budget did last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetRef>,
 }
 
 impl Conversation {
@@ -250,7 +294,35 @@ impl Conversation {
             parent: None,
             predecessor: None,
             system_prompt: None,
+            checkpoint: None,
+            budget: None,
         }
+    }
+
+    /// Where the messages view begins: turns up to this place are summarized or trimmed. Also how many turns that is,
+    /// superseded ones included.
+    pub fn view_start(&self) -> (u64, u64) {
+        let summarized = self.checkpoint.map_or((0, 0), |at| (at.through_seq, at.turns_before));
+        let trimmed = self.budget.map_or((0, 0), |at| (at.through_seq, at.turns_before));
+        summarized.max(trimmed)
+    }
+
+    /// Another checkpoint, or none, is in force.
+    pub fn set_checkpoint(&mut self, checkpoint: Option<CheckpointRef>) {
+        self.checkpoint = checkpoint;
+        self.summarized_through = checkpoint.map(|at| at.through);
+    }
+
+    /// How it is compacted.
+    pub fn compaction(&self) -> crate::compaction::Policy {
+        let raw = self.policy.get("compaction");
+        raw.and_then(|raw| crate::compaction::Policy::parse(raw).ok()).unwrap_or_default()
+    }
+
+    /// How much it may retain.
+    pub fn limits(&self) -> crate::budget::Policy {
+        let raw = self.policy.get("budget");
+        raw.and_then(|raw| crate::budget::Policy::parse(raw).ok()).unwrap_or_default()
     }
 
     /// Takes over settings that an event at `seq` carries. A parent is not among them: where a fork begins was decided
@@ -286,6 +358,10 @@ impl Conversation {
         if !settings.participants.is_empty() {
             self.participants = settings.participants;
         }
+        if let Some(checkpoint) = settings.checkpoint {
+            self.set_checkpoint(Some(checkpoint));
+        }
+        self.budget = settings.budget.or(self.budget);
     }
 
     /// When it is due for deletion.

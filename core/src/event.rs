@@ -30,9 +30,19 @@ pub mod kind {
     pub const ERASED: &str = "turn.erased";
     pub const ASSET_ADDED: &str = "asset.added";
     pub const IMPORT_FINISHED: &str = "import.finished";
+    pub const COMPACTION: &str = "compaction";
+    pub const BUDGET: &str = "transcript_budget";
+    pub const PROJECTION: &str = "transcript.projection";
+    pub const RECEIPT: &str = "context.receipt";
+    pub const PIN: &str = "state.pin";
+    pub const UNPIN: &str = "state.unpin";
+    pub const APPROVAL_REQUESTED: &str = "approval.requested";
+    pub const APPROVAL_RESOLVED: &str = "approval.resolved";
+    pub const TOOL_STARTED: &str = "tool.started";
+    pub const TOOL_FINISHED: &str = "tool.finished";
 
     /// Kinds that change a conversation or a turn. Only Everturn's own operations write them.
-    pub const RESERVED: [&str; 13] = [
+    pub const RESERVED: [&str; 17] = [
         CREATED,
         UPDATED,
         STATE,
@@ -46,6 +56,10 @@ pub mod kind {
         INTERRUPTED,
         SUPERSEDED,
         ERASED,
+        COMPACTION,
+        BUDGET,
+        PROJECTION,
+        RECEIPT,
     ];
 
     /// Whether an event of this kind begins a turn.

@@ -11,18 +11,26 @@
 //! [`conversation`] are what the log folds into; [`mod@write`] is how a request becomes events and rows.
 
 pub mod asset;
+pub mod budget;
 pub mod chain;
+pub mod compaction;
+pub mod context;
 pub mod conversation;
 pub mod encoding;
 pub mod error;
 pub mod event;
 pub mod fact;
 pub mod id;
+pub mod identifier;
 pub mod json;
 pub mod limits;
 pub mod message;
+pub mod pairing;
+pub mod projection;
 pub mod redaction;
+pub mod state;
 pub mod time;
+pub mod tokens;
 pub mod turn;
 pub mod write;
 

@@ -106,7 +106,8 @@ pub fn visibility(block: &Value) -> Visibility {
     }
 }
 
-fn block(block: &Value) -> Part<'_> {
+/// What one block of a message's content, or one Responses item, is.
+pub(crate) fn block(block: &Value) -> Part<'_> {
     if let Value::String(text) = block {
         return Part::Text(text);
     }
@@ -136,11 +137,37 @@ fn block(block: &Value) -> Part<'_> {
 /// A reasoning block that its provider will check: changing or dropping it breaks the conversation.
 pub fn is_signed(kind: &str, block: &Value) -> bool {
     const SEALS: [&str; 4] = ["signature", "encrypted_content", "thinking_signature", "thoughtSignature"];
-    matches!(kind, "redacted_thinking" | "encrypted_content")
-        || SEALS.iter().any(|seal| block.get(seal).is_some_and(|value| !value.is_null() && value != ""))
+    matches!(kind, "redacted_thinking" | "encrypted_content") || SEALS.iter().any(|seal| has(block, seal))
 }
 
-fn tool_call(call: &Value) -> Part<'_> {
+/// Whether a message carries reasoning that its provider will check, in any of its parts.
+pub fn carries_signature(message: &Value) -> bool {
+    const LISTS: [&str; 4] = ["content", "tool_calls", "reasoning_details", "thinking_blocks"];
+    let sealed = |block: &Value| {
+        let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
+        match kind {
+            "thinking" | "reasoning" | "redacted_thinking" | "encrypted_content" => is_signed(kind, block),
+            // Elsewhere a `signature` may be anything, but these names have one meaning.
+            _ => {
+                ["encrypted_content", "thinking_signature", "thoughtSignature"]
+                    .iter()
+                    .any(|seal| has(block, seal))
+                    || kind.starts_with("reasoning.") && is_signed(kind, block)
+            }
+        }
+    };
+    sealed(message)
+        || message.get("role").is_some_and(|role| role == "assistant") && has(message, "signature")
+        || LISTS
+            .iter()
+            .any(|list| message.get(list).and_then(Value::as_array).into_iter().flatten().any(sealed))
+}
+
+fn has(block: &Value, seal: &str) -> bool {
+    block.get(seal).is_some_and(|value| !value.is_null() && value != "")
+}
+
+pub(crate) fn tool_call(call: &Value) -> Part<'_> {
     let function = call.get("function").unwrap_or(call);
     let name =
         text(function, &["name", "tool_name"]).or_else(|| text(call, &["name", "type"])).unwrap_or("tool");
@@ -148,11 +175,21 @@ fn tool_call(call: &Value) -> Part<'_> {
     Part::Call { id: text(call, &["call_id", "id", "tool_call_id"]), name, arguments }
 }
 
-fn tool_result(result: &Value) -> Part<'_> {
+pub(crate) fn tool_result(result: &Value) -> Part<'_> {
     Part::Result {
         id: text(result, &["tool_use_id", "tool_call_id", "call_id", "id"]),
         name: text(result, &["name", "tool_name"]),
         content: ["content", "output", "result"].iter().find_map(|key| result.get(key)),
+    }
+}
+
+/// A message in the role `tool`, which is a result as a whole. Its `id` is its own and not that of the call.
+pub(crate) fn tool_message(message: &Value) -> Part<'_> {
+    match tool_result(message) {
+        Part::Result { name, content, .. } => {
+            Part::Result { id: text(message, &["tool_call_id", "tool_use_id", "call_id"]), name, content }
+        }
+        other => other,
     }
 }
 

@@ -6,10 +6,11 @@
 
 use crate::Error;
 use crate::asset::Asset;
+use crate::budget::Usage;
 use crate::chain::{self, Hash, Head};
-use crate::conversation::{Conversation, Parent, Settings, State};
+use crate::conversation::{BudgetRef, CheckpointRef, Conversation, Parent, Settings, State};
 use crate::event::{Draft, Event, kind};
-use crate::id::{Key, TurnId};
+use crate::id::{EventId, Key, TurnId};
 use crate::limits::{BATCH_EVENTS_MAX, FORK_DEPTH_MAX, PARTICIPANTS_MAX};
 use crate::message;
 use crate::time::Timestamp;
@@ -65,6 +66,8 @@ pub enum Action {
     Erase {
         /// Whose content goes.
         turns: Vec<TurnId>,
+        /// The places of other events whose bodies may repeat those turns' words: checkpoints that cover them.
+        events: Vec<u64>,
         /// The `turn.erased` event.
         draft: Draft,
     },
@@ -115,6 +118,8 @@ pub trait Lookup {
     fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error>;
     /// The hash of the event at this place, inherited ones included.
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error>;
+    /// How many turns after this place do not stand any more: another took their place, or they were aborted.
+    fn fallen_after(&self, seq: u64) -> Result<u64, Error>;
 }
 
 /// What a fork needs to know of its parent.
@@ -192,6 +197,44 @@ pub struct ErasedBody {
     pub turns: Vec<TurnId>,
     /// Why.
     pub reason: String,
+    /// The calls that they answered: with the words goes the only sign that those wait no longer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answered: Vec<String>,
+}
+
+/// What a `compaction` event does to the view. The rest of its body is for readers: see `compaction`.
+#[derive(Serialize, Deserialize)]
+struct Compacted {
+    /// What was in force before it; another compaction that came first makes it stale.
+    previous: Option<CheckpointRef>,
+    /// What it covers from now on.
+    #[serde(default)]
+    summarized: Option<Summarized>,
+    /// The compaction that it takes back.
+    #[serde(default)]
+    reverts: Option<EventId>,
+    /// What is in force again, where it takes one back.
+    #[serde(default)]
+    restores: Option<CheckpointRef>,
+}
+
+/// How far a checkpoint or a trim reaches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Summarized {
+    /// The last turn it covers.
+    pub through: TurnId,
+    /// That turn's place.
+    pub through_seq: u64,
+    /// How many turns there are up to it, superseded ones included.
+    pub turns_before: u64,
+}
+
+/// What a `transcript_budget` event does to the view. The rest of its body is for readers: see `budget`.
+#[derive(Serialize, Deserialize)]
+struct Trimmed {
+    /// Present where the view begins later from now on.
+    #[serde(default)]
+    trimmed: Option<Summarized>,
 }
 
 /// Plans a creation, an append or a restore. `existing` is the conversation, if it is there.
@@ -240,7 +283,7 @@ pub fn plan(
             append(conversation, drafts, lookup)
         }
         (Action::Restore { events }, existing) => restore(key, existing, events, lookup),
-        (Action::Erase { turns, draft }, Some(conversation)) => {
+        (Action::Erase { turns, draft, .. }, Some(conversation)) => {
             for turn in turns {
                 if lookup.turn(turn)?.is_some_and(|row| row.status == Status::Pending) {
                     return Err(still_open(turn));
@@ -338,7 +381,33 @@ fn append(mut conversation: Conversation, drafts: Vec<Draft>, lookup: &dyn Looku
         events.push(event);
     }
     conversation.check()?;
+    if events.iter().any(|event| !kind::RESERVED.contains(&&*event.kind) || kind::begins_turn(&event.kind)) {
+        check_budget(&conversation, &changes, lookup)?;
+    }
     Ok(Plan { conversation, events, changes })
+}
+
+/// What the messages view of a conversation retains, without its bytes. `fallen` are turns that do not count.
+pub fn usage(conversation: &Conversation, fallen: u64) -> Usage {
+    let (start, turns_before) = conversation.view_start();
+    Usage {
+        messages: conversation.turns.saturating_sub(turns_before).saturating_sub(fallen),
+        events: conversation.head.seq.saturating_sub(start),
+        bytes: 0,
+    }
+}
+
+/// Refuses what goes over the conversation's budget. Its bytes are counted by whoever appends: see `budget`.
+fn check_budget(conversation: &Conversation, changes: &Changes, lookup: &dyn Lookup) -> Result<(), Error> {
+    let policy = conversation.limits();
+    // More turns than stand, counted for nothing: enough for nearly every append.
+    if policy.exceeded(&usage(conversation, 0)).is_none() {
+        return Ok(());
+    }
+    let start = conversation.view_start().0;
+    let now = changes.turns.iter().filter(|row| row.superseded_by.is_some() && row.seq > start).count() as u64;
+    let usage = usage(conversation, lookup.fallen_after(start)? + now);
+    if policy.exceeded(&usage).is_some() { Err(policy.refuse(&usage)) } else { Ok(()) }
 }
 
 /// Whether this may be written now.
@@ -357,7 +426,9 @@ fn admit(
     };
     // The end of an open turn may bring assets along.
     let brought = kind == kind::ASSET_ADDED && draft.turn.is_some();
-    let about_it = matches!(kind, kind::ERASED | kind::UPDATED) || kind::ends_turn(kind) || brought;
+    let about_it = matches!(kind, kind::ERASED | kind::UPDATED | kind::COMPACTION | kind::RECEIPT)
+        || kind::ends_turn(kind)
+        || brought;
     match conversation.state {
         State::Active => {}
         State::Archived | State::Abandoned if about_it || kind == kind::STATE => {}
@@ -372,6 +443,15 @@ fn admit(
         if row.status != Status::Pending {
             return Err(not_open(row.id, row.status));
         }
+    }
+    if kind == kind::COMPACTION
+        && let Ok(body) = serde_json::from_str::<Compacted>(&draft.body.text)
+        && body.previous != conversation.checkpoint
+    {
+        return Err(Error::conflict(
+            "compaction.stale",
+            "another compaction was first; nothing is lost, and there may be nothing left to compact",
+        ));
     }
     if kind == kind::SUPERSEDED {
         let row = about_turn(draft.turn, changes, lookup)?;
@@ -438,6 +518,11 @@ pub fn fold(
                 changes.turns.push(row);
             }
         }
+        kind::COMPACTION | kind::BUDGET => {
+            let mut checkpoint = conversation.checkpoint;
+            move_view(event, &mut checkpoint, &mut conversation.budget);
+            conversation.set_checkpoint(checkpoint);
+        }
         kind::ASSET_ADDED => {
             if let Some(asset) = event.read::<Asset>() {
                 changes.assets.push(AssetRow { id: asset.id, seq: event.seq, sha256: asset.sha256 });
@@ -455,6 +540,29 @@ pub fn fold(
     conversation.head = Head { seq: event.seq, hash: event.hash };
     conversation.updated = conversation.updated.max(event.at);
     Ok(())
+}
+
+/// What a compaction or a budget does to where the messages view begins.
+pub fn move_view(event: &Event, checkpoint: &mut Option<CheckpointRef>, budget: &mut Option<BudgetRef>) {
+    if event.kind == kind::COMPACTION
+        && let Some(body) = event.read::<Compacted>()
+    {
+        match (body.reverts, body.summarized) {
+            (Some(_), _) => *checkpoint = body.restores,
+            (None, Some(Summarized { through, through_seq, turns_before })) => {
+                let (event, seq) = (event.id, event.seq);
+                *checkpoint = Some(CheckpointRef { event, seq, through, through_seq, turns_before });
+            }
+            (None, None) => {}
+        }
+    }
+    if event.kind == kind::BUDGET
+        && let Some(body) = event.read::<Trimmed>()
+    {
+        let before = budget.map_or((0, 0), |b| (b.through_seq, b.turns_before));
+        let (through_seq, turns_before) = body.trimmed.map_or(before, |t| (t.through_seq, t.turns_before));
+        *budget = Some(BudgetRef { seq: event.seq, through_seq, turns_before });
+    }
 }
 
 fn end_turn(event: &Event, changes: &mut Changes, lookup: &dyn Lookup) -> Result<(), Error> {

@@ -20,10 +20,16 @@
 //! `writer` commits them, `hub` and `stream` show them live, `background` cleans up, `proof` checks.
 
 mod background;
+mod budget;
+mod folds;
 mod hub;
 mod ingest;
+mod keeper;
+mod mirror;
+pub mod model;
 mod proof;
 mod scope;
+pub mod script;
 mod stream;
 mod transfer;
 mod world;
@@ -34,7 +40,8 @@ pub use hub::{Chunk, Subscription, Update};
 pub use ingest::NewTurn;
 pub use proof::{Doctor, Finding};
 pub use scope::{
-    AppendOptions, Appended, Entry, HistoryQuery, ListQuery, NewConversation, NewStream, Order, Page, Scope,
+    AppendOptions, Appended, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry, HistoryQuery, ListQuery, NewConversation, NewStream, Order, Page, Policy,
+    Projection, Receipt, Scope, Summary,
 };
 
 pub use transfer::Imported;
@@ -48,14 +55,18 @@ use everturn_core::id::{Key, Tenant, TurnId};
 use everturn_core::limits::{STREAM_DEBOUNCE_MS, STREAM_IDLE_MAX_MS};
 use everturn_core::redaction;
 use everturn_core::time::Timestamp;
+use everturn_core::tokens::Family;
 use everturn_core::turn::{Role, TurnBody};
 use everturn_core::write::Write;
 use everturn_store::assets::ObjectAssets;
 use everturn_store::memory::Memory;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{Assets, Committed, Index, Log};
+use folds::Folds;
 use hub::Hub;
-use std::collections::HashMap;
+use keeper::Changed;
+use mirror::Mirror;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -78,6 +89,13 @@ pub struct Options {
     pub stream_idle_max: Duration,
     /// How often expired conversations and silent streams are looked for.
     pub sweep_every: Duration,
+    /// Whether this process compacts conversations whose policy asks for it.
+    pub auto_compaction: bool,
+    /// Models that write checkpoints, by name. A conversation's policy names one, or gets `default`; without one the
+    /// checkpoint is extracted.
+    pub summarizers: BTreeMap<String, Arc<dyn model::Summarize>>,
+    /// A folder in which a file per conversation is kept up to date.
+    pub mirror: Option<PathBuf>,
     /// Where time and randomness come from.
     pub world: Arc<dyn World>,
 }
@@ -90,6 +108,9 @@ impl Default for Options {
             debounce: Duration::from_millis(STREAM_DEBOUNCE_MS),
             stream_idle_max: Duration::from_millis(STREAM_IDLE_MAX_MS),
             sweep_every: Duration::from_secs(30),
+            auto_compaction: true,
+            summarizers: BTreeMap::new(),
+            mirror: None,
             world: Arc::new(SystemWorld),
         }
     }
@@ -122,6 +143,14 @@ pub(crate) struct Shared {
     pub idle: Mutex<()>,
     /// Conversations as they were after their last commit; saves a read before each append.
     known: Mutex<HashMap<Key, Arc<Conversation>>>,
+    pub folds: Folds,
+    /// What turns cost, by who counts.
+    pub counts: Mutex<HashMap<(TurnId, Family), u64>>,
+    /// Conversations to look at.
+    pub changed: Changed,
+    /// What was refused because of a budget, since nothing about it is in the log.
+    pub refused: Mutex<HashMap<Key, everturn_core::budget::Action>>,
+    pub mirror: Option<Mirror>,
     /// Bytes that were put for appends which are not committed yet, with how often.
     uploads: Mutex<HashMap<(Tenant, Hash), usize>>,
 }
@@ -153,6 +182,10 @@ impl Everturn {
                     (store.clone(), store, Arc::new(assets))
                 }
             };
+        let mirror = match &options.mirror {
+            Some(folder) if !options.read_only => Some(Mirror::open(folder)?),
+            _ => None,
+        };
         let shared = Arc::new(Shared {
             log,
             index,
@@ -165,6 +198,11 @@ impl Everturn {
             wake: Condvar::new(),
             idle: Mutex::default(),
             known: Mutex::default(),
+            folds: Folds::default(),
+            counts: Mutex::default(),
+            changed: Changed::default(),
+            refused: Mutex::default(),
+            mirror,
             uploads: Mutex::default(),
             options,
         });
@@ -174,12 +212,15 @@ impl Everturn {
         if !shared.options.read_only {
             background::recover(&shared)?;
         }
+        if let Some(mirror) = &shared.mirror {
+            mirror.start(shared.clone())?;
+        }
         Ok(everturn)
     }
 
     /// Everything that this tenant can do, and nothing of any other's.
     pub fn tenant(&self, name: &str) -> Result<Scope, Error> {
-        Ok(Scope { inner: self.inner.clone(), tenant: Tenant::new(name)? })
+        Ok(Scope::new(self.inner.clone(), Tenant::new(name)?))
     }
 
     /// Deletes what has expired and ends silent streams, now instead of at the next round. Says how many of each.
@@ -195,6 +236,7 @@ impl Everturn {
     /// Drops what is derived from the log and makes it again.
     pub fn rebuild(&self) -> Result<(), Error> {
         self.inner.shared.known().clear();
+        self.inner.shared.folds.forget(None);
         self.inner.shared.index.rebuild()
     }
 }
@@ -241,7 +283,7 @@ fn assets_folder(database: &Path) -> PathBuf {
 impl Inner {
     fn start(&self) -> Result<(), Error> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut spawn = |name: &str, body: fn(&Shared)| {
+        let mut spawn = |name: &str, body: fn(&Arc<Shared>)| {
             let shared = self.shared.clone();
             let builder = std::thread::Builder::new().name(format!("everturn-{name}"));
             let thread = builder.spawn(move || body(&shared));
@@ -250,20 +292,29 @@ impl Inner {
                 .map_err(|e| Error::internal("thread", format!("cannot start a thread: {e}")))
         };
         if self.shared.options.read_only {
-            return spawn("follow", background::follow);
+            return spawn("follow", |shared| background::follow(shared));
         }
-        spawn("writer", writer::run)?;
-        spawn("chunks", background::debounce)?;
-        spawn("sweeper", background::sweeper)
+        spawn("writer", |shared| writer::run(shared))?;
+        spawn("chunks", |shared| background::debounce(shared))?;
+        if self.shared.options.auto_compaction {
+            (0..keeper::WORKERS).try_for_each(|_| spawn("keeper", keeper::run))?;
+        }
+        spawn("sweeper", |shared| background::sweeper(shared))
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.shared.options.auto_compaction {
+            keeper::finish(&self.shared);
+        }
         self.shared.stop();
         for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             // A thread that ended badly has said so itself.
             let _ = thread.join();
+        }
+        if let Some(mirror) = &self.shared.mirror {
+            mirror.stop();
         }
         self.shared.hub.close();
     }
@@ -367,14 +418,22 @@ impl Shared {
         }
         if deleted {
             self.known().remove(key);
+            self.folds.forget(Some(key));
+            self.changed.forget(key);
             self.streams.open().retain(|(of, _), _| of != key);
             self.hub.publish(key, std::iter::once(Update::Deleted));
         } else {
             self.remember(key, committed.conversation.clone());
+            if self.options.auto_compaction && !committed.events.is_empty() {
+                self.changed.note(key, committed.events.len());
+            }
             if self.hub.is_followed(key) {
                 let events = committed.events.iter().map(|event| Update::Event(Arc::new(event.clone())));
                 self.hub.publish(key, events);
             }
+        }
+        if let Some(mirror) = &self.mirror {
+            mirror.committed(key, deleted, committed.events.iter().any(|event| event.kind == kind::ERASED));
         }
         self.collect(&key.tenant, &committed.released);
     }
@@ -431,6 +490,7 @@ impl Shared {
         self.queue.close();
         self.streams.dirty.notify_all();
         self.wake.notify_all();
+        self.changed.wake();
     }
 
     /// What an open turn says so far, if it is open here.

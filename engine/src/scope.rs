@@ -3,8 +3,16 @@
 //! What is asked and answered is here; what is done is in `conversations`, `turns` and `reading`.
 
 mod conversations;
+mod compacting;
+mod context;
+mod projecting;
 mod reading;
+mod state;
 mod turns;
+
+pub use compacting::{CompactOptions, Compacted, Summary};
+pub use context::{Context, ContextOptions, Digest, Policy, Receipt};
+pub use projecting::Projection;
 
 use crate::ingest::Ingested;
 use crate::writer::Commit;
@@ -27,7 +35,9 @@ use std::sync::Arc;
 /// A tenant's view of the store.
 #[derive(Clone)]
 pub struct Scope {
-    pub(crate) inner: Arc<Inner>,
+    shared: Arc<Shared>,
+    /// Keeps the store open; the store's own threads do not.
+    _open: Option<Arc<Inner>>,
     pub(crate) tenant: Tenant,
 }
 
@@ -167,8 +177,17 @@ pub struct Page<T, C = u64> {
 }
 
 impl Scope {
+    pub(crate) fn new(inner: Arc<Inner>, tenant: Tenant) -> Scope {
+        Scope { shared: inner.shared.clone(), _open: Some(inner), tenant }
+    }
+
+    /// For the store's own threads, which end when it closes.
+    pub(crate) fn within(shared: Arc<Shared>, tenant: Tenant) -> Scope {
+        Scope { shared, _open: None, tenant }
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.inner.shared
+        &self.shared
     }
 
     /// Whose view this is.
@@ -203,6 +222,8 @@ impl Scope {
             let idempotency = idempotency(options.idempotency_key, request?)?;
             let conversation = self.shared().conversation(&self.key(id))?;
             fill(&conversation, &mut ingested)?;
+            let room = self.make_room(&conversation, &ingested.drafts, "append")?;
+            ingested.drafts.splice(..0, room);
             Ok(idempotency)
         })();
         let submitted = match prepared {

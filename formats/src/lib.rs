@@ -8,4 +8,7 @@
 //! ids, times and the writing of what was read are `engine`'s.
 
 pub mod jsonl;
+pub mod provider;
+pub mod session;
 pub mod transcript;
+pub mod wire;

@@ -64,12 +64,20 @@ pub trait Index: Send + Sync {
     fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error>;
     /// One turn as a conversation sees it: a fork sees what it inherited as it was.
     fn turn_in(&self, key: &Key, id: TurnId) -> Result<Turn, Error>;
+    /// How many turns after a place do not stand any more: another took their place, or they were aborted.
+    fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error>;
     /// Turns that are still open, over all tenants.
     fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error>;
     /// Conversations whose time to live has passed, over all tenants.
     fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error>;
     /// The descriptors of a conversation's assets, inherited ones included, in order.
     fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error>;
+    /// The descriptor of one asset, inherited ones included.
+    fn asset(&self, key: &Key, id: &str) -> Result<Option<Raw>, Error>;
+    /// The newest fold that was kept for a place at or before this one, an ancestor's included.
+    fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Raw>, Error>;
+    /// Keeps a fold for later. It may be lost: whoever needs it makes it again from the log.
+    fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error>;
     /// Whether any conversation of the tenant still has an asset with these bytes.
     fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error>;
     /// What was deleted.
@@ -133,6 +141,8 @@ pub struct TurnQuery {
     pub actors: Vec<String>,
     /// Also those that another took the place of.
     pub include_superseded: bool,
+    /// As they stood when the log ended here.
+    pub as_of: Option<u64>,
     /// At most this many.
     pub limit: usize,
 }
@@ -148,7 +158,9 @@ impl TurnQuery {
     pub(crate) fn range(&self) -> (u64, u64) {
         (
             self.after.map_or(1, |after| after.saturating_add(1)),
-            self.before.map_or(i64::MAX as u64, |b| b.saturating_sub(1)),
+            self.before
+                .map_or(i64::MAX as u64, |b| b.saturating_sub(1))
+                .min(self.as_of.unwrap_or(i64::MAX as u64)),
         )
     }
 }

@@ -50,6 +50,7 @@ struct Entry {
     assets: Vec<AssetRow>,
     references: Vec<AssetReference>,
     chunks: BTreeMap<(u64, u64), String>,
+    folds: BTreeMap<u64, Raw>,
     deleted: Option<Tombstone>,
 }
 
@@ -128,7 +129,8 @@ impl Kept {
                     released,
                 })
             }
-            Action::Erase { ref turns, .. } => {
+            Action::Erase { ref turns, ref events, .. } => {
+                let events = events.clone();
                 let levels = self.lineage(&key)?;
                 let found: Result<Vec<_>, _> =
                     turns.iter().map(|id| turn_row(&levels, *id).ok_or_else(|| absent_turn(*id))).collect();
@@ -136,6 +138,12 @@ impl Kept {
                 let mut committed = self.append(&key, existing, action, None)?;
                 for row in found {
                     committed.released.extend(self.erase(&key, &row)?);
+                }
+                for seq in events {
+                    let owner = owner(&self.lineage(&key)?, seq).map(|level| level.place);
+                    if let Some(place) = owner {
+                        self.entries[place].erase(seq);
+                    }
                 }
                 committed.released = self.unused(&key.tenant, committed.released);
                 Ok(committed)
@@ -296,6 +304,7 @@ impl Kept {
         entry.assets.retain(|asset| asset.seq <= keep);
         entry.references.retain(|reference| reference.turn_seq <= keep);
         entry.chunks.clear();
+        entry.folds.retain(|seq, _| *seq <= keep);
         // A deleted parent may have been kept only for this fork.
         if let Some(above) = entry.above.filter(|above| self.entries[*above].deleted.is_some()) {
             released.extend(self.purge(above));
@@ -314,6 +323,7 @@ impl Entry {
             assets: Vec::new(),
             references: Vec::new(),
             chunks: BTreeMap::new(),
+            folds: BTreeMap::new(),
             deleted: None,
         }
     }
@@ -363,6 +373,18 @@ impl Lookup for InMemory<'_> {
         let levels = self.kept.lineage(&key)?;
         write::check_fork_depth(levels.len())?;
         fork_point(&levels, parent.at_seq).ok_or_else(|| write::no_such_seq(conversation, parent.at_seq))
+    }
+
+    fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
+        let Ok(levels) = self.kept.lineage(self.key) else { return Ok(0) };
+        let mut rows: BTreeMap<u64, bool> = BTreeMap::new();
+        for (depth, level) in levels.iter().enumerate() {
+            for row in level.entry.turns.values().filter(|row| row.seq > seq && row.seq <= level.cap) {
+                let row = if depth == 0 { row.clone() } else { row.clone().as_of(level.cap) };
+                rows.entry(row.seq).or_insert(row.superseded_by.is_some());
+            }
+        }
+        Ok(rows.into_values().filter(|fallen| *fallen).count() as u64)
     }
 
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
@@ -489,7 +511,12 @@ impl Index for Memory {
                     .or_insert_with(|| if depth == 0 { row.clone() } else { row.clone().as_of(level.cap) });
             }
         }
-        let mut rows: Vec<TurnRow> = rows.into_values().filter(|row| query.takes(row)).collect();
+        let seen = |row: TurnRow| match query.as_of {
+        Some(seq) => row.as_of(seq),
+        None => row,
+    };
+        let mut rows: Vec<TurnRow> =
+            rows.into_values().map(seen).filter(|row| query.takes(row)).collect();
         if query.descending {
             rows.reverse();
         }
@@ -548,6 +575,41 @@ impl Index for Memory {
         Ok(found)
     }
 
+    fn asset(&self, key: &Key, id: &str) -> Result<Option<Raw>, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        for level in &kept.lineage(key)? {
+            if let Some(row) = level.entry.assets.iter().find(|a| a.id == id && a.seq <= level.cap) {
+                let text = level.entry.at(row.seq).and_then(Event::text);
+                return text.map(|text| Raw::new(text.to_string())).transpose();
+            }
+        }
+        Ok(None)
+    }
+
+    fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        InMemory { kept: &kept, key }.fallen_after(seq)
+    }
+
+    fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Raw>, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        let newest = |level: &Level<'_>| {
+            let kept = level.entry.folds.range(..=at_or_before.min(level.cap)).next_back();
+            kept.map(|(_, fold)| fold.clone())
+        };
+        Ok(kept.lineage(key)?.iter().find_map(newest))
+    }
+
+    fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error> {
+        let mut kept = self.kept();
+        kept.living(key)?;
+        kept.entry(key)?.folds.insert(seq, fold.clone());
+        Ok(())
+    }
+
     fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
         Ok(self.kept().in_use(tenant, sha256))
     }
@@ -567,6 +629,7 @@ impl Index for Memory {
     fn rebuild(&self) -> Result<(), Error> {
         let mut kept = self.kept();
         let keys: Vec<Key> = kept.all_living().map(|(key, _)| key.clone()).collect();
+        kept.entries.iter_mut().for_each(|entry| entry.folds.clear());
         for key in keys {
             let entry = kept.entry(&key)?;
             let (own, old) = (entry.events.clone(), entry.conversation.clone());

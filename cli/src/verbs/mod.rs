@@ -1,6 +1,8 @@
 //! One file a verb.
 
 pub mod append;
+pub mod compact;
+pub mod context;
 pub mod delete;
 pub mod doctor;
 pub mod erase;
@@ -10,6 +12,9 @@ pub mod history;
 pub mod import;
 pub mod list;
 pub mod new;
+pub mod project;
+pub mod session;
+pub mod state;
 pub mod tail;
 pub mod verify;
 

@@ -19,10 +19,10 @@ pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
         ..Settings::default()
     };
     if let Some(text) = &verb.metadata {
-        let raw = Raw::new(text.clone()).map_err(|e| e.at("--metadata"))?;
-        settings.metadata = raw.read::<BTreeMap<String, Raw>>().ok_or_else(|| {
-            Error::invalid("metadata.not_an_object", "--metadata must be a JSON object such as {\"a\":1}")
-        })?;
+        settings.metadata = object("--metadata", text)?;
+    }
+    if let Some(text) = &verb.policy {
+        settings.policy = object("--policy", text)?;
     }
     if let Some(mode) = &verb.redaction {
         settings.policy.insert("redaction".into(), Raw::of(mode)?);
@@ -36,4 +36,11 @@ pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
     output::text(show::conversation(&conversation))?;
     eprintln!("next: everturn append @last 'hello'   then: everturn history @last");
     Ok(())
+}
+
+fn object(option: &str, text: &str) -> Result<BTreeMap<String, Raw>, Error> {
+    let raw = Raw::new(text.to_string()).map_err(|e| e.at(option))?;
+    raw.read().ok_or_else(|| {
+        Error::invalid("json.not_an_object", format!("{option} must be a JSON object such as {{\"a\":1}}"))
+    })
 }

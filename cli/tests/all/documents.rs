@@ -8,7 +8,11 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
     let shell = Shell::new();
     let said = shell.ok(&[]);
     assert!(said.lines().count() <= 40, "{said}");
-    for verb in ["new", "list", "append", "history", "tail", "fork", "verify", "export", "import", "doctor"] {
+    let verbs = [
+        "new", "list", "append", "history", "tail", "state", "pin", "unpin", "compact", "context", "project", "fork",
+        "verify", "export", "import", "session", "doctor",
+    ];
+    for verb in verbs {
         assert!(said.contains(&format!("  {verb} ")), "{verb} is missing:\n{said}");
         let help = shell.ok(&[verb, "--help"]);
         assert!(help.contains("Example"), "{verb} --help has no example");
@@ -24,15 +28,11 @@ fn completions_are_printed_for_every_shell() {
     }
 }
 
-/// The tour in the README is a script that runs as it stands.
-#[test]
-fn the_tour_in_the_readme_runs_as_typed() {
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
-    let (_, tour) = readme.split_once("## A tour in five minutes").expect("the README has a tour");
-    let tour = tour.split("\n## ").next().unwrap();
+/// The blocks of a page that are marked as shell, run one after the other in a folder and a store of their own.
+fn run_as_typed(page: &str) -> String {
     let steps: Vec<&str> =
-        tour.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap()).collect();
-    assert!(steps.len() >= 4, "the tour has steps");
+        page.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap()).collect();
+    assert!(steps.len() >= 4, "the page has steps");
     let shell = Shell::new();
     let folder = std::path::Path::new(env!("CARGO_BIN_EXE_everturn")).parent().unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
@@ -45,5 +45,35 @@ fn the_tour_in_the_readme_runs_as_typed() {
         .unwrap();
     let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
     assert!(said.status.success(), "{out}\n{err}");
+    out.into_owned()
+}
+
+fn page(name: &str) -> String {
+    std::fs::read_to_string(format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+#[test]
+fn the_tour_in_the_readme_runs_as_typed() {
+    let readme = page("README.md");
+    let (_, tour) = readme.split_once("## A tour in five minutes").expect("the README has a tour");
+    let out = run_as_typed(tour.split("\n## ").next().unwrap());
     assert!(out.contains("everything is in order"), "{out}");
+}
+
+#[test]
+fn the_page_on_projection_runs_as_typed() {
+    let out = run_as_typed(&page("docs/projection.md"));
+    assert!(out.contains("stale_tool_result_unreachable"), "{out}");
+}
+
+#[test]
+fn the_page_on_compaction_runs_as_typed() {
+    let out = run_as_typed(&page("docs/compaction.md"));
+    assert!(out.contains("would summarize") && out.contains("Which database did we decide on?"), "{out}");
+}
+
+#[test]
+fn the_page_on_context_runs_as_typed() {
+    let out = run_as_typed(&page("docs/context.md"));
+    assert!(out.contains("recorded at #"), "{out}");
 }

@@ -5,6 +5,7 @@
 mod bad_input;
 mod conversations;
 mod documents;
+mod session;
 mod transfer;
 
 use std::io::Write;

@@ -3,6 +3,19 @@
 
 mod bodies;
 mod chain;
+mod compaction;
+mod compaction_examples;
+mod compaction_extract;
+mod compaction_plan;
+mod compaction_rounds;
+mod compaction_talk;
 mod golden;
+mod pairing;
+mod projection;
+mod projection_generated;
+mod projection_properties;
+mod projection_reclaim;
+mod projection_record;
 mod sample;
+mod state;
 mod write;

@@ -41,6 +41,10 @@ impl Lookup for FakeLookup {
             .ok_or_else(|| Error::not_found("fork.absent", "no such place to fork from"))
     }
 
+    fn fallen_after(&self, _: u64) -> Result<u64, Error> {
+        Ok(0)
+    }
+
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
         Ok(usize::try_from(seq - 1).ok().and_then(|at| self.hashes.get(at)).copied())
     }

@@ -77,6 +77,8 @@ impl Scope {
         if let Some(prompt) = self.prompt_of(&conversation)? {
             conversation.metadata.insert("system_prompt".into(), Raw::of(&prompt)?);
         }
+        let budget = self.budget_metadata(&conversation)?;
+        conversation.metadata.insert("transcript_budget".into(), budget);
         Ok(conversation)
     }
 
@@ -240,9 +242,12 @@ impl Scope {
         let prepared = (|| {
             let parent = self.shared().index.conversation(&self.key(id))?;
             let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
+            let fold = self.shared().fold(&self.key(id), at_seq.min(parent.head.seq))?;
             let settings = Settings {
                 parent: Some(at),
                 participants: parent.participants.clone(),
+                checkpoint: fold.checkpoint,
+                budget: fold.budget,
                 ..self.settings_of(&parent)?
             };
             let draft = self.shared().draft(kind::FORKED, &settings)?;
@@ -291,10 +296,12 @@ fn check_by_hand(settings: &Settings) -> Result<(), Error> {
         || settings.predecessor.is_some()
         || !settings.participants.is_empty()
         || !settings.transcript.is_empty()
+        || settings.checkpoint.is_some()
+        || settings.budget.is_some()
     {
         return Err(Error::invalid(
             "settings.reserved",
-            "parent, predecessor, participants and transcript are written by fork, reset, append and import; leave them out",
+            "parent, predecessor, participants, checkpoint, budget and transcript are written by Everturn itself; leave them out",
         ));
     }
     Ok(())

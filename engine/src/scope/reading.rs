@@ -36,6 +36,7 @@ impl Scope {
             descending,
             actors: query.actors,
             include_superseded: query.include_superseded,
+            as_of: None,
             limit: limit + 1,
         };
         let mut data: Vec<Entry> = self

@@ -45,6 +45,7 @@ impl Scope {
                 let text = format!("{kind} is written by Everturn itself; choose a kind of your own");
                 return Err(Error::invalid("kind.reserved", text));
             }
+            everturn_core::state::check(kind, &body)?;
             let draft = Draft { actor, ..self.shared().draft(kind.to_string(), &body)? };
             draft.check()?;
             Ok(Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None })
@@ -171,14 +172,33 @@ impl Scope {
     }
 
     /// Erases a turn's content from every file of the store. Its envelope and hash stay: the chain still verifies.
+    /// Summaries that cover it may repeat its words: they are erased as well, and written anew from what is left.
     pub fn erase(&self, id: ConversationId, turn: TurnId, by: Option<String>, reason: &str) -> Commit<Head> {
-        self.erase_turns(id, vec![turn], by, reason)
+        let found = (|| {
+            let said = self.shared().index.turn_in(&self.key(id), turn)?;
+            let message = said.value().unwrap_or_default();
+            let results = everturn_core::pairing::pair([&message]).results;
+            let answered = results.iter().filter_map(|result| result.id.map(str::to_string)).collect();
+            Ok((self.checkpoints_over(&self.key(id), said.seq)?, answered))
+        })();
+        match found {
+            Err(error) => Commit::ready(Err(error)),
+            Ok(((checkpoints, _), answered)) if checkpoints.is_empty() => {
+                self.erase_turns(id, Erasure { turns: vec![turn], answered, ..Erasure::default() }, by, reason)
+            }
+            Ok(((checkpoints, before), answered)) => {
+                let events = checkpoints.iter().map(|at| at.seq).collect();
+                let erasure = Erasure { turns: vec![turn], answered, events };
+                let erased = self.erase_turns(id, erasure, by, reason).wait();
+                Commit::ready(erased.and_then(|_| self.summarize_anew(id, &checkpoints, before)))
+            }
+        }
     }
 
     fn erase_turns(
         &self,
         id: ConversationId,
-        turns: Vec<TurnId>,
+        Erasure { turns, events, answered }: Erasure,
         by: Option<String>,
         reason: &str,
     ) -> Commit<Head> {
@@ -191,11 +211,11 @@ impl Scope {
                     ));
                 }
             }
-            let body = ErasedBody { turns: turns.clone(), reason: reason.to_string() };
+            let body = ErasedBody { turns: turns.clone(), reason: reason.to_string(), answered };
             let turn = turns.first().copied().filter(|_| turns.len() == 1);
             let draft = Draft { actor: by, turn, ..self.shared().draft(kind::ERASED, &body)? };
             draft.check()?;
-            Ok(Action::Erase { turns, draft })
+            Ok(Action::Erase { turns, events, draft })
         })();
         self.write(id, prepared, |committed| Ok(committed.conversation.head))
     }
@@ -225,10 +245,22 @@ impl Scope {
                 page.iter().filter(|t| !t.erased && t.status != Status::Pending).map(|t| t.id).collect();
             if !due.is_empty() {
                 erased += due.len();
-                self.erase_turns(id, due, None, &format!("retention {}", conversation.retention)).wait()?;
+                let erasure = Erasure { turns: due, ..Erasure::default() };
+                let reason = format!("retention {}", conversation.retention);
+                self.erase_turns(id, erasure, None, &reason).wait()?;
             }
         }
     }
+}
+
+/// What is erased in one step.
+#[derive(Default)]
+struct Erasure {
+    turns: Vec<TurnId>,
+    /// The places of checkpoints that cover them.
+    events: Vec<u64>,
+    /// The calls that the turns answered.
+    answered: Vec<String>,
 }
 
 /// Turns whose bodies one retention step erases.

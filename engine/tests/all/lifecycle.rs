@@ -110,7 +110,9 @@ fn a_reset_starts_over_with_the_same_settings_and_names_its_predecessor() {
     scope.say(id, NewTurn::user("hello").by("ann"));
     let fresh = scope.reset(id).unwrap();
     assert_eq!((fresh.predecessor, fresh.turns, fresh.state), (Some(id), 0, State::Active));
-    let (old, new) = (scope.get(id).unwrap(), scope.get(fresh.id).unwrap());
+    let (mut old, mut new) = (scope.get(id).unwrap(), scope.get(fresh.id).unwrap());
+    // What each retains is its own.
+    assert_ne!(old.metadata.remove("transcript_budget"), new.metadata.remove("transcript_budget"));
     assert_eq!(old.state, State::Closed);
     assert_eq!(
         (&new.title, new.ttl, new.retention, &new.metadata),

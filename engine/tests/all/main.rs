@@ -5,15 +5,21 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 
 mod child;
+mod compacting;
+mod context;
 mod crash;
 mod dice;
 mod erasing;
 mod keeping;
 mod lifecycle;
+mod mirror;
 mod model;
+mod model_clients;
+mod model_faults;
 mod payloads;
 mod processes;
 mod refusals;
+mod scripted_server;
 mod simulation;
 mod stage;
 mod streaming;

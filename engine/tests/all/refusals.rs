@@ -256,7 +256,7 @@ fn what_fork_reset_and_import_write_cannot_be_set_by_hand() {
         Settings { transcript, ..Settings::default() },
     ] {
         let says =
-            "parent, predecessor, participants and transcript are written by fork, reset, append and import";
+            "parent, predecessor, participants, checkpoint, budget and transcript are written by Everturn itself";
         refused(scope.update(id, settings.clone()).wait(), "settings.reserved", says);
         let new = NewConversation { settings, ..NewConversation::default() };
         refused(scope.create(new).wait(), "settings.reserved", says);

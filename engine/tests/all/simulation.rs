@@ -385,12 +385,12 @@ impl Run {
         let length = so_far.len() as u64;
         // At the end, said so or not; the last words again with something new; beyond the end; something else.
         let (offset, delta, expected) = match self.dice.roll(5) {
-            0 => (None, words.clone(), Ok(so_far.clone() + &words)),
-            1 => (Some(length), words.clone(), Ok(so_far.clone() + &words)),
+            0 => (None, words.clone(), Ok(so_far.clone() + words.as_str())),
+            1 => (Some(length), words.clone(), Ok(so_far.clone() + words.as_str())),
             2 => {
                 let at =
                     (0..=so_far.len()).rev().filter(|at| so_far.is_char_boundary(*at)).nth(3).unwrap_or(0);
-                (Some(at as u64), format!("{}{words}", &so_far[at..]), Ok(so_far.clone() + &words))
+                (Some(at as u64), format!("{}{words}", &so_far[at..]), Ok(so_far.clone() + words.as_str()))
             }
             3 => (Some(length + 1), words.clone(), Err("chunk.offset")),
             _ if so_far.is_empty() => (Some(0), String::new(), Ok(String::new())),
@@ -773,7 +773,7 @@ impl Run {
         let metadata: Vec<(&str, &str)> = got
             .metadata
             .iter()
-            .filter(|(key, _)| *key != "system_prompt")
+            .filter(|(key, _)| !["system_prompt", "transcript_budget"].contains(&key.as_str()))
             .map(|(key, raw)| (key.as_str(), raw.get()))
             .collect();
         let wanted: Vec<(&str, &str)> = talk.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();

@@ -36,7 +36,7 @@ impl Stage {
     }
 
     pub fn open(&self) -> Everturn {
-        self.open_with(Options::default())
+        self.open_with(quiet())
     }
 
     pub fn open_with(&self, options: Options) -> Everturn {
@@ -93,7 +93,7 @@ impl Still {
     }
 
     pub fn options(self: &Arc<Still>) -> Options {
-        Options { world: self.clone(), sweep_every: Duration::from_secs(3600), ..Options::default() }
+        Options { world: self.clone(), sweep_every: Duration::from_secs(3600), ..quiet() }
     }
 }
 
@@ -109,9 +109,14 @@ impl World for Still {
     }
 }
 
+/// Nothing happens without being asked: whoever counts events must know which there are.
+pub fn quiet() -> Options {
+    Options { auto_compaction: false, ..Options::default() }
+}
+
 /// A store in memory and a tenant of it.
 pub fn memory() -> (Everturn, Scope) {
-    let store = Everturn::open("memory:").unwrap();
+    let store = Everturn::open_with("memory:", quiet()).unwrap();
     let scope = store.tenant("acme").unwrap();
     (store, scope)
 }

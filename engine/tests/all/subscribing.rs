@@ -2,7 +2,9 @@
 
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, Short, Stage, memory, seqs};
+use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
 use everturn_core::limits::SUBSCRIBER_LAG_EVENTS_MAX;
 use everturn_engine::{Chunk, NewStream, NewTurn, Scope, Subscription, Update};
 use futures_util::StreamExt;
@@ -158,7 +160,9 @@ fn pieces_seen_while_joining_at_any_moment_of_a_stream_make_up_the_whole_text() 
 #[test]
 fn a_subscriber_that_is_too_slow_is_told_where_to_resume_and_misses_nothing() {
     let (_store, scope) = memory();
-    let id = scope.begin();
+    let mut settings = Settings::default();
+    settings.policy.insert("budget".into(), Raw::new(r#"{"max_messages":null}"#.into()).unwrap());
+    let id = scope.begin_with(settings).id;
     let mut slow = scope.subscribe(id, 1).unwrap();
     // One update read, so that it is live; then it sleeps while more comes than is kept for it.
     assert_eq!(seqs(&collect(&mut slow, 1)), [1]);

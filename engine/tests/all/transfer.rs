@@ -280,6 +280,7 @@ impl Shown for Scope {
     fn shown(&self, id: ConversationId) -> everturn_core::conversation::Conversation {
         let mut conversation = self.get(id).unwrap();
         conversation.metadata.remove("system_prompt");
+        conversation.metadata.remove("transcript_budget");
         conversation
     }
 }

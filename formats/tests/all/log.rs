@@ -42,6 +42,10 @@ impl Lookup for Rows {
         self.parent.ok_or_else(|| Error::not_found("fork.absent", "no parent here"))
     }
 
+    fn fallen_after(&self, _: u64) -> Result<u64, Error> {
+        Ok(0)
+    }
+
     fn hash_at(&self, _: u64) -> Result<Option<Hash>, Error> {
         Ok(None)
     }

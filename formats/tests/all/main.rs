@@ -3,4 +3,11 @@
 
 mod jsonl;
 mod log;
+mod provider;
+mod provider_any;
+mod provider_parts;
+mod provider_valid;
+mod session;
+mod session_map;
+mod session_reading;
 mod transcript;

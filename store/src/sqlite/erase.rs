@@ -35,20 +35,31 @@ fn wipe_body(db: &Connection, no: i64) -> rusqlite::Result<()> {
     wipe(db, "events", &["salt"], no, 0)
 }
 
+/// Erases the bodies of events.
+pub fn bodies(db: &Connection, lineage: &Lineage, places: &[u64]) -> rusqlite::Result<()> {
+    for seq in places {
+        let Some(level) = lineage.owner(*seq) else { continue };
+        let no: Option<i64> = db
+            .query_row(
+                "SELECT event FROM places WHERE conversation = ? AND seq = ?",
+                params![level.no, signed(*seq)],
+                |r| r.get(0),
+            )
+            .optional()?;
+        if let Some(no) = no {
+            wipe_body(db, no)?;
+        }
+    }
+    Ok(())
+}
+
 /// Erases the content of turns, and the assets that only they showed. Gives the hashes of bytes that nothing refers
 /// to any more.
 pub fn turns(db: &Connection, lineage: &Lineage, rows: &[TurnRow]) -> rusqlite::Result<Vec<Hash>> {
     let mut released = Vec::new();
     for row in rows {
-        for seq in [Some(row.seq), row.content_seq].into_iter().flatten() {
-            let Some(level) = lineage.owner(seq) else { continue };
-            let no: i64 = db.query_row(
-                "SELECT event FROM places WHERE conversation = ? AND seq = ?",
-                params![level.no, signed(seq)],
-                |r| r.get(0),
-            )?;
-            wipe_body(db, no)?;
-        }
+        let content: Vec<u64> = [Some(row.seq), row.content_seq].into_iter().flatten().collect();
+        bodies(db, lineage, &content)?;
         // Only where it was said: another level may have a turn of its own at the same place.
         if let Some(level) = lineage.owner(row.seq) {
             released.extend(unrefer(db, level.no, row.seq)?);
@@ -184,6 +195,7 @@ fn purge(db: &Connection, no: i64, keep: u64) -> rusqlite::Result<Vec<Hash>> {
     db.execute("DELETE FROM assets WHERE conversation = ? AND seq > ?", params![no, keep])?;
     db.execute("DELETE FROM asset_references WHERE conversation = ? AND turn_seq > ?", params![no, keep])?;
     db.execute("DELETE FROM idempotency WHERE conversation = ?", [no])?;
+    db.execute("DELETE FROM folds WHERE conversation = ? AND seq > ?", params![no, keep])?;
     db.execute("DELETE FROM conversation_facts WHERE conversation = ?", [no])?;
     Ok(released)
 }

@@ -444,6 +444,54 @@ impl Index for Sqlite {
         })
     }
 
+    fn asset(&self, key: &Key, id: &str) -> Result<Option<Raw>, Error> {
+        self.reading_in(key, |db, _, _, lineage| {
+            for level in &lineage.levels {
+                let seq: Option<i64> = db
+                    .prepare_cached("SELECT seq FROM assets WHERE conversation = ? AND id = ? AND seq <= ?")?
+                    .query_row(params![level.no, id, signed(level.cap)], |row| row.get(0))
+                    .optional()?;
+                if let Some(seq) = seq {
+                    let event = read::event_at(db, &lineage, seq as u64)?;
+                    return Ok(event.and_then(|event| event.body).map(|body| Raw::new(body.text)).transpose()?);
+                }
+            }
+            Ok(None)
+        })
+    }
+
+    fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {
+        self.reading_in(key, |db, _, _, lineage| Ok(read::fallen_after(db, &lineage, seq)?))
+    }
+
+    fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Raw>, Error> {
+        self.reading_in(key, |db, _, _, lineage| {
+            for level in &lineage.levels {
+                let fold: Option<String> = db
+                    .prepare_cached(
+                        "SELECT fold FROM folds WHERE conversation = ? AND seq <= ? ORDER BY seq DESC LIMIT 1",
+                    )?
+                    .query_row(params![level.no, signed(at_or_before.min(level.cap))], |row| row.get(0))
+                    .optional()?;
+                if let Some(fold) = fold {
+                    return Ok(Some(Raw::new(fold)?));
+                }
+            }
+            Ok(None)
+        })
+    }
+
+    fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error> {
+        let writer = self.writer()?;
+        let (tenant, id) = (key.tenant.as_str(), Bytes(key.id.to_bytes()));
+        let kept = writer.connection.execute(
+            "INSERT OR REPLACE INTO folds
+             SELECT no, ?, ? FROM conversations WHERE tenant = ? AND id = ? AND deleted IS NULL",
+            params![signed(seq), fold.get(), tenant, id],
+        );
+        kept.map(drop).map_err(|error| explain(&self.path, &error))
+    }
+
     fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
         self.reading(|db| Ok(read::asset_in_use(db, tenant, sha256)?))
     }

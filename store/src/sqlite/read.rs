@@ -65,7 +65,7 @@ impl Lineage {
     }
 
     /// A row of this level as the conversation sees it.
-    fn seen(&self, level: &Level, row: TurnRow) -> TurnRow {
+    pub fn seen(&self, level: &Level, row: TurnRow) -> TurnRow {
         if level.no == self.levels[0].no { row } else { row.as_of(level.cap) }
     }
 }
@@ -172,6 +172,10 @@ pub fn turn_row(db: &Connection, lineage: &Lineage, id: TurnId) -> rusqlite::Res
 pub fn turns(db: &Connection, lineage: &Lineage, query: &TurnQuery) -> rusqlite::Result<Vec<Turn>> {
     let (mut low, mut high) = query.range();
     let mut out = Vec::new();
+    let seen = |row: TurnRow| match query.as_of {
+        Some(seq) => row.as_of(seq),
+        None => row,
+    };
     while low <= high && out.len() < query.limit {
         let page = turn_page(db, lineage, low, high, query.descending, query.limit)?;
         let Some(last) = page.last().map(|row| row.seq) else { break };
@@ -180,7 +184,7 @@ pub fn turns(db: &Connection, lineage: &Lineage, query: &TurnQuery) -> rusqlite:
         } else {
             low = last + 1
         }
-        for row in page {
+        for row in page.into_iter().map(seen) {
             if query.takes(&row) && out.len() < query.limit {
                 out.push(read(db, lineage, row)?);
             }
@@ -215,6 +219,25 @@ fn turn_page(
     }
     let in_order = merged.into_values();
     Ok(if descending { in_order.rev().take(limit).collect() } else { in_order.take(limit).collect() })
+}
+
+/// Turns after a place that do not stand. Whatever makes a turn fall is settled at once, so the rows know of all.
+pub fn fallen_after(db: &Connection, lineage: &Lineage, after: u64) -> rusqlite::Result<u64> {
+    let mut fallen = BTreeMap::new();
+    for level in &lineage.levels {
+        let mut rows = db.prepare_cached(&format!(
+            "SELECT {} FROM turns t WHERE t.conversation = ? AND t.seq > ? AND t.seq <= ?
+             AND (t.superseded_by IS NOT NULL OR t.conversation <> ?)",
+            TURN_COLUMNS
+        ))?;
+        let own = lineage.levels.first().map_or(0, |own| own.no);
+        let parameters = params![level.no, signed(after), signed(level.cap), own];
+        for row in rows.query_map(parameters, rows::turn)? {
+            let row = row?;
+            fallen.entry(row.seq).or_insert_with(|| lineage.seen(level, row).superseded_by.is_some());
+        }
+    }
+    Ok(fallen.into_values().filter(|fallen| *fallen).count() as u64)
 }
 
 /// A row with its content.

@@ -151,6 +151,10 @@ impl Lookup for Nothing {
         ))
     }
 
+    fn fallen_after(&self, _: u64) -> Result<u64, Error> {
+        Ok(0)
+    }
+
     fn hash_at(&self, _: u64) -> Result<Option<Hash>, Error> {
         Ok(None)
     }

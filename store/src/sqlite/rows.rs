@@ -60,6 +60,13 @@ fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: &str) -> rusqlite
     serde_json::from_str(text).map_err(|e| FromSqlError::Other(Box::new(e)).into())
 }
 
+fn optional_json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<T>> {
+    match row.get_ref(column)? {
+        ValueRef::Null => Ok(None),
+        _ => json(row, column).map(Some),
+    }
+}
+
 /// A number that is never negative.
 pub fn unsigned(row: &Row<'_>, column: &str) -> rusqlite::Result<u64> {
     optional_unsigned(row, column)?.ok_or_else(|| FromSqlError::InvalidType.into())
@@ -77,7 +84,7 @@ pub fn signed(number: u64) -> i64 {
 
 pub const CONVERSATION_COLUMNS: &str = "c.no, c.tenant, c.id, c.owner, c.title, c.participants, c.metadata, c.state, c.created, c.updated,
     c.summarized_through, c.ttl, c.retention, c.policy, c.head_seq, c.head_hash, c.turns, c.parent_seq, c.predecessor,
-    c.prompt_sha256, c.prompt_seq, (SELECT p.id FROM conversations p WHERE p.no = c.parent) AS parent_id";
+    c.prompt_sha256, c.prompt_seq, c.checkpoint, c.budget, (SELECT p.id FROM conversations p WHERE p.no = c.parent) AS parent_id";
 
 pub fn conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
     let id = |column| row.get::<_, Option<Bytes<16>>>(column);
@@ -110,6 +117,8 @@ pub fn conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
         parent,
         predecessor: id("predecessor")?.map(|id| ConversationId::from_bytes(id.0)),
         system_prompt: prompt,
+        checkpoint: optional_json(row, "checkpoint")?,
+        budget: optional_json(row, "budget")?,
     };
     Ok((row.get("no")?, conversation))
 }

@@ -29,6 +29,8 @@ CREATE TABLE conversations (
     predecessor        BLOB,
     prompt_sha256      BLOB,
     prompt_seq         INTEGER,
+    checkpoint         TEXT,                 -- JSON: the checkpoint in force, by ids and places
+    budget             TEXT,                 -- JSON: what the budget did last, by places
     deleted            INTEGER,              -- when; then this row is the tombstone
     deleted_reason     TEXT,
     UNIQUE (tenant, id)
@@ -122,6 +124,15 @@ CREATE TABLE idempotency (
     first_seq    INTEGER NOT NULL,
     last_seq     INTEGER NOT NULL,
     PRIMARY KEY (scope, key)
+) WITHOUT ROWID;
+
+-- What a conversation's events up to a place add up to, by ids and places and without words, so that its state can be
+-- read without its history. A row every thousand events or so; any of them may be missing.
+CREATE TABLE folds (
+    conversation INTEGER NOT NULL REFERENCES conversations (no),
+    seq          INTEGER NOT NULL,
+    fold         TEXT NOT NULL,              -- JSON
+    PRIMARY KEY (conversation, seq)
 ) WITHOUT ROWID;
 
 CREATE TABLE conversation_facts (

@@ -112,8 +112,8 @@ impl<'a> Batch<'a> {
                 self.known.conversations.remove(&key);
                 Ok(Committed { conversation, events: Vec::new(), repeated: false, released })
             }
-            Action::Erase { ref turns, .. } => {
-                let turns = turns.clone();
+            Action::Erase { ref turns, ref events, .. } => {
+                let (turns, events) = (turns.clone(), events.clone());
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
                 self.settle()?;
                 let lineage = read::lineage(self.db, no, conversation.id)?;
@@ -124,6 +124,7 @@ impl<'a> Batch<'a> {
                 }
                 let mut committed = self.events(&key, Some((no, conversation)), action, None)?;
                 let released = super::erase::turns(self.db, &lineage, &found)?;
+                super::erase::bodies(self.db, &lineage, &events)?;
                 committed.released = unused(self.db, &key, released)?;
                 Ok(committed)
             }
@@ -329,6 +330,10 @@ impl Lookup for InDatabase<'_> {
         Ok(ForkPoint { head: everturn_core::chain::Head { seq: parent.at_seq, hash }, turns })
     }
 
+    fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
+        read::fallen_after(self.db, &self.lineage()?, seq).map_err(unreadable)
+    }
+
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
         read::hash_at(self.db, &self.lineage()?, seq).map_err(unreadable)
     }
@@ -496,7 +501,7 @@ pub fn update_all(db: &Connection, no: i64, conversation: &Conversation) -> rusq
     db.prepare_cached(
         "UPDATE conversations SET owner = ?, title = ?, participants = ?, metadata = ?, state = ?, updated = ?,
              summarized_through = ?, ttl = ?, expires = ?, retention = ?, policy = ?, head_seq = ?, head_hash = ?, turns = ?,
-             predecessor = ?, prompt_sha256 = ?, prompt_seq = ?
+             predecessor = ?, prompt_sha256 = ?, prompt_seq = ?, checkpoint = ?, budget = ?
          WHERE no = ?",
     )?
     .execute(params![
@@ -517,6 +522,8 @@ pub fn update_all(db: &Connection, no: i64, conversation: &Conversation) -> rusq
         conversation.predecessor.map(|id| Bytes(id.to_bytes())),
         conversation.system_prompt.map(|prompt| Bytes(prompt.sha256.0)),
         conversation.system_prompt.map(|prompt| signed(prompt.seq)),
+        conversation.checkpoint.map(|checkpoint| json(&checkpoint)).transpose()?,
+        conversation.budget.map(|budget| json(&budget)).transpose()?,
         no,
     ])
     .map(drop)
@@ -544,6 +551,7 @@ pub fn rebuild(db: &Connection) -> Result<(), Failure> {
          WHERE c.deleted IS NULL ORDER BY e.conversation, e.seq",
         [],
     )?;
+    db.execute("DELETE FROM folds", [])?;
     for (no, old) in living {
         db.execute("DELETE FROM turns WHERE conversation = ?", [no])?;
         db.execute("DELETE FROM assets WHERE conversation = ?", [no])?;
@@ -595,5 +603,9 @@ impl Lookup for Reopened<'_> {
 
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
         self.0.hash_at(seq)
+    }
+
+    fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
+        self.0.fallen_after(seq)
     }
 }

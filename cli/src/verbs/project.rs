@@ -1,0 +1,96 @@
+//! `everturn project`
+
+use crate::args::{Args, Project};
+use crate::open;
+use crate::output::{self, Failure};
+use everturn_core::Error;
+use everturn_core::json::Raw;
+use everturn_core::projection::{self, Message, Options};
+use everturn_engine::script::Script;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+pub fn run(args: &Args, verb: &Project) -> Result<(), Failure> {
+    let options = options(verb)?;
+    let Some(text) = given(&verb.source)? else {
+        let scope = open::reading(args)?;
+        let id = scope.resolve(&verb.source)?;
+        let projection = scope.project(id, &options)?;
+        return match verb.messages {
+            true => output::json(&projection.messages),
+            false => output::json(&projection.result),
+        };
+    };
+    let (messages, summary) = read(&text)?;
+    let view = projection::project(&messages, summary.as_deref(), &options)?;
+    if verb.messages { output::json(&view.messages) } else { output::json(&view) }
+}
+
+fn options(verb: &Project) -> Result<Options, Error> {
+    let mut fields = match &verb.options {
+        Some(text) => serde_json::from_str::<Map<String, Value>>(text).map_err(|e| {
+            Error::invalid("json.not_an_object", format!("--options must be a JSON object: {e}"))
+        })?,
+        None => Map::new(),
+    };
+    if let Some(policy) = &verb.policy {
+        let mut policies: Vec<&str> = policy.split(',').map(str::trim).collect();
+        let policy = if policies.len() == 1 { json!(policies.remove(0)) } else { json!(policies) };
+        if fields.insert("policy".into(), policy).is_some() {
+            let text = "the policy is in --policy and in --options; say it once";
+            return Err(Error::invalid("projection.policy", text));
+        }
+    }
+    if let Some(path) = &verb.script {
+        let source = std::fs::read_to_string(path).map_err(|e| {
+            Error::invalid("file.cannot_read", format!("cannot read {}: {e}", path.display()))
+        })?;
+        fields.insert("projector".into(), json!(source));
+    }
+    parse(&Value::Object(fields))
+}
+
+/// Options in which a projector is the text of a script.
+pub fn parse(value: &Value) -> Result<Options, Error> {
+    let mut options = Options::parse(value)?;
+    if let Some(script) = options.script.as_ref().and_then(Value::as_str) {
+        options.projector = Some(Arc::new(Script::compile(script)?));
+    }
+    Ok(options)
+}
+
+/// What a file or standard input says; `None` if a conversation is meant.
+fn given(source: &str) -> Result<Option<String>, Error> {
+    let cannot = |e: std::io::Error| Error::invalid("file.cannot_read", format!("cannot read {source}: {e}"));
+    if source == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map_err(cannot)?;
+        return Ok(Some(text));
+    }
+    if source.starts_with("conv_") || source.starts_with('@') || !Path::new(source).exists() {
+        return Ok(None);
+    }
+    std::fs::read_to_string(source).map(Some).map_err(cannot)
+}
+
+/// The messages of a transcript value or of a bare list, and the value's summary.
+fn read(text: &str) -> Result<(Vec<Message>, Option<String>), Error> {
+    let raw = Raw::new(text.trim_start_matches('\u{feff}').trim().to_string())?;
+    let (list, summary) = match raw.read::<Vec<Raw>>() {
+        Some(list) => (list, None),
+        None => {
+            let fields: BTreeMap<String, Raw> = raw.read().unwrap_or_default();
+            let list = fields.get("messages").and_then(|messages| messages.read::<Vec<Raw>>()).ok_or_else(|| {
+                let text = "expected a list of messages, or a transcript value with `messages`";
+                Error::invalid("project.input", text)
+            })?;
+            (list, fields.get("summary").and_then(|summary| summary.read::<String>()))
+        }
+    };
+    let messages = list.into_iter().enumerate();
+    let messages = messages.map(|(n, raw)| Message::read(raw).map_err(|e| e.at(format!("messages[{n}]"))));
+    Ok((messages.collect::<Result<_, _>>()?, summary))
+}

@@ -1,0 +1,42 @@
+//! `everturn state`, `pin` and `unpin`
+
+use crate::args::{Args, Pin, State, Unpin};
+use crate::open;
+use crate::output::{self, Failure};
+use everturn_core::json::Raw;
+
+pub fn run(args: &Args, verb: &State) -> Result<(), Failure> {
+    let scope = open::reading(args)?;
+    let id = scope.resolve(&verb.conversation)?;
+    let state = match verb.at {
+        Some(seq) => scope.state_at(id, seq)?,
+        None => scope.state(id)?,
+    };
+    if args.json {
+        return output::json(&state);
+    }
+    match state.render().as_str() {
+        "" => output::text("nothing is summarized, pinned or pending; `everturn pin` pins a truth"),
+        text => output::text(crate::show::printable_lines(text)),
+    }
+}
+
+pub fn pin(args: &Args, verb: &Pin) -> Result<(), Failure> {
+    let scope = open::writing(args)?;
+    let id = scope.resolve(&verb.conversation)?;
+    // What is not JSON is a text; nobody wants to quote a word twice in a shell.
+    let value = Raw::new(verb.value.clone()).or_else(|_| Raw::of(&verb.value))?;
+    let event = scope.pin(id, &verb.name, value).wait()?;
+    if args.json { output::json(&event) } else { output::text(format!("pinned at #{}", event.seq)) }
+}
+
+pub fn unpin(args: &Args, verb: &Unpin) -> Result<(), Failure> {
+    let scope = open::writing(args)?;
+    let id = scope.resolve(&verb.conversation)?;
+    if !scope.state(id)?.pins.contains_key(&verb.name) {
+        let text = format!("nothing is pinned as {:?}; `everturn state` shows the pins", verb.name);
+        return Err(everturn_core::Error::not_found("pin.absent", text).into());
+    }
+    let event = scope.unpin(id, &verb.name).wait()?;
+    if args.json { output::json(&event) } else { output::text(format!("unpinned at #{}", event.seq)) }
+}

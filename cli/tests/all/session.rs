@@ -1,0 +1,261 @@
+//! Session files by hand: start, append, end, check; no store is touched.
+
+use crate::{Shell, assert_shows};
+use serde_json::Value;
+
+fn start(shell: &Shell) -> String {
+    let out = shell.ok(&["session", "start", "photos/img_1", "--subject-key", "image_id"]);
+    out.trim_end().to_string()
+}
+
+fn lines(shell: &Shell, file: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(shell.path(file)).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_session_is_written_by_hand_from_start_to_end() {
+    let shell = Shell::new();
+    let file = shell.ok(&[
+        "session",
+        "start",
+        "photos/img_1",
+        "--subject-key",
+        "image_id",
+        "--agent-provider",
+        "claude-sonnet",
+        "--agent-temperature",
+        "1",
+        "--context",
+        "taste.md,brief.md",
+        "--starting-snapshot-hash",
+        "abc",
+        "--session-id",
+        "u-1",
+        "--at",
+        "2026-04-27T16:30:00+02:00",
+        "--data",
+        "{\"camera\":\n\"X\"}",
+    ]);
+    assert_eq!(file, "photos/img_1/sessions/2026-04-27T14-30-00_session_001.jsonl\n");
+    let file = file.trim_end();
+    let at = ["--at", "2026-04-27T14:30:05Z"];
+    let appended = shell.ok(&[
+        &["session", "append", file, "photographer_message", "--text", "warmer"],
+        &at[..],
+    ]
+    .concat());
+    assert_eq!(appended, "appended 1 entry\n");
+    shell.ok(&[
+        &["session", "append", file, "snapshot_created", "--data", r#"{"hash":"h","label":null}"#],
+        &at[..],
+    ]
+    .concat());
+    let input = b"{\"tool\":\"crop\",\"type\":\"agent_tool_call\",\"timestamp\":\"2026-04-27T14:30:06Z\",\"parameters\":{}}\n\n{\"type\":\"weather\"}\n";
+    let said = shell.run_with(&["session", "append", file, "-", "--json"], input);
+    assert_eq!((said.code, said.out.as_str()), (0, "{\"appended\":2}\n"), "{}", said.err);
+    assert_eq!(shell.ok(&["session", "check", file]), format!("ok  {file}  4 entries, not ended\n"));
+    let ended =
+        shell.ok(&["session", "end", file, "--data", r#"{"kept":1}"#, "--at", "2026-04-27T14:31:00Z"]);
+    assert_eq!(ended, "ended after 4 entries and 60 s\n");
+
+    let text = std::fs::read_to_string(shell.path(file)).unwrap();
+    let expected = [
+        r#"{"type":"session_start","timestamp":"2026-04-27T14:30:00.000000Z","session_id":"u-1","image_id":"img_1","started_at":"2026-04-27T14:30:00.000000Z","agent_provider":"claude-sonnet","agent_temperature":1.0,"context_loaded":["taste.md","brief.md"],"starting_snapshot_hash":"abc","camera":"X"}"#,
+        r#"{"type":"photographer_message","timestamp":"2026-04-27T14:30:05.000000Z","text":"warmer"}"#,
+        r#"{"type":"snapshot_created","timestamp":"2026-04-27T14:30:05.000000Z","hash":"h","label":null}"#,
+        r#"{"type":"agent_tool_call","timestamp":"2026-04-27T14:30:06.000000Z","tool":"crop","parameters":{}}"#,
+    ];
+    assert_eq!(text.lines().take(4).collect::<Vec<_>>(), expected);
+    assert!(text.ends_with(
+        "\"entries\":4,\"by_type\":{\"agent_tool_call\":1,\"photographer_message\":1,\"snapshot_created\":1,\"weather\":1},\"kept\":1}\n"
+    ));
+    // Ending it again changes nothing; nothing comes behind the end.
+    let again = shell.run(&["session", "end", file]);
+    assert_eq!((again.code, again.out.as_str()), (0, ""));
+    assert!(again.err.contains("was ended already; nothing was written"));
+    let late = shell.refused(&["session", "append", file, "x"]);
+    assert!(late.contains("the session was ended; start another one"), "{late}");
+    assert_eq!(std::fs::read_to_string(shell.path(file)).unwrap(), text);
+    assert!(!shell.path("store.db").exists(), "no store was needed");
+}
+
+#[test]
+fn a_session_gets_an_id_a_number_and_the_time() {
+    let shell = Shell::new();
+    let (first, second) = (start(&shell), start(&shell));
+    assert!(
+        first.ends_with("_session_001.jsonl") && second.ends_with("_session_002.jsonl"),
+        "{first} {second}"
+    );
+    let id = |file: &str| lines(&shell, file)[0]["session_id"].as_str().unwrap().to_string();
+    assert_ne!(id(&first), id(&second));
+    let shape: Vec<usize> = id(&first).split('-').map(str::len).collect();
+    assert_eq!((shape, &id(&first)[14..15]), (vec![8, 4, 4, 4, 12], "4"));
+    let json = shell.json(&["session", "start", "photos/img_1", "--json"]);
+    assert!(json["path"].as_str().unwrap().ends_with("_session_003.jsonl"), "{json}");
+    assert_eq!(json["session_id"], id(json["path"].as_str().unwrap()));
+}
+
+#[test]
+fn starts_at_the_same_moment_get_different_files() {
+    let shell = Shell::new();
+    let children: Vec<_> = (0..16)
+        .map(|_| {
+            shell.command(&["session", "start", "here", "--at", "2026-04-27T14:30:00Z"]).spawn().unwrap()
+        })
+        .collect();
+    let mut files: Vec<String> =
+        children.into_iter().map(|child| crate::Said::from(child.wait_with_output().unwrap()).out).collect();
+    files.sort();
+    let expected: Vec<String> =
+        (1..=16).map(|n| format!("here/sessions/2026-04-27T14-30-00_session_{n:03}.jsonl\n")).collect();
+    assert_eq!(files, expected);
+}
+
+#[test]
+fn a_torn_file_is_found_mended_and_goes_on() {
+    let shell = Shell::new();
+    let file = start(&shell);
+    shell.ok(&["session", "append", &file, "photographer_message", "--text", "one"]);
+    let mut text = std::fs::read_to_string(shell.path(&file)).unwrap();
+    text += "{\"type\":\"agent_thin";
+    std::fs::write(shell.path(&file), &text).unwrap();
+    let said = shell.run(&["session", "check", &file]);
+    assert_eq!(said.code, 1);
+    let at = text.rfind('\n').unwrap() + 1;
+    assert_eq!(
+        said.out,
+        format!(
+            "BROKEN  {file}  1 entry, not ended\n  the last line was not written to its end: 19 bytes from byte {at}; `session append` mends it\n"
+        )
+    );
+    let said = shell.run(&["session", "append", &file, "photographer_message", "--text", "two"]);
+    assert_eq!(said.code, 0);
+    assert_eq!(
+        said.err,
+        format!("the last line was not written to its end; its 19 bytes are in {file}.torn\n")
+    );
+    assert_eq!(
+        std::fs::read_to_string(shell.path(&format!("{file}.torn"))).unwrap(),
+        "{\"type\":\"agent_thin"
+    );
+    assert_eq!(lines(&shell, &file)[2]["text"], "two");
+    assert_eq!(shell.run(&["session", "check", &file]).code, 0);
+}
+
+#[test]
+fn a_check_tells_files_that_are_whole_from_those_that_are_not() {
+    let shell = Shell::new();
+    let good = start(&shell);
+    shell.ok(&["session", "append", &good, "x"]);
+    shell.ok(&["session", "end", &good]);
+    let text = std::fs::read_to_string(shell.path(&good)).unwrap();
+    let damaged = text.replacen("{\"type\":\"x\"", "{\"type\":x\"", 1);
+    std::fs::write(shell.path("damaged.jsonl"), damaged).unwrap();
+    std::fs::write(shell.path("foreign.jsonl"), "{\"type\":\"session_start\",\"session_id\":\"x\"}\n[1]\n")
+        .unwrap();
+    std::fs::write(shell.path("empty.jsonl"), "").unwrap();
+    assert_eq!(shell.ok(&["session", "check", &good]), format!("ok  {good}  1 entry\n"));
+    let said = shell.run(&[
+        "session",
+        "check",
+        &good,
+        "damaged.jsonl",
+        "foreign.jsonl",
+        "empty.jsonl",
+        "absent.jsonl",
+    ]);
+    assert_eq!((said.code, said.err.as_str()), (1, ""));
+    let rest = said.out.split_once('\n').unwrap().1.to_string();
+    assert_shows!(rest, @r#"
+    BROKEN  damaged.jsonl  0 entries
+      line 2: not JSON at byte 8: expected a JSON value
+      line 3: session_end counts 1 entries, the file has 0 before it; lines are missing or were added
+      line 3: session_end counts the entries of type "x" otherwise than the file
+    BROKEN  foreign.jsonl  1 entry, not ended
+      line 1: the header has no started_at time
+      line 2: it is no object with a type
+      note: line 1: the header has no agent_provider
+      note: line 1: the header has no agent_temperature
+      note: line 1: the header has no context_loaded
+      note: line 1: the header has no starting_snapshot_hash
+    BROKEN  empty.jsonl: the file is empty; there is nothing to check
+    BROKEN  absent.jsonl: cannot open it: No such file or directory (os error 2)
+    "#);
+    let json: Value =
+        serde_json::from_str(&shell.run(&["session", "check", &good, "damaged.jsonl", "--json"]).out)
+            .unwrap();
+    assert_eq!((&json["data"][0]["ok"], &json["data"][0]["by_type"]["x"]), (&true.into(), &1.into()));
+    assert_eq!(json["data"][1]["corrupt_lines"][0]["line"], 2);
+}
+
+#[test]
+fn an_exported_conversation_can_be_checked_and_is_not_appended_to_by_hand() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["append", &id, "hello"]);
+    shell.ok(&["export", &id, "-o", "session.jsonl"]);
+    assert_shows!(shell.ok(&["session", "check", "session.jsonl"]), @r"
+    ok  session.jsonl  2 entries
+      note: this is the file of a conversation; `everturn verify` checks its chain
+    ");
+    let error = shell.refused(&["session", "append", "session.jsonl", "x"]);
+    assert!(error.contains("is the file of a conversation; append to it in its store"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_with_what_to_do() {
+    let shell = Shell::new();
+    let file = start(&shell);
+    for (args, says) in [
+        (&["session", "start", ".."][..], ".. names no folder; write it as photos/img_1"),
+        (&["session", "start", "a:b"], "leave out / \\ :"),
+        (&["session", "start", "x", "--data", "[1]"], "--data: this must be a JSON object, not [1]"),
+        (&["session", "start", "x", "--subject-key", "type"], "duplicate key \"type\""),
+        (&["session", "append", "absent.jsonl", "x"], "cannot open absent.jsonl: it is not there"),
+        (&["session", "append", &file, "session_end"], "end the session instead"),
+        (&["session", "append", &file, "x", "--data", "{"], "--data: not JSON at byte 1"),
+        (&["session", "append", &file, "-", "--text", "x"], "leave out --text"),
+        (
+            &["session", "append", &file, "x", "--text", "a", "--data", r#"{"text":1}"#],
+            "duplicate key \"text\"",
+        ),
+    ] {
+        let error = shell.refused(args);
+        assert!(error.contains(says), "{args:?}: {error}");
+    }
+    let input = b"{\"type\":\"good\"}\n{\"text\":\"no type\"}\n{\"type\":\"never read\"}\n";
+    let said = shell.run_with(&["session", "append", &file, "-"], input);
+    assert_eq!((said.code, said.out.as_str()), (1, ""));
+    assert!(
+        said.err.contains("entry 2 of standard input (those before it are kept): it has no type"),
+        "{}",
+        said.err
+    );
+    assert_eq!(lines(&shell, &file).len(), 2);
+    assert_eq!(shell.run(&["session"]).code, 2);
+}
+
+#[test]
+fn a_session_that_is_being_written_is_refused() {
+    use std::io::{BufRead, Write};
+    let shell = Shell::new();
+    let file = start(&shell);
+    let mut first = shell
+        .command(&["session", "append", &file, "-"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = first.stdin.take().unwrap();
+    stdin.write_all(b"{\"type\":\"x\"}\n").unwrap();
+    // The line is there once the first process holds the file.
+    let reader = || std::io::BufReader::new(std::fs::File::open(shell.path(&file)).unwrap());
+    while reader().lines().count() < 2 {}
+    let error = shell.refused(&["session", "append", &file, "y"]);
+    assert!(error.contains("is being written by somebody else; wait until they are done"), "{error}");
+    drop(stdin);
+    assert!(first.wait().unwrap().success());
+    shell.ok(&["session", "append", &file, "y"]);
+    assert_eq!(lines(&shell, &file).len(), 3);
+}

@@ -1,0 +1,223 @@
+//! Hard limits per conversation: how much its messages view may retain, and what happens when it is full.
+//!
+//! Compaction keeps a view small in ordinary life. These limits hold when it does not: when it is switched off, or held
+//! up by a tool that never answers.
+
+use crate::Error;
+use crate::json::Raw;
+use crate::write::Summarized;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Turns that a messages view retains unless its policy says otherwise.
+pub const MESSAGES_MAX: u64 = 4096;
+/// Events that a messages view spans unless its policy says otherwise.
+pub const EVENTS_MAX: u64 = 32768;
+
+/// `policy.budget` of a conversation. `null` in place of a number means no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Policy {
+    /// Most turns.
+    pub max_messages: Option<u64>,
+    /// Most events.
+    pub max_events: Option<u64>,
+    /// Most bytes of messages.
+    pub max_bytes: Option<u64>,
+    /// What happens when an append would go over.
+    pub recovery: Recovery,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            max_messages: Some(MESSAGES_MAX),
+            max_events: Some(EVENTS_MAX),
+            max_bytes: None,
+            recovery: Recovery::Reject,
+        }
+    }
+}
+
+/// What happens when an append would go over a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recovery {
+    /// The append is refused.
+    #[default]
+    Reject,
+    /// The view begins later; nothing takes the place of what is left out.
+    Trim {
+        /// Turns that stay.
+        keep_last: u64,
+    },
+    /// What is left out is summarized.
+    Compact {
+        /// Turns that stay.
+        keep_last: u64,
+    },
+}
+
+impl Recovery {
+    /// The word in events.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Recovery::Reject => "reject",
+            Recovery::Trim { .. } => "trim",
+            Recovery::Compact { .. } => "compact",
+        }
+    }
+}
+
+impl Policy {
+    /// Reads a policy. Nothing is silently defaulted: what is not understood is an error that names the field.
+    pub fn parse(raw: &Raw) -> Result<Policy, Error> {
+        let wrong = |field: &str, what: &str| {
+            Error::invalid("policy.budget", format!("policy.budget{field} {what}"))
+        };
+        let Some(Value::Object(fields)) = raw.read::<Value>() else {
+            return Err(wrong("", "must be an object, such as {\"max_messages\": 1000}"));
+        };
+        let mut policy = Policy::default();
+        for (name, value) in &fields {
+            let limit = || match value {
+                Value::Null => Ok(None),
+                value => value.as_u64().filter(|number| *number > 0).map(Some).ok_or_else(|| {
+                    wrong(&format!(".{name}"), "must be a whole number above 0, or null for no limit")
+                }),
+            };
+            match name.as_str() {
+                "max_messages" => policy.max_messages = limit()?,
+                "max_events" => policy.max_events = limit()?,
+                "max_bytes" => policy.max_bytes = limit()?,
+                "recovery" => {
+                    policy.recovery = serde_json::from_value(value.clone()).map_err(|_| {
+                        wrong(
+                            ".recovery",
+                            "must be \"reject\", {\"trim\": {\"keep_last\": N}} or {\"compact\": {\"keep_last\": N}}",
+                        )
+                    })?
+                }
+                other => {
+                    let known = "is not known; there are max_messages, max_events, max_bytes and recovery";
+                    return Err(wrong(&format!(".{}", crate::id::clip(other)), known));
+                }
+            }
+        }
+        Ok(policy)
+    }
+
+    /// The first limit that this usage exceeds: its name, the limit and the usage. Equal is not exceeding.
+    pub fn exceeded(&self, usage: &Usage) -> Option<(&'static str, u64, u64)> {
+        [
+            ("max_messages", self.max_messages, usage.messages),
+            ("max_events", self.max_events, usage.events),
+            ("max_bytes", self.max_bytes, usage.bytes),
+        ]
+        .into_iter()
+        .find_map(|(name, limit, used)| limit.filter(|limit| used > *limit).map(|limit| (name, limit, used)))
+    }
+
+    /// The answer to an append that goes over.
+    pub fn refuse(&self, usage: &Usage) -> Error {
+        let (name, limit, used) = self.exceeded(usage).unwrap_or(("max_messages", 0, 0));
+        Error::too_large(
+            "budget.exceeded",
+            format!(
+                "policy.budget.{name} is {limit}, this would make it {used}; `compact` the conversation, raise the \
+                 limit, or set policy.budget.recovery to trim or compact"
+            ),
+        )
+    }
+}
+
+/// What a messages view retains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Turns that are neither superseded nor aborted.
+    pub messages: u64,
+    /// Events since the view begins.
+    pub events: u64,
+    /// Bytes of those turns' messages.
+    pub bytes: u64,
+}
+
+impl Usage {
+    /// Both together.
+    pub fn plus(self, more: Usage) -> Usage {
+        Usage {
+            messages: self.messages + more.messages,
+            events: self.events + more.events,
+            bytes: self.bytes + more.bytes,
+        }
+    }
+}
+
+/// The body of a `transcript_budget` event, and what `metadata.transcript_budget.last_action` shows.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Action {
+    /// `reject`, `trim` or `compact`.
+    pub action: String,
+    /// What ran into the limit.
+    pub source: String,
+    /// Which limit, and both numbers.
+    pub reason: String,
+    /// The policy in force.
+    pub policy: Value,
+    /// Before.
+    pub usage_before: Usage,
+    /// What the append would have made of it.
+    pub usage_attempted: Usage,
+    /// Afterwards.
+    pub usage_after: Usage,
+    /// How many turns left the view.
+    pub removed_messages: u64,
+    /// How many events left the view.
+    pub removed_events: u64,
+    /// Where the view begins from now on, if it was trimmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trimmed: Option<Summarized>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Policy, Error> {
+        Policy::parse(&Raw::new(text.to_string()).unwrap())
+    }
+
+    #[test]
+    fn a_policy_is_read_strictly() {
+        let all = parse(r#"{"max_messages":10,"max_events":null,"max_bytes":5,"recovery":{"trim":{"keep_last":3}}}"#);
+        assert_eq!(
+            all.unwrap(),
+            Policy {
+                max_messages: Some(10),
+                max_events: None,
+                max_bytes: Some(5),
+                recovery: Recovery::Trim { keep_last: 3 }
+            }
+        );
+        assert_eq!(parse("{}").unwrap(), Policy::default());
+        for (text, named) in [
+            ("[]", "policy.budget must be an object"),
+            (r#"{"max_messages":-1}"#, "policy.budget.max_messages"),
+            (r#"{"max_messages":0}"#, "policy.budget.max_messages"),
+            (r#"{"max_bytes":"many"}"#, "policy.budget.max_bytes"),
+            (r#"{"recovery":"forget"}"#, "policy.budget.recovery"),
+            (r#"{"recovery":{"trim":{}}}"#, "policy.budget.recovery"),
+            (r#"{"max_turns":1}"#, "policy.budget.max_turns is not known"),
+        ] {
+            assert!(parse(text).unwrap_err().text().contains(named), "{text}");
+        }
+    }
+
+    #[test]
+    fn exceeding_means_strictly_greater() {
+        let policy = Policy { max_messages: Some(2), ..Policy::default() };
+        assert_eq!(policy.exceeded(&Usage { messages: 2, ..Usage::default() }), None);
+        let over = Usage { messages: 3, ..Usage::default() };
+        assert_eq!(policy.exceeded(&over), Some(("max_messages", 2, 3)));
+        assert!(policy.refuse(&over).text().starts_with("policy.budget.max_messages is 2, this would make it 3"));
+    }
+}

@@ -1,0 +1,192 @@
+//! What a sentence is about, as sets of hashed terms: enough to tell whether two sentences say the same.
+//!
+//! Words are lower case, without stop words, and cut to five letters, so that "decide", "decided" and "deciding" (or
+//! "buchen" and "gebucht" at least within their forms) meet. Scripts without spaces are read as pairs of characters.
+
+/// Letters of a word that count.
+const STEM_CHARS: usize = 5;
+
+/// The terms of one text. Each list is sorted and without repetition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// Ordinary words.
+    pub words: Vec<u32>,
+    /// Names: paths, symbols, issue numbers, anything that is spelt like code.
+    pub names: Vec<u32>,
+    /// Numbers, with or without a unit.
+    pub numbers: Vec<u32>,
+}
+
+impl Terms {
+    pub fn of(text: &str) -> Terms {
+        let mut terms = Terms::default();
+        for token in text.split(|c: char| !(c.is_alphanumeric() || "_./:-#@%'’".contains(c))) {
+            terms.add(token);
+        }
+        for list in [&mut terms.words, &mut terms.names, &mut terms.numbers] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        terms
+    }
+
+    fn add(&mut self, token: &str) {
+        let issue = token.starts_with('#');
+        let token = token.trim_matches(|c: char| !c.is_alphanumeric() && c != '_');
+        if token.is_empty() {
+            return;
+        }
+        let (mut letters, mut digits, mut coded, mut unspaced, mut lower) = (0, false, false, false, false);
+        for c in token.chars() {
+            letters += usize::from(c.is_alphabetic());
+            digits |= c.is_numeric();
+            coded |= matches!(c, '_' | '/' | ':' | '@' | '.') || (lower && c.is_uppercase());
+            unspaced |= !c.is_ascii() && is_unspaced(c);
+            lower = c.is_lowercase();
+        }
+        if unspaced {
+            return self.add_pairs(token);
+        }
+        let amount = digits && letters <= 3 && token.starts_with(char::is_numeric);
+        match () {
+            () if issue || (coded && letters > 0 && !amount) || (digits && !amount) => {
+                self.names.push(hash(token.chars()));
+            }
+            () if digits => self.numbers.push(hash(token.chars())),
+            () => {
+                for word in token.split(['-', '.', '/']) {
+                    self.add_word(word);
+                }
+            }
+        }
+    }
+
+    fn add_word(&mut self, word: &str) {
+        let mut lower = [0u8; 40];
+        // Longer words than this differ in their first letters already.
+        let mut used = 0;
+        for c in word.chars().flat_map(char::to_lowercase) {
+            let c = if c == '’' { '\'' } else { c };
+            if used + c.len_utf8() > lower.len() {
+                break;
+            }
+            used += c.encode_utf8(&mut lower[used..]).len();
+        }
+        let Ok(lower) = std::str::from_utf8(&lower[..used]) else { return };
+        if lower.chars().count() > 2 && STOP_WORDS.binary_search(&lower).is_err() {
+            self.words.push(hash(lower.chars().take(STEM_CHARS)));
+        }
+    }
+
+    fn add_pairs(&mut self, token: &str) {
+        let mut last = None;
+        for c in token.chars() {
+            if let Some(last) = last {
+                self.words.push(hash([last, c].into_iter()));
+            }
+            last = Some(c);
+        }
+    }
+
+    /// How many terms there are.
+    pub fn len(&self) -> usize {
+        self.words.len() + self.names.len() + self.numbers.len()
+    }
+
+    /// How many of these terms the other has too.
+    pub fn shared(&self, other: &Terms) -> usize {
+        shared(&self.words, &other.words)
+            + shared(&self.names, &other.names)
+            + shared(&self.numbers, &other.numbers)
+    }
+
+    /// Whether both name the same things.
+    pub fn same_names(&self, other: &Terms) -> bool {
+        self.names == other.names
+    }
+
+    /// Whether the other speaks of everything that is named here.
+    pub fn names_within(&self, other: &Terms) -> bool {
+        shared(&self.names, &other.names) == self.names.len()
+    }
+
+    /// Whether the words are nearly the same: three quarters of them.
+    pub fn near_words(&self, other: &Terms) -> bool {
+        let both = shared(&self.words, &other.words);
+        let all = self.words.len() + other.words.len() - both;
+        both * 4 >= all * 3
+    }
+}
+
+fn shared(a: &[u32], b: &[u32]) -> usize {
+    let (mut i, mut j, mut count) = (0, 0, 0);
+    while let (Some(x), Some(y)) = (a.get(i), b.get(j)) {
+        match x.cmp(y) {
+            std::cmp::Ordering::Less => i += 1,
+            std::cmp::Ordering::Greater => j += 1,
+            std::cmp::Ordering::Equal => {
+                count += 1;
+                i += 1;
+                j += 1;
+            }
+        }
+    }
+    count
+}
+
+/// FNV-1a over the characters: the same on every machine.
+fn hash(chars: impl Iterator<Item = char>) -> u32 {
+    chars.fold(0x811c_9dc5, |hash, c| (hash ^ c as u32).wrapping_mul(0x0100_0193))
+}
+
+/// Chinese, Japanese, Korean and Thai are written without spaces, or with spaces that do not part what we look for.
+pub(super) fn is_unspaced(c: char) -> bool {
+    matches!(c, '\u{0e00}'..='\u{0e7f}' | '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}'
+        | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
+}
+
+/// Words that say nothing about a subject, English and German. Sorted.
+const STOP_WORDS: &[&str] = &[
+    "aber", "about", "after", "again", "all", "alle", "allem", "allen", "alles", "als", "also", "am", "an",
+    "and", "any", "are", "auch", "auf", "aus", "because", "been", "before", "bei", "beim", "being", "bin",
+    "bis", "bist", "bitte", "both", "but", "can", "can't", "could", "da", "damit", "dann", "das", "dass",
+    "dazu", "dein", "deine", "dem", "den", "denn", "der", "des", "did", "didn't", "die", "dies", "diese",
+    "diesem", "diesen", "dieser", "dieses", "dir", "do", "doch", "does", "doesn't", "doing", "don't", "dort",
+    "down", "du", "durch", "each", "ein", "eine", "einem", "einen", "einer", "eines", "er", "es", "etwas",
+    "euch", "even", "every", "few", "for", "from", "für", "get", "go", "going", "got", "gut", "habe",
+    "haben", "had", "has", "hast", "hat", "hatte", "have", "having", "her", "here", "hier", "him", "his",
+    "how", "i'd", "i'll", "i'm", "i've", "ich", "ihm", "ihn", "ihr", "ihre", "ihren", "im", "immer", "in",
+    "into", "is", "ist", "it", "it's", "its", "ja", "jetzt", "just", "kann", "kannst", "kein", "keine",
+    "können", "könnte", "let", "let's", "man", "me", "mehr", "mein", "meine", "meinen", "mich", "mir", "mit",
+    "more", "most", "much", "muss", "must", "my", "müssen", "nach", "nein", "nicht", "nichts", "no", "noch",
+    "nor", "not", "now", "nun", "nur", "oder", "of", "off", "ohne", "okay", "on", "one", "only", "or",
+    "other", "our", "out", "over", "own", "please", "really", "same", "schon", "sehr", "sein", "seine",
+    "she", "should", "sich", "sie", "sind", "so", "soll", "sollen", "some", "sondern", "such", "than",
+    "thanks", "that", "that's", "the", "their", "them", "then", "there", "these", "they", "this", "those",
+    "to", "too", "um", "und", "under", "uns", "unser", "unsere", "unter", "until", "up", "us", "use", "very",
+    "vom", "von", "vor", "wann", "war", "waren", "warum", "was", "wasn't", "we", "we'll", "we're", "welche",
+    "well", "wenn", "wer", "werde", "werden", "were", "what", "when", "where", "which", "while", "who",
+    "why", "wie", "will", "wir", "wird", "with", "without", "wo", "would", "wurde", "yes", "yet", "you",
+    "you're", "your", "zu", "zum", "zur", "zwischen", "über",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_words_are_sorted_so_that_they_are_found() {
+        assert!(STOP_WORDS.is_sorted());
+    }
+
+    #[test]
+    fn forms_of_a_word_meet_and_names_do_not_blur() {
+        let shared = |a: &str, b: &str| Terms::of(a).shared(&Terms::of(b));
+        assert_eq!(shared("We decided on Postgres", "deciding: postgres!"), 2);
+        assert_eq!(shared("fixed src/a.rs", "fixed src/b.rs"), 1);
+        assert_eq!(Terms::of("src/a.rs TurnId #12 foo_bar abc-123 v1.2").names.len(), 6);
+        assert_eq!(Terms::of("250ms 12% 3 14:30 1.200").numbers.len(), 5);
+        assert_eq!(Terms::of("数据库连接").words.len(), 4);
+        assert!(Terms::of("the of is 'tis").len() <= 1);
+    }
+}

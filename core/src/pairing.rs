@@ -1,0 +1,337 @@
+//! Calls and their results, over any list of messages of any shape.
+//!
+//! A prompt is valid only if every result has its call before it and every call its result, so whatever leaves
+//! messages out asks here what belongs together. By id where there are ids; else by name, the nearest that follows,
+//! before the assistant speaks again.
+
+use crate::message::{self, Part};
+use serde_json::Value;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+
+/// Where in its message a call or a result stands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Place {
+    /// The message is it: a Responses item, or a message in the role `tool`.
+    Message,
+    /// `content[n]`.
+    Block(usize),
+    /// `tool_calls[n]`.
+    ToolCall(usize),
+    /// `tool_results[n]`.
+    ToolResult(usize),
+    /// `function_call`, as OpenAI wrote calls first.
+    FunctionCall,
+}
+
+impl Place {
+    /// n.
+    pub(crate) fn index(self) -> Option<usize> {
+        match self {
+            Place::Block(n) | Place::ToolCall(n) | Place::ToolResult(n) => Some(n),
+            Place::Message | Place::FunctionCall => None,
+        }
+    }
+
+    /// The place that is written so.
+    pub(crate) fn read(text: &str) -> Option<Place> {
+        if text == "function_call" {
+            return Some(Place::FunctionCall);
+        }
+        let (list, n) = text.strip_suffix(']')?.split_once('[')?;
+        let n = n.parse().ok()?;
+        match list {
+            "content" => Some(Place::Block(n)),
+            "tool_calls" => Some(Place::ToolCall(n)),
+            "tool_results" => Some(Place::ToolResult(n)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Message => f.write_str("message"),
+            Place::Block(n) => write!(f, "content[{n}]"),
+            Place::ToolCall(n) => write!(f, "tool_calls[{n}]"),
+            Place::ToolResult(n) => write!(f, "tool_results[{n}]"),
+            Place::FunctionCall => f.write_str("function_call"),
+        }
+    }
+}
+
+/// A tool is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The index of its message.
+    pub message: usize,
+    /// Where in the message.
+    pub place: Place,
+    /// Pairs it with its result.
+    pub id: Option<&'a str>,
+    /// The tool.
+    pub name: &'a str,
+    /// Its arguments: an object, or JSON in a string.
+    pub arguments: Option<&'a Value>,
+    /// The index of its result in [`Pairs::results`].
+    pub result: Option<usize>,
+    /// The message, the block or the entry itself.
+    pub(crate) whole: &'a Value,
+}
+
+/// A tool answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer<'a> {
+    /// The index of its message.
+    pub message: usize,
+    /// Where in the message.
+    pub place: Place,
+    /// The id of the call it answers.
+    pub id: Option<&'a str>,
+    /// The tool: as the result says, else as its call says.
+    pub name: Option<&'a str>,
+    /// What it said: a string, blocks or any JSON.
+    pub content: Option<&'a Value>,
+    /// Whether it says that the call failed.
+    pub failed: bool,
+    /// The index of its call in [`Pairs::calls`].
+    pub call: Option<usize>,
+    /// The message, the block or the entry itself.
+    pub(crate) whole: &'a Value,
+}
+
+/// The calls and results of a list of messages, each in order.
+#[derive(Clone, Debug, Default)]
+pub struct Pairs<'a> {
+    /// Every call.
+    pub calls: Vec<Call<'a>>,
+    /// Every result.
+    pub results: Vec<Answer<'a>>,
+    /// For each Responses reasoning item: its index, and the end of the run of items that it led to.
+    pub(crate) reasoning: Vec<(usize, usize)>,
+    /// For each index whether the messages can be cut before it.
+    cuttable: Vec<bool>,
+}
+
+/// Finds what belongs together, in time linear in the number of messages and blocks.
+pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
+    let mut open = Open::default();
+    let mut pairs = Pairs::default();
+    // For each message the last one that must stay with it.
+    let mut reach: Vec<usize> = Vec::new();
+    let mut thoughts: Vec<usize> = Vec::new();
+    let mut acted = false;
+    for (index, message) in messages.into_iter().enumerate() {
+        reach.push(index);
+        let item = message.get("role").is_none();
+        let (calls, results) = (pairs.calls.len(), pairs.results.len());
+        read(index, message, &mut pairs);
+        if (pairs.calls.len() > calls || says_assistant(message)) && (!item || open.answered) {
+            open.turn(calls);
+        }
+        for (n, call) in pairs.calls.iter().enumerate().skip(calls) {
+            open.add(n, call);
+        }
+        for n in results..pairs.results.len() {
+            let Some(call) = open.answer(&pairs.results[n], &pairs.calls) else { continue };
+            let called = &mut pairs.calls[call];
+            called.result = Some(n);
+            let result = &mut pairs.results[n];
+            (result.call, result.name) = (Some(call), result.name.or(Some(called.name)));
+            reach[called.message] = index;
+        }
+        // A reasoning item is valid only with what it led to: the items of the assistant that follow it.
+        let thinks = item && message.get("type").and_then(Value::as_str) == Some("reasoning");
+        if thinks && acted || !thinks && !says_assistant(message) {
+            thoughts.clear();
+        }
+        acted = !thinks;
+        if thinks {
+            thoughts.push(pairs.reasoning.len());
+            pairs.reasoning.push((index, index + 1));
+        } else {
+            for thought in &thoughts {
+                let (start, end) = &mut pairs.reasoning[*thought];
+                *end = index + 1;
+                reach[*start] = index;
+            }
+        }
+    }
+    let mut furthest = 0;
+    pairs.cuttable.push(true);
+    for (index, reach) in reach.iter().enumerate() {
+        furthest = furthest.max(*reach);
+        pairs.cuttable.push(furthest <= index);
+    }
+    pairs
+}
+
+impl Pairs<'_> {
+    /// The last place at or before `index` where a list of messages can be cut without parting a call from its result.
+    pub fn cut_at_or_before(&self, index: usize) -> usize {
+        let index = index.min(self.cuttable.len().saturating_sub(1));
+        (0..=index).rev().find(|cut| self.cuttable.get(*cut) == Some(&true)).unwrap_or(0)
+    }
+
+    /// The first place at or after `index` where it can be cut so; `messages` is how many there are.
+    pub fn cut_at_or_after(&self, index: usize, messages: usize) -> usize {
+        (index..messages).find(|cut| self.cuttable.get(*cut) == Some(&true)).unwrap_or(messages)
+    }
+}
+
+/// The calls that wait for a result.
+#[derive(Default)]
+struct Open<'a> {
+    /// The latest call with an id, and for each call the one before it with the same id.
+    by_id: HashMap<&'a str, usize>,
+    before: Vec<Option<usize>>,
+    /// The first call since the assistant last spoke, and whether one was answered since.
+    turn: usize,
+    answered: bool,
+    /// The calls of this turn by name, filled only once a result has no id. The flag: without an id themselves.
+    by_name: Option<HashMap<(&'a str, bool), VecDeque<usize>>>,
+    in_order: VecDeque<usize>,
+}
+
+impl<'a> Open<'a> {
+    fn turn(&mut self, first: usize) {
+        (self.turn, self.answered, self.by_name) = (first, false, None);
+    }
+
+    fn add(&mut self, n: usize, call: &Call<'a>) {
+        self.before.push(call.id.and_then(|id| self.by_id.insert(id, n)));
+        self.by_name = None;
+    }
+
+    /// The call that the result answers. The same id may come again in a later turn, so the nearest one counts.
+    fn answer(&mut self, result: &Answer<'a>, calls: &[Call<'a>]) -> Option<usize> {
+        self.answered = true;
+        let free = |call: &usize| calls[*call].result.is_none();
+        let mut candidate = result.id.and_then(|id| self.by_id.get(id).copied());
+        while let (Some(call), Some(id)) = (candidate, result.id) {
+            candidate = self.before[call];
+            match candidate {
+                Some(earlier) => self.by_id.insert(id, earlier),
+                None => self.by_id.remove(id),
+            };
+            if free(&call) {
+                return Some(call);
+            }
+        }
+        if result.name.is_none() && result.id.is_some() {
+            return None;
+        }
+        let (turn, in_order) = (self.turn, &mut self.in_order);
+        let by_name = self.by_name.get_or_insert_with(|| {
+            let mut by_name: HashMap<_, VecDeque<_>> = HashMap::new();
+            in_order.clear();
+            for (n, call) in calls.iter().enumerate().skip(turn) {
+                in_order.push_back(n);
+                by_name.entry((call.name, false)).or_default().push_back(n);
+                if call.id.is_none() {
+                    by_name.entry((call.name, true)).or_default().push_back(n);
+                }
+            }
+            by_name
+        });
+        // Where both have an id they are a pair by id or none at all.
+        let queue = match result.name {
+            Some(name) => by_name.get_mut(&(name, result.id.is_some()))?,
+            None => in_order,
+        };
+        while let Some(call) = queue.pop_front() {
+            if free(&call) {
+                return Some(call);
+            }
+        }
+        None
+    }
+}
+
+fn says_assistant(message: &Value) -> bool {
+    matches!(message::role(message), Ok(crate::turn::Role::Assistant))
+}
+
+fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
+    let array = |key| message.get(key).and_then(Value::as_array).into_iter().flatten().enumerate();
+    if message.get("role").is_none() {
+        return note(index, Place::Message, message::block(message), message, pairs);
+    }
+    let results = pairs.results.len();
+    for (n, block) in array("content") {
+        note(index, Place::Block(n), message::block(block), block, pairs);
+    }
+    for (n, call) in array("tool_calls") {
+        note(index, Place::ToolCall(n), message::tool_call(call), call, pairs);
+    }
+    if let Some(call) = message.get("function_call").filter(|call| call.is_object()) {
+        note(index, Place::FunctionCall, message::tool_call(call), call, pairs);
+    }
+    for (n, result) in array("tool_results") {
+        note(index, Place::ToolResult(n), message::tool_result(result), result, pairs);
+    }
+    if results == pairs.results.len() && matches!(message::role(message), Ok(crate::turn::Role::Tool)) {
+        note(index, Place::Message, message::tool_message(message), message, pairs);
+    }
+}
+
+fn note<'a>(index: usize, place: Place, part: Part<'a>, whole: &'a Value, pairs: &mut Pairs<'a>) {
+    match part {
+        Part::Call { id, name, arguments } => {
+            pairs.calls.push(Call { message: index, place, id, name, arguments, result: None, whole });
+        }
+        Part::Result { id, name, content } => {
+            let failed = failed(whole, content);
+            pairs.results.push(Answer {
+                message: index,
+                place,
+                id,
+                name,
+                content,
+                failed,
+                call: None,
+                whole,
+            });
+        }
+        _ => {}
+    }
+}
+
+/// Whether a result says that it is a failure. Words are only asked where no flag speaks.
+fn failed(result: &Value, content: Option<&Value>) -> bool {
+    const FAILURES: [&str; 5] = ["error", "failed", "rejected", "exception", "denied"];
+    // Of a Responses item `status` says how far its transmission came, not how the tool fared.
+    let item = result.get("role").is_none()
+        && result.get("type").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("_output"));
+    let status = result.get("status").and_then(Value::as_str).filter(|status| {
+        let of_item = item && matches!(*status, "in_progress" | "completed" | "incomplete");
+        !status.is_empty() && !of_item
+    });
+    let flags = [
+        result.get("is_error").and_then(Value::as_bool),
+        result.get("error").and_then(|error| match error {
+            Value::Bool(error) => Some(*error),
+            Value::String(text) => (!text.is_empty()).then_some(true),
+            Value::Object(_) => Some(true),
+            _ => None,
+        }),
+        result.get("success").and_then(Value::as_bool).map(|success| !success),
+        status.map(|status| FAILURES.iter().any(|failure| status.eq_ignore_ascii_case(failure))),
+    ];
+    if flags.iter().any(Option::is_some) {
+        return flags.contains(&Some(true));
+    }
+    let text = match content {
+        Some(Value::String(text)) => text,
+        Some(Value::Array(blocks)) => blocks
+            .iter()
+            .find_map(|block| block.as_str().or_else(|| block.get("text")?.as_str()))
+            .unwrap_or_default(),
+        _ => "",
+    };
+    let start = text.trim_start().as_bytes();
+    ["error:", "tool error", "failed:"]
+        .iter()
+        .any(|word| start.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word.as_bytes())))
+}

@@ -1,0 +1,223 @@
+//! `custom`: as a projector says, as long as it is valid.
+
+use super::options::wrong;
+use super::part::{Cut, protected_with_partners};
+use super::{Decided, Message, Options, Shown, Signatures, hash};
+use crate::Error;
+use crate::pairing::{Pairs, Place, pair};
+use serde_json::Value;
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// Chooses what a view shows. Must be pure: the same messages, the same answer.
+pub trait Projector: Send + Sync {
+    /// Gets the messages and returns a list of messages, or `{messages, reason?, kept_indices?, dropped_indices?}`.
+    /// A message that comes back equal is shown as it came, byte for byte.
+    fn project(&self, messages: &[&Message]) -> Result<Value, Error>;
+}
+
+impl<F: Fn(&[&Message]) -> Result<Value, Error> + Send + Sync> Projector for F {
+    fn project(&self, messages: &[&Message]) -> Result<Value, Error> {
+        self(messages)
+    }
+}
+
+/// Runs the projector on what was decided so far and gives the reason.
+pub(super) fn run<'a>(
+    messages: &'a [Message],
+    decided: &mut Decided<'a>,
+    options: &Options,
+) -> Result<String, Error> {
+    let projector =
+        options.projector.as_ref().ok_or_else(|| wrong("projector", "is missing; custom needs one"))?;
+    let given: Vec<&Message> = decided.shown.iter().map(|shown| &*shown.message).collect();
+    let mut answer = Answer::read(projector.project(&given)?, given.len())?;
+    let before = std::mem::take(&mut decided.shown);
+    let pairs = pair(before.iter().map(Shown::value));
+    let mut sources = match_in_order(&answer.messages, &before);
+    if options.signatures == Signatures::PerTurn && sources.iter().all(Option::is_some) {
+        // Only with nothing but messages of the transcript is it clear where one that is put back belongs.
+        let keep = protected_with_partners(&before, &pairs);
+        let kept: HashSet<usize> = sources.iter().flatten().copied().collect();
+        let put_back = (0..before.len()).filter(|index| keep[*index] && !kept.contains(index));
+        let mut all: Vec<usize> = kept.iter().copied().chain(put_back).collect();
+        if all.len() > kept.len() {
+            all.sort_unstable();
+            sources = all.into_iter().map(Some).collect();
+            (answer.kept, answer.dropped) = (None, None);
+            answer.messages.clear();
+        }
+    }
+    let partners = partners(&pairs);
+    let mut written = answer.messages.into_iter();
+    let mut origins = Vec::with_capacity(sources.len());
+    let mut shown = Vec::with_capacity(sources.len());
+    for (n, source) in sources.iter().enumerate() {
+        let message = written.next();
+        origins.push(*source);
+        shown.push(match (source, message) {
+            (Some(index), _) => before[*index].clone(),
+            (None, message) => {
+                let claimed = answer.kept.as_ref().filter(|kept| kept.len() == sources.len());
+                let source = claimed.and_then(|kept| before.get(kept[n])).and_then(Shown::source);
+                Shown::written(Message::of(message.unwrap_or_default())?, source)
+            }
+        });
+    }
+    let cut = mend(&shown, &origins, &partners);
+    let mended = cut.dropped.contains(&true);
+    decided.shown = cut.apply(messages, shown)?;
+    let to_source = |indices: Vec<usize>| indices.iter().filter_map(|index| before[*index].source).collect();
+    decided.claim = match (answer.kept, answer.dropped) {
+        (Some(kept), Some(dropped)) if !mended && before.len() == messages.len() => {
+            Some((to_source(kept), to_source(dropped)))
+        }
+        _ => None,
+    };
+    Ok(answer.reason.unwrap_or_else(|| "custom".to_string()))
+}
+
+/// What a projector returned.
+struct Answer {
+    messages: Vec<Value>,
+    reason: Option<String>,
+    kept: Option<Vec<usize>>,
+    dropped: Option<Vec<usize>>,
+}
+
+impl Answer {
+    fn read(value: Value, messages: usize) -> Result<Answer, Error> {
+        let mut fields = match value {
+            Value::Array(messages) => {
+                return Ok(Answer { messages, reason: None, kept: None, dropped: None });
+            }
+            Value::Object(fields) => fields,
+            _ => return Err(wrong("projector", "must return a list of messages or an object with one")),
+        };
+        let Some(Value::Array(list)) = fields.shift_remove("messages") else {
+            return Err(wrong("projector", "must return messages, a list"));
+        };
+        let reason = match fields.shift_remove("reason") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(reason)) if !reason.trim().is_empty() => Some(reason),
+            Some(_) => return Err(wrong("projector", "must return a reason that is text, or none")),
+        };
+        let mut indices = |name: &str| -> Result<Option<Vec<usize>>, Error> {
+            let unfit =
+                || wrong("projector", format_args!("must return {name} as a list of different indices"));
+            let list = match fields.shift_remove(name) {
+                None | Some(Value::Null) => return Ok(None),
+                Some(Value::Array(list)) => list,
+                Some(_) => return Err(unfit()),
+            };
+            let mut seen = HashSet::new();
+            let index = |value: &Value| {
+                let index = usize::try_from(value.as_u64()?).ok()?;
+                (index < messages && seen.insert(index)).then_some(index)
+            };
+            list.iter().map(index).collect::<Option<_>>().map(Some).ok_or_else(unfit)
+        };
+        let (kept, dropped) = (indices("kept_indices")?, indices("dropped_indices")?);
+        if let Some(name) = fields.keys().next() {
+            return Err(wrong(
+                "projector",
+                format_args!("returned {}, which is unknown", crate::id::clip(name)),
+            ));
+        }
+        let (kept, dropped) = match (kept, dropped) {
+            (None, None) => (None, None),
+            (kept, dropped) => {
+                let said: HashSet<usize> = kept.iter().chain(&dropped).flatten().copied().collect();
+                let rest = || (0..messages).filter(|index| !said.contains(index)).collect();
+                (Some(kept.unwrap_or_else(rest)), Some(dropped.unwrap_or_else(rest)))
+            }
+        };
+        if let (Some(kept), Some(dropped)) = (&kept, &dropped) {
+            let all: HashSet<usize> = kept.iter().chain(dropped).copied().collect();
+            if all.len() < messages || kept.len() + dropped.len() > messages {
+                let what = "must return kept_indices and dropped_indices that name every message once";
+                return Err(wrong("projector", what));
+            }
+        }
+        Ok(Answer { messages: list, reason, kept, dropped })
+    }
+}
+
+/// For each returned message the one it is, in order: the first equal one behind the one before.
+fn match_in_order(returned: &[Value], shown: &[Shown<'_>]) -> Vec<Option<usize>> {
+    let mut equal: HashMap<String, VecDeque<usize>> = HashMap::new();
+    for (index, shown) in shown.iter().enumerate() {
+        equal.entry(hash::of_value(shown.value())).or_default().push_back(index);
+    }
+    let mut next = 0;
+    let mut find = |message: &Value| {
+        let places = equal.get_mut(&hash::of_value(message))?;
+        while places.front().is_some_and(|place| *place < next) {
+            places.pop_front();
+        }
+        let place = places.pop_front()?;
+        next = place + 1;
+        Some(place)
+    };
+    returned.iter().map(&mut find).collect()
+}
+
+type Part = (usize, Place);
+
+/// For every call and result before the projector came, its partner if it had one.
+fn partners(pairs: &Pairs<'_>) -> HashMap<Part, Option<Part>> {
+    let results = pairs.results.iter().map(|result| {
+        let call = result.call.map(|call| &pairs.calls[call]);
+        ((result.message, result.place), call.map(|call| (call.message, call.place)))
+    });
+    let calls = pairs.calls.iter().map(|call| {
+        let result = call.result.map(|result| &pairs.results[result]);
+        ((call.message, call.place), result.map(|result| (result.message, result.place)))
+    });
+    results.chain(calls).collect()
+}
+
+/// Takes out calls that lost their result, results that lost their call, and reasoning that leads to nothing. What had
+/// no partner before the projector came is not its doing and stays.
+fn mend(shown: &[Shown<'_>], origins: &[Option<usize>], before: &HashMap<Part, Option<Part>>) -> Cut {
+    let pairs = pair(shown.iter().map(Shown::value));
+    let origin = |(index, place): Part| origins[index].map(|origin| (origin, place));
+    let is_whole = |part: Part, partner: Option<Part>| match (origin(part), partner) {
+        // Where ids come again, two that were no pair may look like one now.
+        (Some(was), Some(partner)) => {
+            origin(partner).is_none_or(|partner| before.get(&was) == Some(&Some(partner)))
+        }
+        (Some(was), None) => before.get(&was) == Some(&None),
+        (None, partner) => partner.is_some(),
+    };
+    let mut parts = Vec::new();
+    for call in &pairs.calls {
+        let part = (call.message, call.place);
+        let result =
+            call.result.map(|result| &pairs.results[result]).map(|result| (result.message, result.place));
+        // A call that the projector itself wrote at the very end waits for its result.
+        let waits = result.is_none() && origin(part).is_none() && call.message + 1 == shown.len();
+        if !waits && !is_whole(part, result) {
+            parts.push(part);
+        }
+    }
+    for result in &pairs.results {
+        let part = (result.message, result.place);
+        if !is_whole(part, result.call.map(|call| &pairs.calls[call]).map(|call| (call.message, call.place)))
+        {
+            parts.push(part);
+        }
+    }
+    let mut cut = Cut::of(shown, &pairs, parts);
+    drop_lone_reasoning(origins, &pairs, &mut cut.dropped);
+    cut
+}
+
+/// A reasoning item that is followed by nothing of its turn any more.
+fn drop_lone_reasoning(origins: &[Option<usize>], pairs: &Pairs<'_>, dropped: &mut [bool]) {
+    for (start, end) in &pairs.reasoning {
+        // The last of all waits for what it will lead to.
+        if *end == start + 1 && *end < origins.len() {
+            dropped[*start] = true;
+        }
+    }
+}

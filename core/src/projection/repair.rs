@@ -1,0 +1,38 @@
+//! `clean_tool_repair` and `squash_failed_calls`: without failed calls.
+
+use super::part::{Cut, protected};
+use super::{Options, Policy, Shown, Signatures};
+use crate::pairing::pair;
+use std::collections::HashMap;
+
+pub(super) fn cut(shown: &[Shown<'_>], policy: Policy, options: &Options) -> Cut {
+    let pairs = pair(shown.iter().map(Shown::value));
+    let stays = match options.signatures {
+        Signatures::PerTurn => protected(shown, &pairs),
+        _ => Vec::new(),
+    };
+    let stays = |index: usize| stays.get(index) == Some(&true);
+    // For each tool the message of the last call that succeeded.
+    let mut success: HashMap<&str, usize> = HashMap::new();
+    if policy == Policy::CleanToolRepair {
+        for call in &pairs.calls {
+            if call.result.is_some_and(|result| !pairs.results[result].failed) {
+                success.insert(call.name, call.message);
+            }
+        }
+    }
+    let mut parts = Vec::new();
+    for call in &pairs.calls {
+        let Some(result) = call.result.map(|result| &pairs.results[result]).filter(|result| result.failed)
+        else {
+            continue;
+        };
+        // Only a call made after the failure was known repairs it; one made beside it does not.
+        let repaired = success.get(call.name).is_some_and(|success| *success > result.message);
+        if (repaired || policy == Policy::SquashFailedCalls) && !stays(call.message) && !stays(result.message)
+        {
+            parts.extend([(call.message, call.place), (result.message, result.place)]);
+        }
+    }
+    if parts.is_empty() { Cut::default() } else { Cut::of(shown, &pairs, parts) }
+}

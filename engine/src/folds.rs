@@ -1,0 +1,99 @@
+//! What conversations' events add up to, remembered and caught up by newer events only.
+
+use crate::Shared;
+use everturn_core::Error;
+use everturn_core::id::{Key, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::state::{self, Fold};
+use everturn_core::tokens::Family;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Events read at a time.
+const PAGE: u64 = 512;
+/// A fold is kept in the store about this often, so that nobody has to read more than this to know a state.
+const KEEP_EVERY: u64 = 1024;
+/// Past this the memory of folds starts over.
+const REMEMBERED_MAX: usize = 1024;
+/// Past this the memory of counts starts over.
+const COUNTED_MAX: usize = 200_000;
+
+/// Folds as of the last time they were asked for.
+#[derive(Default)]
+pub struct Folds(Mutex<HashMap<Key, Arc<Fold>>>);
+
+impl Folds {
+    fn get(&self, key: &Key) -> Option<Arc<Fold>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    fn put(&self, key: &Key, fold: Arc<Fold>) {
+        let mut folds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if folds.len() >= REMEMBERED_MAX {
+            folds.clear();
+        }
+        folds.insert(key.clone(), fold);
+    }
+
+    /// A conversation is gone, or everything derived is made again.
+    pub fn forget(&self, key: Option<&Key>) {
+        let mut folds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match key {
+            Some(key) => drop(folds.remove(key)),
+            None => folds.clear(),
+        }
+    }
+}
+
+impl Shared {
+    /// What a conversation's events up to a place add up to. Reads only what is newer than the fold that is known.
+    pub fn fold(&self, key: &Key, through_seq: u64) -> Result<Arc<Fold>, Error> {
+        let known = self.folds.get(key).filter(|fold| fold.through_seq <= through_seq);
+        if let Some(fold) = known.as_ref().filter(|fold| fold.through_seq == through_seq) {
+            return Ok(fold.clone());
+        }
+        let kept = || -> Result<Fold, Error> {
+            let kept = self.index.fold(key, through_seq)?;
+            let read = kept.and_then(|raw| raw.read::<Fold>());
+            Ok(read.filter(|fold| fold.version == state::VERSION).unwrap_or_else(Fold::new))
+        };
+        let mut fold = match &known {
+            Some(fold) if through_seq - fold.through_seq <= KEEP_EVERY => Fold::clone(fold),
+            Some(fold) => Some(kept()?).filter(|k| k.through_seq > fold.through_seq).unwrap_or((**fold).clone()),
+            None => kept()?,
+        };
+        while fold.through_seq < through_seq {
+            let limit = PAGE.min(through_seq - fold.through_seq);
+            let page = self.log.events(key, fold.through_seq, limit as usize)?;
+            if page.is_empty() {
+                break;
+            }
+            let before = fold.through_seq;
+            page.iter().for_each(|event| fold.apply(event));
+            if before / KEEP_EVERY < fold.through_seq / KEEP_EVERY && !self.options.read_only {
+                self.index.keep_fold(key, fold.through_seq, &Raw::of(&fold)?)?;
+            }
+        }
+        let fold = Arc::new(fold);
+        // An older one, asked for by whoever looks back, must not push out the newest.
+        if self.folds.get(key).is_none_or(|newest| newest.through_seq < fold.through_seq) {
+            self.folds.put(key, fold.clone());
+        }
+        Ok(fold)
+    }
+
+    /// What a turn costs, counted once.
+    pub fn count(&self, family: Family, turn: TurnId, message: &Value) -> u64 {
+        if let Some(count) = self.counts.lock().unwrap_or_else(PoisonError::into_inner).get(&(turn, family)) {
+            return *count;
+        }
+        let count = family.message(message);
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.len() >= COUNTED_MAX {
+            counts.clear();
+        }
+        counts.insert((turn, family), count);
+        count
+    }
+}

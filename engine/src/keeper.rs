@@ -1,0 +1,130 @@
+//! What follows an append without being asked: folds are kept, and what is over its policy is compacted.
+//!
+//! A conversation is looked at when it has been quiet for a moment, or when much has been appended, so that a burst of
+//! appends is not slowed down by looking at each.
+
+use crate::{Scope, Shared};
+use everturn_core::Error;
+use everturn_core::id::Key;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a conversation must be quiet.
+const QUIET: Duration = Duration::from_millis(200);
+/// So many events make a look due also while more come.
+const EVENTS_MAX: u64 = 1000;
+/// Conversations that are looked at side by side: a summarizer is mostly waited for.
+pub const WORKERS: usize = 2;
+
+/// The conversations that changed.
+#[derive(Default)]
+pub struct Changed {
+    waiting: Mutex<HashMap<Key, Waiting>>,
+    news: Condvar,
+}
+
+struct Waiting {
+    last: Instant,
+    events: u64,
+    /// Somebody is looking at it.
+    busy: bool,
+}
+
+impl Changed {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Key, Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something was appended.
+    pub fn note(&self, key: &Key, events: usize) {
+        let mut waiting = self.waiting();
+        if let Some(known) = waiting.get_mut(key) {
+            known.last = Instant::now();
+            known.events += events as u64;
+            return;
+        }
+        waiting.insert(key.clone(), Waiting { last: Instant::now(), events: events as u64, busy: false });
+        drop(waiting);
+        self.news.notify_one();
+    }
+
+    pub fn forget(&self, key: &Key) {
+        self.waiting().remove(key);
+    }
+
+    pub fn wake(&self) {
+        self.news.notify_all();
+    }
+
+    /// The next conversation to look at; waits for it. `None` at the end.
+    fn next(&self, shared: &Shared) -> Option<Key> {
+        let mut waiting = self.waiting();
+        loop {
+            if shared.stopping.load(Ordering::SeqCst) {
+                return None;
+            }
+            let now = Instant::now();
+            let idle = waiting.iter_mut().filter(|(_, entry)| !entry.busy && entry.events > 0);
+            let mut soonest: Option<Duration> = None;
+            for (key, entry) in idle {
+                let left = QUIET.saturating_sub(now.duration_since(entry.last));
+                if left.is_zero() || entry.events >= EVENTS_MAX {
+                    (entry.busy, entry.events) = (true, 0);
+                    return Some(key.clone());
+                }
+                soonest = Some(soonest.map_or(left, |soonest| soonest.min(left)));
+            }
+            waiting = match soonest {
+                Some(left) => {
+                    self.news.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.news.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    fn done(&self, key: &Key) {
+        let mut waiting = self.waiting();
+        if let Some(entry) = waiting.get_mut(key) {
+            entry.busy = false;
+            if entry.events == 0 {
+                waiting.remove(key);
+            }
+        }
+    }
+}
+
+/// Looks at conversations until the store closes.
+pub fn run(shared: &Arc<Shared>) {
+    while let Some(key) = shared.changed.next(shared) {
+        look(shared, &key);
+        shared.changed.done(&key);
+    }
+}
+
+/// The last look before the store closes, where no model would have to be waited for.
+pub fn finish(shared: &Arc<Shared>) {
+    if shared.options.summarizers.is_empty() {
+        let left: Vec<Key> = shared.changed.waiting().drain().map(|(key, _)| key).collect();
+        left.iter().for_each(|key| look(shared, key));
+    }
+}
+
+fn look(shared: &Arc<Shared>, key: &Key) {
+    let scope = Scope::within(shared.clone(), key.tenant.clone());
+    let looked = (|| -> Result<(), Error> {
+        let head = shared.index.conversation(key)?.head.seq;
+        shared.fold(key, head)?;
+        while scope.compact_if_due(key.id)?.is_some() {}
+        Ok(())
+    })();
+    match looked {
+        // Deleted, or compacted by somebody else, in this very moment.
+        Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => {}
+        Err(error) => {
+            tracing::warn!(%error, conversation = %key.id, "not compacted; it is tried after the next append")
+        }
+    }
+}

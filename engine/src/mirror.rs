@@ -1,0 +1,238 @@
+//! A file per conversation, kept up to date: `DIR/<tenant>/<conversation>.jsonl`, as `export` writes it.
+//!
+//! A commit only notes which conversation changed; one thread reads what is new from the log and appends it. The files
+//! are derived: one that is torn, behind or gone is mended from the log, and a disk that fails costs no append. Erased
+//! words must leave the files as well, so an erasure writes a file anew and puts it in the old one's place.
+//!
+//! Appended lines are not synced one by one: after a power loss a file ends earlier, and is continued from there.
+//!
+//! What it is not: a second truth. A file that the log does not agree with is set aside under another name, never mixed.
+
+mod file;
+mod work;
+
+use crate::Shared;
+use everturn_core::Error;
+use everturn_core::id::Key;
+use std::collections::HashMap;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use work::Work;
+
+/// How long to wait before a disk that failed is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What changed, and the thread that writes it down.
+pub struct Mirror {
+    folder: PathBuf,
+    /// Held until the thread ends, so that two stores do not write into one folder.
+    lock: Mutex<Option<File>>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    failures: AtomicU64,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    changes: HashMap<Key, Change>,
+    stopping: bool,
+    /// Whether the thread waits to be told.
+    asleep: bool,
+}
+
+/// What is to be done about a conversation's file.
+#[derive(Clone, Copy, Default)]
+struct Change {
+    /// Its file goes, and comes back only if the conversation has.
+    deleted: bool,
+    /// Words that were erased must leave its file and those of its relatives.
+    erased: bool,
+}
+
+impl Mirror {
+    /// Makes the folder if it is not there, and keeps others from mirroring into it.
+    pub fn open(folder: &Path) -> Result<Mirror, Error> {
+        let cannot = |what: String| Error::invalid("mirror.folder", format!("{what}; choose another folder"));
+        std::fs::create_dir_all(folder)
+            .map_err(|e| cannot(format!("cannot make the mirror's folder {}: {e}", folder.display())))?;
+        let path = folder.join(".lock");
+        let lock = File::options().create(true).append(true).open(&path);
+        let lock = lock.map_err(|e| cannot(format!("cannot write to {}: {e}", folder.display())))?;
+        if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+            return Err(cannot(format!("{} is the mirror of another process", folder.display())));
+        }
+        Ok(Mirror {
+            folder: folder.to_path_buf(),
+            lock: Mutex::new(Some(lock)),
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            failures: AtomicU64::new(0),
+            thread: Mutex::default(),
+        })
+    }
+
+    /// Starts the thread. It first brings every file up to where the log is.
+    pub fn start(&self, shared: Arc<Shared>) -> Result<(), Error> {
+        let builder = std::thread::Builder::new().name("everturn-mirror".into());
+        let thread = builder.spawn(move || {
+            if let Some(mirror) = &shared.mirror {
+                mirror.run(&shared);
+                mirror.unlock();
+            }
+        });
+        let thread = thread.map_err(|e| Error::internal("thread", format!("cannot start a thread: {e}")))?;
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
+    }
+
+    /// Notes that a conversation has changed. Cheap: the work is the thread's. Called in the order of the log.
+    pub fn committed(&self, key: &Key, deleted: bool, erased: bool) {
+        let mut queue = self.queue();
+        match queue.changes.get_mut(key) {
+            Some(change) => {
+                change.deleted |= deleted;
+                change.erased |= erased;
+            }
+            None => drop(queue.changes.insert(key.clone(), Change { deleted, erased })),
+        }
+        if std::mem::take(&mut queue.asleep) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Writes what is known to be new, then ends the thread. What a failing disk did not take is made up for at the next
+    /// start.
+    pub fn stop(&self) {
+        self.queue().stopping = true;
+        self.changed.notify_all();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // A thread that ended badly has said so itself.
+            let _ = thread.join();
+        }
+    }
+
+    /// How many times a file could not be written. Each of them is tried again.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Only now may another process take over. Closing the file would not be enough: a child process that is just being
+    /// started holds it open a moment longer.
+    fn unlock(&self) {
+        if let Some(lock) = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = lock.unlock();
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, shared: &Shared) {
+        let mut work = Work::new(shared, &self.folder);
+        let mut failing = false;
+        loop {
+            let (changes, stopping) = self.next(work.is_caught_up(), failing);
+            let mut failed: Option<Error> = None;
+            for (key, change) in changes {
+                if let Err(error) = work.apply(&key, change) {
+                    failed = Some(self.again(key, change, error));
+                }
+            }
+            if stopping {
+                if let Some(error) = failed {
+                    tracing::warn!(%error, "the mirror is not up to date; the next start catches up");
+                }
+                return;
+            }
+            for (key, error) in work.catch_up() {
+                failed = Some(match key {
+                    Some(key) => self.again(key, Change::default(), error),
+                    None => self.count(error),
+                });
+            }
+            // A disk that fails says so once, not for every file and every try.
+            match (&failed, failing) {
+                (Some(error), false) => {
+                    tracing::warn!(%error, "the mirror cannot be written; it is tried again, and nothing else waits for it");
+                }
+                (None, true) => {
+                    let failures = self.failures();
+                    tracing::info!(failures, "the mirror is written again");
+                }
+                _ => {}
+            }
+            failing = failed.is_some();
+        }
+    }
+
+    fn count(&self, error: Error) -> Error {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        error
+    }
+
+    /// Notes a change that could not be written, behind what has come meanwhile.
+    fn again(&self, key: Key, change: Change, error: Error) -> Error {
+        let mut queue = self.queue();
+        let waiting = queue.changes.entry(key).or_default();
+        waiting.deleted |= change.deleted;
+        waiting.erased |= change.erased;
+        drop(queue);
+        self.count(error)
+    }
+
+    /// Waits until something is to be done. After a failure that is a while later, or the end.
+    fn next(&self, caught_up: bool, failing: bool) -> (HashMap<Key, Change>, bool) {
+        let mut queue = self.queue();
+        if failing {
+            let timed = self.changed.wait_timeout_while(queue, RETRY_AFTER, |queue| !queue.stopping);
+            queue = timed.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        while caught_up && queue.changes.is_empty() && !queue.stopping {
+            queue.asleep = true;
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.asleep = false;
+        (std::mem::take(&mut queue.changes), queue.stopping)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Everturn, NewTurn, Options};
+    use std::time::Instant;
+
+    fn until(so: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !so() {
+            assert!(start.elapsed() < Duration::from_secs(60), "waited in vain");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_counted_costs_no_append_and_is_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        // Something is in the way of the tenant's folder, whoever the user is.
+        let tenant = folder.path().join("acme");
+        std::fs::write(&tenant, "in the way").unwrap();
+        let options = Options { mirror: Some(folder.path().to_path_buf()), ..Options::default() };
+        let store = Everturn::open_with("memory:", options).unwrap();
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.create(Default::default()).wait().unwrap().id;
+        let mirror = store.inner.shared.mirror.as_ref().unwrap();
+        until(|| mirror.failures() > 0);
+        for _ in 0..20 {
+            scope.append(id, vec![NewTurn::user("heard")], Default::default()).wait().unwrap();
+        }
+        std::fs::remove_file(&tenant).unwrap();
+        let file = tenant.join(format!("{id}.jsonl"));
+        until(|| std::fs::read_to_string(&file).is_ok_and(|text| text.matches("heard").count() == 20));
+    }
+}

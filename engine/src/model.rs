@@ -1,0 +1,207 @@
+//! Models: what they are asked, and the clients that ask.
+//!
+//! [`Generate`], [`Summarize`] and [`Embed`] are what the rest of the engine needs of a model; anything may implement
+//! them. [`HttpModel`] and [`HttpEmbedder`] do it with a server, [`Summarizer`] with any [`Generate`].
+//!
+//! ```no_run
+//! use everturn_core::json::Raw;
+//! use everturn_engine::model::{Endpoint, Generate, HttpModel, Kind, Request};
+//!
+//! let model = HttpModel::new(Endpoint::new(Kind::OpenaiChat, "http://localhost:8080/v1", "smollm2"))?;
+//! let hello = Raw::new(r#"{"role": "user", "content": "hello"}"#.to_string())?;
+//! let answer = model.generate(Request { messages: vec![hello], ..Request::default() }).wait()?;
+//! println!("{}", answer.text);
+//! # Ok::<(), everturn_engine::Error>(())
+//! ```
+//!
+//! Everything here serves sync callers and any executor: requests run on a small runtime of their own, and what is
+//! handed out only waits for it. Dropping it ends the request.
+
+mod embedder;
+mod endpoint;
+mod http;
+mod retry;
+mod runtime;
+mod server;
+
+pub use embedder::{Embedding, HttpEmbedder};
+pub use endpoint::{Endpoint, Limits, Secret};
+pub use everturn_formats::provider::Provider;
+pub use everturn_formats::wire::{Answer, Call, Delta, Finish, Kind, Request, Tokens};
+pub use http::HttpModel;
+
+use everturn_core::Error;
+use everturn_core::json::{Raw, quote};
+use futures_core::Stream;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use std::fmt;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+/// A model that answers.
+pub trait Generate: Send + Sync {
+    /// The shape in which it wants its messages and tools, and in which its answers come.
+    fn provider(&self) -> Provider;
+    /// Which model it is.
+    fn model(&self) -> &str;
+    /// Asks. The work begins at once and ends early if the [`Generation`] is dropped; whatever goes wrong is said there.
+    fn generate(&self, request: Request) -> Generation;
+}
+
+/// A model that summarizes.
+pub trait Summarize: Send + Sync {
+    /// Who summarizes; kept with the summary.
+    fn name(&self) -> String;
+    /// The answer to these instructions about this text. Nothing is asked before the first poll.
+    fn summarize(&self, system: &str, user: &str) -> BoxFuture<'static, Result<String, Error>>;
+}
+
+/// A model that turns texts into vectors.
+pub trait Embed: Send + Sync {
+    /// Which model it is; kept with the vectors, since those of different models must not be compared.
+    fn model(&self) -> &str;
+    /// How long its vectors are, if that is known yet.
+    fn dimensions(&self) -> Option<usize>;
+    /// One vector for each text, in their order.
+    fn embed(&self, texts: Vec<String>) -> BoxFuture<'static, Result<Vec<Vec<f32>>, Error>>;
+}
+
+/// What an answer that is on its way gives next.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Another piece.
+    Delta(Delta),
+    /// The whole of it; nothing follows.
+    Done(Box<Answer>),
+}
+
+/// An answer on its way: pieces, and at last the whole or an error. Dropping it ends the request.
+pub struct Generation(Pin<Box<dyn Stream<Item = Result<Step, Error>> + Send>>);
+
+impl Generation {
+    /// From any stream that ends with [`Step::Done`] or an error.
+    pub fn new(steps: impl Stream<Item = Result<Step, Error>> + Send + 'static) -> Generation {
+        Generation(Box::pin(steps))
+    }
+
+    /// One that failed before it began.
+    pub fn failed(error: Error) -> Generation {
+        Generation::new(futures_util::stream::iter([Err(error)]))
+    }
+
+    /// The next step; blocks until there is one. `None` after the last.
+    pub fn recv(&mut self) -> Result<Option<Step>, Error> {
+        wait(self.next()).transpose()
+    }
+
+    /// The whole answer; blocks until it is there.
+    pub fn wait(self) -> Result<Answer, Error> {
+        wait(self.answer())
+    }
+
+    /// The whole answer.
+    pub async fn answer(mut self) -> Result<Answer, Error> {
+        while let Some(step) = self.next().await {
+            if let Step::Done(answer) = step? {
+                return Ok(*answer);
+            }
+        }
+        Err(Error::internal("model.no_answer", "the model's answer has no end; ask again"))
+    }
+}
+
+impl Stream for Generation {
+    type Item = Result<Step, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.as_mut().poll_next(context)
+    }
+}
+
+impl fmt::Debug for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Generation")
+    }
+}
+
+/// Blocks until a future of this module is done, on any thread.
+pub fn wait<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return done;
+        }
+        std::thread::park();
+    }
+}
+
+/// Summarizes with any model that answers.
+pub struct Summarizer {
+    model: Arc<dyn Generate>,
+    /// Most tokens of a summary; `None` leaves it to the model.
+    pub max_output_tokens: Option<u64>,
+}
+
+impl Summarizer {
+    /// Summarizes with this model.
+    pub fn new(model: Arc<dyn Generate>) -> Summarizer {
+        Summarizer { model, max_output_tokens: None }
+    }
+}
+
+impl Summarize for Summarizer {
+    fn name(&self) -> String {
+        self.model.model().to_string()
+    }
+
+    fn summarize(&self, system: &str, user: &str) -> BoxFuture<'static, Result<String, Error>> {
+        let (model, max_output_tokens) = (self.model.clone(), self.max_output_tokens);
+        let said = quote(user);
+        let (system, user) = match model.provider() {
+            Provider::Gemini => (
+                format!(r#"{{"parts":[{{"text":{}}}]}}"#, quote(system)),
+                format!(r#"{{"role":"user","parts":[{{"text":{said}}}]}}"#),
+            ),
+            _ => (quote(system), format!(r#"{{"role":"user","content":{said}}}"#)),
+        };
+        // Instructions that want JSON say so; servers refuse to promise it otherwise.
+        let json = system.to_lowercase().contains("json");
+        Box::pin(async move {
+            let request = Request {
+                system: Some(Raw::new(system)?),
+                messages: vec![Raw::new(user)?],
+                max_output_tokens,
+                json,
+                ..Request::default()
+            };
+            let answer = model.generate(request).answer().await?;
+            match answer.finish {
+                Finish::Length => Err(Error::too_large(
+                    "model.answer_cut",
+                    "the summary reached the most tokens it may have; allow more, or summarize less at once",
+                )),
+                Finish::ContentFilter => Err(refused()),
+                _ if answer.refusal.is_some() => Err(refused()),
+                _ if answer.text.trim().is_empty() => Err(Error::internal(
+                    "model.garbage",
+                    "the model gave an empty summary; ask again, or another model",
+                )),
+                _ => Ok(answer.text),
+            }
+        })
+    }
+}
+
+fn refused() -> Error {
+    Error::invalid("model.refused", "the model refuses to summarize this; ask another model")
+}

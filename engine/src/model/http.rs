@@ -1,0 +1,143 @@
+//! A model at a server, asked over HTTP, answering as a stream.
+
+use super::retry::{Fault, Tries};
+use super::runtime::{Ends, runtime};
+use super::server::Server;
+use super::{Answer, Delta, Endpoint, Generate, Generation, Kind, Provider, Request, Step};
+use everturn_core::Error;
+use everturn_formats::wire::{self, Failure, Reader};
+use futures_core::Stream;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::sync::mpsc;
+
+/// Steps that may wait for whoever reads them before the server is read no further.
+const STEPS_AHEAD: usize = 64;
+
+/// A model at a server.
+///
+/// An attempt that fails before anything of the answer was seen is repeated if that may help; never after.
+pub struct HttpModel(Arc<Inner>);
+
+struct Inner {
+    kind: Kind,
+    model: String,
+    server: Server,
+}
+
+impl HttpModel {
+    /// A client for this model. Nothing is asked yet.
+    pub fn new(endpoint: Endpoint) -> Result<HttpModel, Error> {
+        let server = Server::new(&endpoint, endpoint.kind.path())?;
+        Ok(HttpModel(Arc::new(Inner { kind: endpoint.kind, model: endpoint.model, server })))
+    }
+}
+
+impl Generate for HttpModel {
+    fn provider(&self) -> Provider {
+        match self.0.kind {
+            Kind::OpenaiChat => Provider::OpenaiChat,
+            Kind::OpenaiResponses => Provider::OpenaiResponses,
+            Kind::Anthropic => Provider::Anthropic,
+        }
+    }
+
+    fn model(&self) -> &str {
+        &self.0.model
+    }
+
+    fn generate(&self, request: Request) -> Generation {
+        let inner = self.0.clone();
+        let begun = wire::body(inner.kind, inner.server.host(), &inner.model, &request)
+            .and_then(|body| Ok((body, runtime()?)));
+        let (body, runtime) = match begun {
+            Ok(begun) => begun,
+            Err(error) => return Generation::failed(error),
+        };
+        let (sender, steps) = mpsc::channel(STEPS_AHEAD);
+        let task = runtime.spawn(async move {
+            let last = match inner.server.in_time(inner.ask(&body, &sender)).await {
+                Ok(answer) => Ok(Step::Done(Box::new(answer))),
+                Err(failure) => Err(inner.server.error(&failure)),
+            };
+            // Nobody may be listening any more.
+            let _ = sender.send(last).await;
+        });
+        Generation::new(Running { steps, _ends: Ends(task.abort_handle()) })
+    }
+}
+
+/// The steps of a request that runs elsewhere; dropping them ends it.
+struct Running {
+    steps: mpsc::Receiver<Result<Step, Error>>,
+    _ends: Ends,
+}
+
+impl Stream for Running {
+    type Item = Result<Step, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.steps.poll_recv(context)
+    }
+}
+
+/// Where the pieces of an answer go.
+struct Watcher<'a> {
+    steps: &'a mpsc::Sender<Result<Step, Error>>,
+    shown: bool,
+}
+
+impl Watcher<'_> {
+    async fn show(&mut self, deltas: &mut Vec<Delta>) {
+        for delta in deltas.drain(..) {
+            self.shown = true;
+            // Whoever stops listening drops the generation, which ends this task.
+            let _ = self.steps.send(Ok(Step::Delta(delta))).await;
+        }
+    }
+
+    /// A server may accept a request and then say in the stream that it is too busy. As long as nothing was shown, this is
+    /// no different from refusing it.
+    fn fault(&self, failure: Failure) -> Fault {
+        Fault { again: failure.transient() && !self.shown, failure, wait: None }
+    }
+}
+
+impl Inner {
+    async fn ask(&self, body: &str, steps: &mpsc::Sender<Result<Step, Error>>) -> Result<Answer, Failure> {
+        let mut watcher = Watcher { steps, shown: false };
+        let mut tries = Tries::new(&self.server.limits);
+        loop {
+            match self.attempt(body, &mut watcher).await {
+                Ok(answer) => return Ok(answer),
+                Err(fault) => tries.again(fault).await?,
+            }
+        }
+    }
+
+    async fn attempt(&self, body: &str, watcher: &mut Watcher<'_>) -> Result<Answer, Fault> {
+        let mut incoming = self.server.send(body).await?;
+        let mut reader = Reader::new(self.kind, self.server.limits.answer_bytes_max);
+        let mut deltas = Vec::new();
+        loop {
+            let piece = match incoming.next().await {
+                Ok(Some(piece)) => piece,
+                Ok(None) => break,
+                // All was said; what is missing is only the goodbye.
+                Err(_) if reader.complete() => break,
+                Err(failure) => return Err(Fault::last(failure)),
+            };
+            let fed = reader.feed(piece.as_ref(), &mut deltas);
+            watcher.show(&mut deltas).await;
+            fed.map_err(|failure| watcher.fault(failure))?;
+            if reader.ended() {
+                incoming.linger();
+                break;
+            }
+        }
+        let answer = reader.finish(&mut deltas);
+        watcher.show(&mut deltas).await;
+        answer.map_err(|failure| watcher.fault(failure))
+    }
+}

@@ -1,0 +1,452 @@
+//! Compaction: older turns give way to a checkpoint. Only ever appends, and only after the checkpoint exists.
+
+use super::Scope;
+use crate::model::Summarize;
+use everturn_core::Error;
+use everturn_core::chain::{Hash, Head};
+use everturn_core::compaction::{
+    self, Candidate, Checkpoint, CompactionBody, Covers, Cut, EXTRACTIVE, Policy, Strategy,
+};
+use everturn_core::conversation::{CheckpointRef, Conversation};
+use everturn_core::event::{Draft, kind};
+use everturn_core::id::{ConversationId, EventId, Key};
+use everturn_core::tokens::Family;
+use everturn_core::turn::{Status, Turn};
+use everturn_core::write::{Action, Summarized, Write};
+use everturn_store::TurnQuery;
+use serde::Serialize;
+use serde_json::Value;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// Most turns that one compaction covers. What is left over is the next one's.
+pub const COVERED_TURNS_MAX: usize = 4096;
+/// How often a summarizer is asked before the checkpoint is extracted.
+const ATTEMPTS: usize = 2;
+
+/// How to compact by hand.
+#[derive(Clone, Debug, Default)]
+pub struct CompactOptions {
+    /// Only say what would happen.
+    pub dry_run: bool,
+    /// Leave this many turns at the end as they are, instead of what the policy says.
+    pub keep_last: Option<usize>,
+    /// Do not ask a model.
+    pub extractive: bool,
+}
+
+/// What a compaction did, or would do.
+#[derive(Clone, Debug, Serialize)]
+pub struct Compacted {
+    /// The event; `None` for a dry run.
+    pub event: Option<EventId>,
+    /// What the model will read instead of the turns.
+    pub checkpoint: Checkpoint,
+    /// The turns that are new in it.
+    pub covers: Covers,
+    /// The model, or `extractive`.
+    pub summarizer: String,
+    /// What a prompt needed for what is covered.
+    pub tokens_before: u64,
+    /// What it needs for the checkpoint.
+    pub tokens_after: u64,
+    /// Turns whose content was erased because the conversation's retention asks for it.
+    pub erased: usize,
+}
+
+/// A summary of a part of a conversation that changes nothing.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// The turns it is about.
+    pub covers: Covers,
+    /// The model, or `extractive`.
+    pub summarizer: String,
+    /// What it says.
+    pub checkpoint: Checkpoint,
+}
+
+/// The turns that no summary covers yet, read once.
+pub(crate) struct Unsummarized {
+    pub conversation: Arc<Conversation>,
+    turns: Vec<(Turn, Option<Value>, u64)>,
+    /// Turns that do not stand any more, by their places: they are covered with the rest, but not summarized.
+    fallen: Vec<u64>,
+    barrier: Option<u64>,
+}
+
+impl Unsummarized {
+    fn candidates(&self) -> Vec<Candidate<'_>> {
+        self.turns
+            .iter()
+            .map(|(turn, message, tokens)| Candidate {
+                turn: turn.id,
+                seq: turn.seq,
+                role: turn.role,
+                actor: turn.actor.as_deref(),
+                at: turn.occurred_at.unwrap_or(turn.created),
+                message: message.as_ref(),
+                tokens: *tokens,
+            })
+            .collect()
+    }
+
+    pub fn tokens(&self) -> u64 {
+        self.turns.iter().map(|(_, _, tokens)| tokens).sum()
+    }
+
+    pub fn len(&self) -> usize {
+        self.turns.len()
+    }
+}
+
+impl Scope {
+    /// Compacts by hand: the oldest turns that no summary covers give way to a checkpoint. Blocks while a model writes
+    /// it. Nothing is removed: the history still has every turn.
+    pub fn compact(&self, id: ConversationId, options: CompactOptions) -> Result<Compacted, Error> {
+        let unsummarized = self.unsummarized(id, None)?;
+        let mut policy = unsummarized.conversation.compaction();
+        if let Some(keep_last) = options.keep_last {
+            (policy.strategy, policy.keep_last) = (Strategy::Tail, keep_last);
+        }
+        let cut = compaction::plan(&policy, &unsummarized.candidates(), unsummarized.barrier, true);
+        let cut = cut.ok_or_else(|| nothing_to_compact(&unsummarized, options.keep_last))?;
+        self.compact_to(&unsummarized, &policy, cut, &options)
+    }
+
+    /// Compacts if the policy says that it is time. What the newest turn says is never covered: it may not even have been
+    /// answered.
+    pub(crate) fn compact_if_due(&self, id: ConversationId) -> Result<Option<Compacted>, Error> {
+        let conversation = self.shared().conversation(&self.key(id))?;
+        let policy = conversation.compaction();
+        if !policy.auto || self.is_short(&conversation, &policy)? {
+            return Ok(None);
+        }
+        let unsummarized = self.unsummarized(id, None)?;
+        let candidates = unsummarized.candidates();
+        let checkpoint = self.checkpoint_tokens(&unsummarized.conversation)?;
+        let (turns, tokens) = (candidates.len() as u64, unsummarized.tokens());
+        if !compaction::is_due(&policy, turns, tokens, tokens + checkpoint) {
+            return Ok(None);
+        }
+        let newest = candidates.last().map(|newest| newest.seq);
+        let barrier = unsummarized.barrier.into_iter().chain(newest).min();
+        let Some(cut) = compaction::plan(&policy, &candidates, barrier, false) else { return Ok(None) };
+        self.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
+    }
+
+    /// Whether nothing can be due, seen without counting tokens: a text has no more tokens than bytes.
+    fn is_short(&self, conversation: &Conversation, policy: &Policy) -> Result<bool, Error> {
+        let limit = usize::try_from(policy.max_turns).unwrap_or(COVERED_TURNS_MAX).min(COVERED_TURNS_MAX) + 1;
+        let after = Some(self.summarized_seq(conversation)?);
+        let query = TurnQuery { after, limit, ..TurnQuery::default() };
+        let turns = self.shared().index.turns(&self.key(conversation.id), &query)?;
+        let bytes: usize = turns.iter().filter_map(|turn| turn.message.as_ref()).map(|m| m.get().len()).sum();
+        Ok(policy.strategy != Strategy::Threshold && turns.len() < limit && bytes as u64 <= policy.max_tokens)
+    }
+
+    fn checkpoint_tokens(&self, conversation: &Conversation) -> Result<u64, Error> {
+        let Some(at) = conversation.checkpoint else { return Ok(0) };
+        let checkpoint = self.checkpoint(&self.key(conversation.id), at)?;
+        Ok(checkpoint.map_or(0, |checkpoint| Family::default().count(&compaction::render(&checkpoint))))
+    }
+
+    /// Up to where turns are summarized. A checkpoint that was erased, in the conversation that this one was forked from,
+    /// summarizes nothing any more.
+    fn summarized_seq(&self, conversation: &Conversation) -> Result<u64, Error> {
+        let Some(at) = conversation.checkpoint else { return Ok(0) };
+        let there = self.checkpoint(&self.key(conversation.id), at)?.is_some();
+        Ok(if there { at.through_seq } else { 0 })
+    }
+
+    /// The turns after the checkpoint, or those between two places.
+    fn unsummarized(&self, id: ConversationId, range: Option<(u64, u64)>) -> Result<Unsummarized, Error> {
+        let key = self.key(id);
+        let conversation = Arc::new(self.shared().index.conversation(&key)?);
+        let fold = self.shared().fold(&key, conversation.head.seq)?;
+        let (mut after, through) = match range {
+            Some((from, to)) => (from.saturating_sub(1), to),
+            None => (self.summarized_seq(&conversation)?, conversation.head.seq),
+        };
+        let mut read = Unsummarized { conversation, turns: Vec::new(), fallen: Vec::new(), barrier: fold.barrier() };
+        loop {
+            let query = TurnQuery {
+                after: Some(after),
+                before: Some(through + 1),
+                include_superseded: true,
+                limit: 500,
+                ..TurnQuery::default()
+            };
+            let page = self.shared().index.turns(&key, &query)?;
+            let Some(last) = page.last() else { return Ok(read) };
+            after = last.seq;
+            for turn in page {
+                let stands = turn.superseded_by.is_none()
+                    && matches!(turn.status, Status::Complete | Status::Interrupted);
+                if !stands {
+                    read.fallen.push(turn.seq);
+                    continue;
+                }
+                let message = turn.value();
+                let tokens =
+                    message.as_ref().map_or(0, |message| self.shared().count(Family::default(), turn.id, message));
+                read.turns.push((turn, message, tokens));
+                if read.turns.len() == COVERED_TURNS_MAX {
+                    return Ok(read);
+                }
+            }
+        }
+    }
+
+    fn compact_to(
+        &self,
+        unsummarized: &Unsummarized,
+        policy: &Policy,
+        cut: Cut,
+        options: &CompactOptions,
+    ) -> Result<Compacted, Error> {
+        let conversation = &unsummarized.conversation;
+        let key = self.key(conversation.id);
+        let previous = match conversation.checkpoint {
+            Some(at) => self.checkpoint(&key, at)?,
+            None => None,
+        };
+        let candidates = unsummarized.candidates();
+        let covered = &candidates[..cut.turns];
+        let written = self.write_checkpoint(policy, previous.as_ref(), covered, options.extractive);
+        let tokens_before = cut.tokens + self.checkpoint_tokens(conversation)?;
+        let tokens_after = Family::default().count(&compaction::render(&written.checkpoint));
+        let covers = Covers { from_seq: cut.from_seq, to_seq: cut.to_seq, turns: cut.turns as u64 };
+        let fallen = unsummarized.fallen.iter().filter(|seq| **seq <= cut.to_seq).count() as u64;
+        let before = conversation.checkpoint.filter(|_| previous.is_some()).map_or(0, |at| at.turns_before);
+        let mut compacted = Compacted {
+            event: None,
+            checkpoint: written.checkpoint.clone(),
+            covers,
+            summarizer: written.summarizer.clone(),
+            tokens_before,
+            tokens_after,
+            erased: 0,
+        };
+        if options.dry_run {
+            return Ok(compacted);
+        }
+        let body = CompactionBody {
+            checkpoint: Some(written.checkpoint),
+            covers,
+            summarized: Some(Summarized {
+                through: cut.through,
+                through_seq: cut.to_seq,
+                turns_before: before + covers.turns + fallen,
+            }),
+            previous: conversation.checkpoint,
+            summarizer: written.summarizer,
+            prompt_hash: written.prompt_hash,
+            input_hash: written.input_hash,
+            tokens_before,
+            tokens_after,
+            reverts: None,
+            restores: None,
+        };
+        compacted.event = Some(self.append_compaction(&key, &body)?);
+        compacted.erased = self.apply_retention(conversation.id, cut.to_seq)?;
+        Ok(compacted)
+    }
+
+    fn append_compaction(&self, key: &Key, body: &CompactionBody) -> Result<EventId, Error> {
+        let draft: Draft = self.shared().draft(kind::COMPACTION, body)?;
+        draft.check()?;
+        let id = draft.id;
+        let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
+        let answer = self.shared().submit_now(Write { key: key.clone(), action })?;
+        answer.recv().map_err(|_| crate::writer::closed())??;
+        Ok(id)
+    }
+
+    /// Asks the summarizer, twice if need be; without one, or when it failed, the checkpoint is extracted.
+    fn write_checkpoint(
+        &self,
+        policy: &Policy,
+        previous: Option<&Checkpoint>,
+        covered: &[Candidate<'_>],
+        extractive: bool,
+    ) -> Written {
+        let prompt = compaction::prompt(previous, covered);
+        let input_hash = Hash::of(prompt.user.as_bytes());
+        let summarizer = if extractive { None } else { self.summarizer(policy) };
+        if let Some(summarizer) = summarizer {
+            let mut system = prompt.system.clone();
+            for attempt in 1..=ATTEMPTS {
+                let time = Duration::from_secs(policy.timeout_s);
+                let answer = wait_for(summarizer.summarize(&system, &prompt.user), time).unwrap_or_else(|| {
+                    let text = format!("no answer within {} s", policy.timeout_s);
+                    Err(Error::busy("model.timeout", text))
+                });
+                match answer.and_then(|answer| compaction::accept(&answer)) {
+                    Ok(mut checkpoint) => {
+                        compaction::complete(&mut checkpoint, previous, covered);
+                        let prompt_hash = Some(Hash::of(system.as_bytes()));
+                        return Written { checkpoint, summarizer: summarizer.name(), prompt_hash, input_hash };
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, attempt, summarizer = summarizer.name(), "no checkpoint from the model");
+                        system =
+                            format!("{}\n\nYour previous answer was refused: {}", prompt.system, error.text());
+                    }
+                }
+            }
+        }
+        let checkpoint = compaction::extract(previous, covered);
+        Written { checkpoint, summarizer: EXTRACTIVE.into(), prompt_hash: None, input_hash }
+    }
+
+    fn summarizer(&self, policy: &Policy) -> Option<Arc<dyn Summarize>> {
+        let name = policy.summarizer.as_deref().unwrap_or("default");
+        let found = self.shared().options.summarizers.get(name).cloned();
+        if found.is_none() && policy.summarizer.is_some() {
+            tracing::warn!(name, "no such summarizer is configured; the checkpoint is extracted");
+        }
+        found
+    }
+
+    /// Takes the last compaction back: the checkpoint before it is in force again. Nothing is removed, this too is an
+    /// event.
+    pub fn revert_compaction(&self, id: ConversationId) -> Result<Conversation, Error> {
+        let key = self.key(id);
+        let conversation = self.shared().index.conversation(&key)?;
+        let Some(current) = conversation.checkpoint else {
+            let text = format!("{id} has no compaction to take back");
+            return Err(Error::invalid("compaction.none", text));
+        };
+        let body = self.event_at(&key, current.seq)?.and_then(|event| event.read::<CompactionBody>());
+        let body = body.ok_or_else(|| {
+            let text = format!("the compaction at seq {} was erased; `compact` makes a new one", current.seq);
+            Error::invalid("compaction.erased", text)
+        })?;
+        self.restore_checkpoint(&key, current, body.previous)?;
+        self.shared().index.conversation(&key)
+    }
+
+    /// Puts an earlier checkpoint, or none, in force.
+    fn restore_checkpoint(
+        &self,
+        key: &Key,
+        current: CheckpointRef,
+        restores: Option<CheckpointRef>,
+    ) -> Result<(), Error> {
+        let from_seq = restores.map_or(1, |at| at.through_seq + 1);
+        let turns = current.turns_before - restores.map_or(0, |at| at.turns_before);
+        let revert = CompactionBody {
+            checkpoint: None,
+            covers: Covers { from_seq, to_seq: current.through_seq, turns },
+            summarized: None,
+            previous: Some(current),
+            summarizer: "revert".into(),
+            prompt_hash: None,
+            input_hash: Hash::of(current.event.to_string().as_bytes()),
+            tokens_before: 0,
+            tokens_after: 0,
+            reverts: Some(current.event),
+            restores,
+        };
+        self.append_compaction(key, &revert).map(drop)
+    }
+
+    /// After checkpoints were erased: what they covered is summarized again from what is left of it.
+    pub(crate) fn summarize_anew(
+        &self,
+        id: ConversationId,
+        erased: &[CheckpointRef],
+        before: Option<CheckpointRef>,
+    ) -> Result<Head, Error> {
+        let key = self.key(id);
+        if let Some(newest) = erased.first() {
+            self.restore_checkpoint(&key, *newest, before)?;
+            let options = CompactOptions { extractive: true, ..CompactOptions::default() };
+            while self.shared().index.conversation(&key)?.checkpoint.is_none_or(|at| at.through_seq < newest.through_seq)
+            {
+                let unsummarized = self.unsummarized(id, None)?;
+                let policy = Policy { strategy: Strategy::Tail, keep_last: 0, ..unsummarized.conversation.compaction() };
+                let barrier = Some(newest.through_seq + 1);
+                let Some(cut) = compaction::plan(&policy, &unsummarized.candidates(), barrier, true) else { break };
+                self.compact_to(&unsummarized, &policy, cut, &options)?;
+            }
+        }
+        Ok(self.shared().index.conversation(&key)?.head)
+    }
+
+    /// A summary of the turns between two places. Touches nothing.
+    pub fn summarize(&self, id: ConversationId, from_seq: u64, to_seq: u64) -> Result<Summary, Error> {
+        let part = self.unsummarized(id, Some((from_seq, to_seq)))?;
+        let candidates = part.candidates();
+        let (Some(first), Some(last)) = (candidates.first(), candidates.last()) else {
+            let text = format!("{id} has no turns between seq {from_seq} and {to_seq}");
+            return Err(Error::invalid("summarize.empty", text));
+        };
+        let covers = Covers { from_seq: first.seq, to_seq: last.seq, turns: candidates.len() as u64 };
+        let written = self.write_checkpoint(&part.conversation.compaction(), None, &candidates, false);
+        Ok(Summary { covers, summarizer: written.summarizer, checkpoint: written.checkpoint })
+    }
+
+    /// The checkpoints that cover a place, newest first, by walking back from the one in force; and the one before them.
+    pub(crate) fn checkpoints_over(
+        &self,
+        key: &Key,
+        seq: u64,
+    ) -> Result<(Vec<CheckpointRef>, Option<CheckpointRef>), Error> {
+        let mut found = Vec::new();
+        let mut next = self.shared().index.conversation(key)?.checkpoint;
+        while let Some(at) = next.filter(|at| at.through_seq >= seq) {
+            found.push(at);
+            next = self.event_at(key, at.seq)?.and_then(|e| e.read::<CompactionBody>()).and_then(|b| b.previous);
+        }
+        Ok((found, next))
+    }
+}
+
+struct Written {
+    checkpoint: Checkpoint,
+    summarizer: String,
+    prompt_hash: Option<Hash>,
+    input_hash: Hash,
+}
+
+fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> Error {
+    let text = match (unsummarized.len(), unsummarized.barrier) {
+        (0, _) => "every turn is summarized already".to_string(),
+        (_, Some(seq)) => format!(
+            "what is pending since seq {seq} must stay as it is; `history --events` shows it. Append the tool's result or a \
+             tool.finished event, or resolve the approval"
+        ),
+        (turns, None) => match keep_last {
+            Some(keep) => format!("there are {turns} turns that no summary covers, and {keep} are to be kept"),
+            None => format!("the {turns} turns that no summary covers cannot be parted"),
+        },
+    };
+    Error::invalid("compaction.nothing", format!("nothing to compact: {text}"))
+}
+
+/// Waits for a future, but not for ever: one that hangs is dropped, which ends its work.
+fn wait_for<T>(future: impl Future<Output = T>, time: Duration) -> Option<T> {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    let end = Instant::now() + time;
+    loop {
+        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(done);
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        std::thread::park_timeout(left);
+    }
+}

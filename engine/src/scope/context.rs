@@ -1,0 +1,675 @@
+//! Building what a model call is given, and giving it back later from its receipt.
+
+use super::Scope;
+use super::projecting::{prompt_hash, view_start};
+use everturn_core::Error;
+use everturn_core::asset::{Asset, Payload};
+use everturn_core::chain::Hash;
+use everturn_core::context::{
+    self, Assembled, Block, Cache, LeftOut, Material, Piece, Request, Said, Section, Sections, Source, Tokens,
+    seen_by,
+};
+use everturn_core::conversation::Settings;
+use everturn_core::event::{Event, kind};
+use everturn_core::id::{ConversationId, EventId, Key, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::projection::{self, Message};
+use everturn_core::state::{Fold, State};
+use everturn_core::tokens::{Family, PART_TOKENS};
+use everturn_core::turn::{Status, Turn};
+use everturn_core::write::Action;
+use everturn_formats::provider::{self, Media, Provider};
+use everturn_store::TurnQuery;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::borrow::Cow;
+
+/// Turns of the tail read at a time.
+const PAGE: usize = 64;
+/// With a projection, the tail is gathered up to this many times the budget: what it hides makes room for more.
+const PROJECTED_BUDGETS: u64 = 4;
+/// Rendering may cost a little more than was counted; so often the budget is lowered by that and tried again.
+const ATTEMPTS: usize = 4;
+/// The version of the renderers: a change to what they write changes it.
+const RENDERER_VERSION: u32 = 1;
+
+/// What a context is built from. Everything but the budget may be left out.
+#[derive(Clone)]
+pub struct ContextOptions {
+    /// Most tokens.
+    pub token_budget: u64,
+    /// Most turns of the tail.
+    pub last_n: Option<usize>,
+    /// Whose view: these actors' turns are the assistant's, the others' the user's.
+    pub participants: Vec<String>,
+    /// How the tail is projected.
+    pub projection: Option<projection::Options>,
+    /// Which sections, and how much of the room each may fill.
+    pub sections: Sections,
+    /// Instructions for this call, after the system prompt.
+    pub instructions: Option<String>,
+    /// Texts of the caller's: a work board, a memory, a scratchpad. The most important first.
+    pub digests: Vec<Digest>,
+    /// What is asked now, as messages of any shape.
+    pub input: Vec<Raw>,
+    /// Content blocks that go with it: images, files.
+    pub attachments: Vec<Raw>,
+    /// The schemas of the tools that are sent along: they cost tokens and are in the receipt.
+    pub tools: Vec<Raw>,
+    /// Whose shape the messages get.
+    pub provider: Provider,
+    /// Which model will read it; decides who counts.
+    pub model: Option<String>,
+    /// As it was when the log ended here.
+    pub at_seq: Option<u64>,
+}
+
+impl ContextOptions {
+    /// A budget, and nothing else.
+    pub fn new(token_budget: u64) -> ContextOptions {
+        ContextOptions {
+            token_budget,
+            last_n: None,
+            participants: Vec::new(),
+            projection: None,
+            sections: Sections::default(),
+            instructions: None,
+            digests: Vec::new(),
+            input: Vec::new(),
+            attachments: Vec::new(),
+            tools: Vec::new(),
+            provider: Provider::Neutral,
+            model: None,
+            at_seq: None,
+        }
+    }
+
+    /// Who counts: the model's family, else the provider's.
+    pub fn family(&self) -> Family {
+        match (&self.model, self.provider) {
+            (Some(model), _) => Family::of_model(model),
+            (None, Provider::Anthropic | Provider::Gemini) => Family::Estimate,
+            (None, _) => Family::O200k,
+        }
+    }
+}
+
+/// A text of the caller's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Digest {
+    /// What stands above it.
+    pub title: String,
+    /// Plain text, or JSON.
+    pub text: String,
+}
+
+/// What a model call is given.
+#[derive(Clone, Debug, Serialize)]
+pub struct Context {
+    /// In the provider's shape.
+    pub messages: Vec<Raw>,
+    /// What goes into the provider's field for it; absent where it is the first message, or there is none.
+    pub system: Option<Raw>,
+    /// What it costs.
+    pub tokens: Tokens,
+    /// What went in, in order.
+    pub included: Vec<Block>,
+    /// What did not, and why.
+    pub left_out: Vec<LeftOut>,
+    /// The hash of system and messages: the same log and the same options give the same.
+    pub prefix_hash: String,
+    /// What a prompt cache still covers of it, compared with the last recorded call.
+    pub cache: Cache,
+    /// Proof of all this, to be recorded when the context is used.
+    pub receipt: Receipt,
+    #[serde(skip)]
+    given: Vec<(Hash, String)>,
+}
+
+/// What a model call was given, as hashes: the body of a `context.receipt` event.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Receipt {
+    /// The version of this.
+    pub version: u32,
+    /// The provider's shape.
+    pub renderer: String,
+    /// The version of the renderer.
+    pub renderer_version: u32,
+    /// Which model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Who counted.
+    pub tokenizer: String,
+    /// What was asked for, apart from what was given.
+    pub policy: Policy,
+    /// The last event that was taken into account.
+    pub through_seq: u64,
+    /// What went in, in order.
+    pub blocks: Vec<Block>,
+    /// The schemas of the tools, by their hashes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Hash>,
+    /// What the projection of the tail decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub projection: Option<Value>,
+    /// What it cost.
+    pub used: u64,
+    /// The hash of system and messages.
+    pub prefix_hash: String,
+}
+
+/// The part of a request that is not material.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Policy {
+    /// Most tokens.
+    pub token_budget: u64,
+    /// Most turns of the tail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_n: Option<usize>,
+    /// Whose view.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub participants: Vec<String>,
+    /// Which sections.
+    #[serde(default)]
+    pub sections: Value,
+}
+
+/// What was gathered, before it is decided what fits.
+struct Gathered {
+    material: Material,
+    projection: Option<Value>,
+}
+
+impl Scope {
+    /// Builds what a model call is given, inside the budget. Reads the checkpoint and the tail, not the history.
+    pub fn build_context(&self, id: ConversationId, options: &ContextOptions) -> Result<Context, Error> {
+        self.context_with(id, options, None)
+    }
+
+    fn context_with(
+        &self,
+        id: ConversationId,
+        options: &ContextOptions,
+        recorded: Option<&Receipt>,
+    ) -> Result<Context, Error> {
+        let key = self.key(id);
+        let conversation = self.shared().index.conversation(&key)?;
+        let through = options.at_seq.unwrap_or(conversation.head.seq);
+        if through == 0 || through > conversation.head.seq {
+            return Err(everturn_core::write::no_such_seq(&conversation, through));
+        }
+        let fold = self.shared().fold(&key, through)?;
+        let family = options.family();
+        let gathered = self.gather(&key, &fold, options, recorded.and_then(|receipt| receipt.projection.as_ref()))?;
+        let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
+        let mut request = Request {
+            token_budget: options.token_budget,
+            last_n: options.last_n,
+            sections: options.sections.clone(),
+            family,
+            tools_tokens: tools,
+        };
+        for _ in 0..ATTEMPTS {
+            let assembled = context::assemble(&request, gathered.material.clone())?;
+            let rendered = self.render(&key, options.provider, &assembled)?;
+            let used = rendered_cost(family, &rendered) + tools + everturn_core::tokens::PROMPT_TOKENS;
+            if let Some(over) = used.checked_sub(options.token_budget).filter(|over| *over > 0) {
+                request.token_budget = request.token_budget.saturating_sub(over);
+                continue;
+            }
+            // Joined sections cost a little less than each by itself; what is told adds up.
+            let used = used.max(assembled.tokens.used);
+            let assembled = Assembled { tokens: Tokens { used, ..assembled.tokens }, ..assembled };
+            return self.finish(&key, &fold, options, assembled, rendered, gathered.projection);
+        }
+        Err(Error::too_large(
+            "context.budget_too_small",
+            format!("token_budget is {}, and what is fixed does not fit once rendered; raise it", options.token_budget),
+        ))
+    }
+
+    fn finish(
+        &self,
+        key: &Key,
+        fold: &Fold,
+        options: &ContextOptions,
+        assembled: Assembled,
+        rendered: provider::Rendered,
+        projection: Option<Value>,
+    ) -> Result<Context, Error> {
+        let before = match fold.receipt {
+            Some(seq) => self.event_at(key, seq)?.and_then(|event| event.read::<Receipt>()),
+            None => None,
+        };
+        let Assembled { mut tokens, blocks, mut left_out, .. } = assembled;
+        tokens.budget = options.token_budget;
+        left_out.extend(rendered.left_out.iter().map(|left| LeftOut {
+            section: Section::Tail,
+            source: None,
+            turns: None,
+            reason: left.what.clone(),
+        }));
+        let prefix_hash = format!("sha256:{}", prompt_hash(rendered.system.as_ref(), &rendered.messages));
+        let receipt = Receipt {
+            version: context::VERSION,
+            renderer: options.provider.to_string(),
+            renderer_version: RENDERER_VERSION,
+            model: options.model.clone(),
+            tokenizer: options.family().as_str().into(),
+            policy: Policy {
+                token_budget: options.token_budget,
+                last_n: options.last_n,
+                participants: options.participants.clone(),
+                sections: json!(options.sections),
+            },
+            through_seq: fold.through_seq,
+            blocks: blocks.clone(),
+            tools: options.tools.iter().map(|tool| Hash::of(tool.get().as_bytes())).collect(),
+            projection,
+            used: tokens.used,
+            prefix_hash: prefix_hash.clone(),
+        };
+        Ok(Context {
+            cache: before.map(|before| Cache::compare(&before.blocks, &blocks)).unwrap_or_default(),
+            given: given(options),
+            messages: rendered.messages,
+            system: rendered.system,
+            included: blocks,
+            tokens,
+            left_out,
+            prefix_hash,
+            receipt,
+        })
+    }
+
+    fn gather(
+        &self,
+        key: &Key,
+        fold: &Fold,
+        options: &ContextOptions,
+        recorded: Option<&Value>,
+    ) -> Result<Gathered, Error> {
+        let family = options.family();
+        let mut material = Material::default();
+        if options.sections.has(Section::System) {
+            material.system.extend(self.prompt_piece(key, fold)?);
+        }
+        let instructions = options.instructions.iter().map(|text| given_piece(text.clone()));
+        material.system.extend(instructions);
+        if options.sections.has(Section::State) {
+            material.state = self.state_piece(key, fold)?;
+        }
+        if options.sections.has(Section::Digests) {
+            material.digests = options.digests.iter().map(|digest| given_piece(digest_text(digest))).collect();
+        }
+        for raw in input_messages(options)? {
+            let message = Message::read(raw)?;
+            let tokens = family.message(message.value());
+            let (raw, message) = (message.raw().clone(), message.value().clone());
+            material.input.push(Said { source: Source::Given, seq: None, raw, message, tokens });
+        }
+        let mut projection = None;
+        if options.sections.has(Section::Tail) {
+            let projected = options.projection.is_some() || recorded.is_some();
+            let (turns, more) = self.tail(key, fold, options, projected)?;
+            material.more = more;
+            let summary = || -> Result<Option<String>, Error> {
+                let Some(at) = fold.checkpoint else { return Ok(None) };
+                Ok(self.checkpoint(key, at)?.map(|checkpoint| checkpoint.handoff_md))
+            };
+            let messages: Vec<Message> = turns.iter().map(|turn| turn.message.clone()).collect();
+            let view = match (&options.projection, recorded) {
+                (_, Some(recorded)) => Some(projection::replay(&messages, recorded)?),
+                (Some(how), None) => {
+                    let previous = self.previous_projection(key, fold)?;
+                    Some(projection::project_after(&messages, summary()?.as_deref(), how, previous.as_ref())?)
+                }
+                (None, None) => None,
+            };
+            projection = view.as_ref().map(|view| view.event["metadata"].clone());
+            material.tail = match view {
+                None => turns.into_iter().map(Tailed::said).collect(),
+                Some(view) => view
+                    .messages
+                    .iter()
+                    .map(|shown| match shown.source().filter(|_| shown.is_unchanged()) {
+                        Some(index) => turns[index].clone().said(),
+                        None => Said {
+                            source: shown.source().map_or(Source::Made, |index| turns[index].source()),
+                            seq: shown.source().map(|index| turns[index].seq),
+                            raw: shown.raw().clone(),
+                            tokens: family.message(shown.value()),
+                            message: shown.value().clone(),
+                        },
+                    })
+                    .collect(),
+            };
+        }
+        Ok(Gathered { material, projection })
+    }
+
+    fn prompt_piece(&self, key: &Key, fold: &Fold) -> Result<Option<Piece>, Error> {
+        let Some(seq) = fold.prompt else { return Ok(None) };
+        let event = self.event_at(key, seq)?;
+        let id = event.as_ref().map(|event| event.id.to_string());
+        let prompt = event.and_then(|e| e.read::<Settings>()).and_then(|s| s.system_prompt.flatten());
+        Ok(prompt.map(|prompt| Piece { source: Source::Ids(id.into_iter().collect()), text: prompt.content }))
+    }
+
+    fn state_piece(&self, key: &Key, fold: &Fold) -> Result<Option<Piece>, Error> {
+        let state: State = self.read_state(key, fold)?;
+        let text = state.render();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let mut ids: Vec<String> = fold.checkpoint.map(|at| at.event.to_string()).into_iter().collect();
+        let places = state.pins.values().map(|pin| pin.seq);
+        let places = places.chain(state.pending_approvals.iter().map(|waiting| waiting.requested_seq));
+        for seq in places.chain(state.pending_tools.iter().map(|tool| tool.since_seq)) {
+            ids.extend(self.event_at(key, seq)?.map(|event| event.id.to_string()));
+        }
+        ids.dedup();
+        Ok(Some(Piece { source: Source::Ids(ids), text }))
+    }
+
+    /// The newest turns, oldest first, as many as could fit; and whether there are more.
+    fn tail(
+        &self,
+        key: &Key,
+        fold: &Fold,
+        options: &ContextOptions,
+        projected: bool,
+    ) -> Result<(Vec<Tailed>, bool), Error> {
+        let family = options.family();
+        let start = view_start(fold);
+        let budgets = if projected { PROJECTED_BUDGETS } else { 1 };
+        let room = options.token_budget.saturating_mul(budgets);
+        let mut turns: Vec<Turn> = Vec::new();
+        let mut tokens = 0;
+        let mut more = false;
+        let mut before = fold.through_seq + 1;
+        'pages: loop {
+            let query = TurnQuery {
+                after: Some(start),
+                before: Some(before),
+                as_of: Some(fold.through_seq),
+                descending: true,
+                limit: PAGE,
+                ..TurnQuery::default()
+            };
+            let page = self.shared().index.turns(key, &query)?;
+            let full = page.len() == PAGE;
+            for turn in page {
+                before = turn.seq;
+                if turn.status == Status::Pending || turn.message.is_none() {
+                    continue;
+                }
+                // One group more than asked for, so that the first one is whole.
+                let enough = options.last_n.is_some_and(|n| turns.len() >= n.saturating_add(PAGE));
+                if tokens > room || enough {
+                    more = true;
+                    break 'pages;
+                }
+                tokens += turn.value().map_or(0, |message| self.shared().count(family, turn.id, &message));
+                turns.push(turn);
+            }
+            if !full {
+                break;
+            }
+        }
+        turns.reverse();
+        let values: Vec<Message> = turns
+            .iter()
+            .filter_map(|turn| turn.message.clone())
+            .map(Message::read)
+            .collect::<Result<_, _>>()?;
+        let pairs: Vec<(&Turn, Option<&Value>)> =
+            turns.iter().zip(&values).map(|(turn, message)| (turn, Some(message.value()))).collect();
+        let seen = seen_by(&options.participants, &pairs);
+        let mut tail = Vec::new();
+        for ((turn, message), seen) in turns.iter().zip(&values).zip(&seen) {
+            let Some((raw, value)) = seen.message(message.raw(), message.value()) else { continue };
+            let tokens = match seen {
+                context::Seen::Own => self.shared().count(family, turn.id, value),
+                _ => family.message(value),
+            };
+            tail.push(Tailed { turn: turn.id, seq: turn.seq, tokens, message: Message::read(raw.into_owned())? });
+        }
+        Ok((tail, more))
+    }
+
+    fn render(&self, key: &Key, provider: Provider, assembled: &Assembled) -> Result<provider::Rendered, Error> {
+        let system: Vec<provider::Section<'_>> = assembled
+            .texts
+            .iter()
+            .map(|text| provider::Section { name: text.section.as_str(), text: &text.text })
+            .collect();
+        let messages: Vec<Spoken<'_>> = assembled.messages.iter().map(Spoken).collect();
+        let media = StoredMedia { scope: self, key };
+        provider::render(provider, &provider::Input { system: &system, messages: &messages, media: &media })
+    }
+
+    /// Records that a context was used for a model call. What was given is kept once, whatever the number of calls.
+    pub fn record_receipt(&self, id: ConversationId, context: &Context) -> Result<Event, Error> {
+        let key = self.key(id);
+        let (mut drafts, mut uploads) = (Vec::new(), Vec::new());
+        let mut kept: Vec<String> = Vec::new();
+        let prepared = (|| {
+            for (sha256, text) in &context.given {
+                let asset = given_id(*sha256);
+                if kept.contains(&asset) || self.shared().index.asset(&key, &asset)?.is_some() {
+                    continue;
+                }
+                let payload =
+                    Payload { bytes: text.clone().into_bytes(), mime_type: "text/plain".into(), name: None };
+                drafts.push(self.shared().asset_draft(&self.tenant, asset.clone(), payload, None, &mut uploads)?);
+                kept.push(asset);
+            }
+            drafts.push(self.shared().draft(kind::RECEIPT, &context.receipt)?);
+            Ok(Action::Append { drafts: std::mem::take(&mut drafts), expected_seq: None, idempotency: None })
+        })();
+        match prepared {
+            Err(error) => {
+                self.shared().uploaded(&uploads);
+                Err(error)
+            }
+            Ok(action) => {
+                let submitted = self.shared().submit(everturn_core::write::Write { key, action }, uploads);
+                crate::writer::Commit::new(submitted, |mut committed| {
+                    committed.events.pop().ok_or_else(crate::writer::closed)
+                })
+                .wait()
+            }
+        }
+    }
+
+    /// Gives back, byte for byte, what a model call was given; or says which part of it was erased since.
+    pub fn replay_context(&self, id: ConversationId, seq: u64) -> Result<Context, Error> {
+        let key = self.key(id);
+        let event = self.event_at(&key, seq)?.filter(|event| event.kind == kind::RECEIPT);
+        let receipt = event.and_then(|event| event.read::<Receipt>()).ok_or_else(|| {
+            Error::not_found("receipt.absent", format!("{id} has no context.receipt at seq {seq}"))
+        })?;
+        self.replay(id, &receipt)
+    }
+
+    /// The same for a receipt that is at hand.
+    pub fn replay(&self, id: ConversationId, receipt: &Receipt) -> Result<Context, Error> {
+        let key = self.key(id);
+        if receipt.version > context::VERSION || receipt.renderer_version > RENDERER_VERSION {
+            let text = "the receipt was written by a later version of Everturn; upgrade to replay it";
+            return Err(Error::invalid("receipt.newer", text));
+        }
+        self.check_sources(&key, receipt)?;
+        let given = |section: Section| -> Result<Vec<String>, Error> {
+            let blocks = receipt.blocks.iter().filter(|b| b.section == section && b.source == Source::Given);
+            blocks.map(|block| self.given_text(&key, block.sha256)).collect()
+        };
+        let tools = receipt.tools.iter().map(|sha256| Raw::new(self.given_text(&key, *sha256)?));
+        let options = ContextOptions {
+            last_n: receipt.policy.last_n,
+            participants: receipt.policy.participants.clone(),
+            sections: Sections::parse(&receipt.policy.sections)?,
+            instructions: Some(given(Section::System)?.join("\n\n")).filter(|text| !text.is_empty()),
+            digests: given(Section::Digests)?
+                .into_iter()
+                .map(|text| Digest { title: String::new(), text })
+                .collect(),
+            input: given(Section::Input)?.into_iter().map(Raw::new).collect::<Result<_, _>>()?,
+            tools: tools.collect::<Result<_, _>>()?,
+            provider: receipt.renderer.parse()?,
+            model: receipt.model.clone(),
+            at_seq: Some(receipt.through_seq),
+            ..ContextOptions::new(receipt.policy.token_budget)
+        };
+        let context = self.context_with(id, &options, Some(receipt))?;
+        if context.prefix_hash != receipt.prefix_hash {
+            let text = format!(
+                "the prompt is {} now and was {}; a turn in it may have been erased since",
+                context.prefix_hash, receipt.prefix_hash
+            );
+            return Err(Error::conflict("receipt.differs", text));
+        }
+        Ok(context)
+    }
+
+    /// Refuses where something that went in is gone, and names it.
+    fn check_sources(&self, key: &Key, receipt: &Receipt) -> Result<(), Error> {
+        let gone = |what: &str| {
+            let text = format!("{what} was erased; what the model was given cannot be shown any more");
+            Err(Error::not_found("receipt.erased", text))
+        };
+        for block in &receipt.blocks {
+            let Source::Ids(ids) = &block.source else { continue };
+            for id in ids.iter().filter(|_| block.section == Section::Tail) {
+                let Ok(event) = id.parse::<EventId>() else { continue };
+                match self.shared().index.turn_in(key, TurnId(event.0)) {
+                    Ok(turn) if turn.erased => return gone(&turn.id.to_string()),
+                    Err(Error::NotFound(_)) => return gone(id),
+                    other => drop(other?),
+                }
+            }
+        }
+        let fold = self.shared().fold(key, receipt.through_seq)?;
+        if let Some(at) = fold.checkpoint
+            && receipt.blocks.iter().any(|block| block.section == Section::State)
+            && self.checkpoint(key, at)?.is_none()
+        {
+            return gone(&at.event.to_string());
+        }
+        Ok(())
+    }
+
+    fn given_text(&self, key: &Key, sha256: Hash) -> Result<String, Error> {
+        let absent = || {
+            let text = format!("the text with the hash {sha256} is not kept here; was the receipt recorded?");
+            Error::not_found("receipt.given_absent", text)
+        };
+        let raw = self.shared().index.asset(key, &given_id(sha256))?.ok_or_else(absent)?;
+        let asset: Asset = raw.read().ok_or_else(absent)?;
+        String::from_utf8(self.asset_bytes(&asset)?).map_err(|_| absent())
+    }
+}
+
+/// A turn of the tail.
+#[derive(Clone)]
+struct Tailed {
+    turn: TurnId,
+    seq: u64,
+    tokens: u64,
+    message: Message,
+}
+
+impl Tailed {
+    fn source(&self) -> Source {
+        Source::Ids(vec![EventId(self.turn.0).to_string()])
+    }
+
+    fn said(self) -> Said {
+        Said {
+            source: self.source(),
+            seq: Some(self.seq),
+            raw: self.message.raw().clone(),
+            message: self.message.value().clone(),
+            tokens: self.tokens,
+        }
+    }
+}
+
+/// A message for the renderers: its exact text, and what it says also where a number in it fits no double.
+struct Spoken<'a>(&'a Said);
+
+impl provider::Message for Spoken<'_> {
+    fn text(&self) -> Cow<'_, str> {
+        Cow::Borrowed(self.0.raw.get())
+    }
+
+    fn value(&self) -> Option<Cow<'_, Value>> {
+        Some(Cow::Borrowed(&self.0.message))
+    }
+}
+
+/// The bytes of a conversation's assets, for the renderers.
+struct StoredMedia<'a> {
+    scope: &'a Scope,
+    key: &'a Key,
+}
+
+impl StoredMedia<'_> {
+    fn asset(&self, id: &str) -> Option<Asset> {
+        self.scope.shared().index.asset(self.key, id).ok()??.read()
+    }
+}
+
+impl Media for StoredMedia<'_> {
+    fn bytes(&self, id: &str) -> Option<(String, Vec<u8>)> {
+        let asset = self.asset(id)?;
+        let bytes = self.scope.asset_bytes(&asset).ok()?;
+        Some((asset.mime_type, bytes))
+    }
+
+    fn label(&self, id: &str) -> Option<String> {
+        self.asset(id).map(|asset| asset.label())
+    }
+}
+
+/// What a rendered prompt costs without its frame.
+fn rendered_cost(family: Family, rendered: &provider::Rendered) -> u64 {
+    let cost = |raw: &Raw| raw.read::<Value>().map_or_else(|| family.count(raw.get()), |m| family.message(&m));
+    let system = rendered.system.as_ref().map_or(0, |system| match system.read::<Value>() {
+        Some(Value::String(text)) => family.count(&text) + PART_TOKENS,
+        Some(Value::Array(blocks)) => family.message(&json!({"role": "system", "content": blocks})),
+        Some(other) => family.message(&other),
+        None => family.count(system.get()),
+    });
+    system + rendered.messages.iter().map(cost).sum::<u64>()
+}
+
+fn given_piece(text: String) -> Piece {
+    Piece { source: Source::Given, text }
+}
+
+fn digest_text(digest: &Digest) -> String {
+    if digest.title.is_empty() { digest.text.clone() } else { format!("# {}\n\n{}", digest.title, digest.text) }
+}
+
+/// Input and attachments as messages.
+fn input_messages(options: &ContextOptions) -> Result<Vec<Raw>, Error> {
+    let mut messages = options.input.clone();
+    if !options.attachments.is_empty() {
+        messages.push(Raw::of(&json!({"role": "user", "content": options.attachments}))?);
+    }
+    Ok(messages)
+}
+
+/// Everything that the caller handed in, by its hash.
+fn given(options: &ContextOptions) -> Vec<(Hash, String)> {
+    let texts = options.instructions.iter().cloned().chain(options.digests.iter().map(digest_text));
+    let raws = input_messages(options).unwrap_or_default().into_iter().chain(options.tools.iter().cloned());
+    texts.chain(raws.map(|raw| raw.get().to_string())).map(|text| (Hash::of(text.as_bytes()), text)).collect()
+}
+
+/// The id under which a given text is kept. It is the same for the same text, so that it is kept once.
+fn given_id(sha256: Hash) -> String {
+    format!("given_{sha256}")
+}

@@ -1,0 +1,133 @@
+//! Projection of a conversation: which slice of its messages view the next request sees.
+
+use super::Scope;
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::event::{Event, kind};
+use everturn_core::id::{ConversationId, Key};
+use everturn_core::json::Raw;
+use everturn_core::projection::{self, Message, Options};
+use everturn_core::state::Fold;
+use everturn_core::turn::Turn;
+use everturn_core::write::Action;
+use everturn_store::TurnQuery;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A view of a conversation.
+#[derive(Clone, Debug)]
+pub struct Projection {
+    /// The result object: messages, indices, counts, hash, pointers, event.
+    pub result: Raw,
+    /// Just the messages.
+    pub messages: Vec<Raw>,
+    /// The hash of the messages.
+    pub prefix_hash: String,
+    body: ProjectionBody,
+}
+
+/// The body of a `transcript.projection` event.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct ProjectionBody {
+    /// Why the view is as it is.
+    text: String,
+    /// The result without its messages.
+    metadata: Value,
+    /// The messages are the turns after this place …
+    after_seq: u64,
+    /// … up to this one, as they stood then.
+    through_seq: u64,
+}
+
+impl Scope {
+    /// Projects the messages view. Nothing is written.
+    pub fn project(&self, id: ConversationId, options: &Options) -> Result<Projection, Error> {
+        let key = self.key(id);
+        let head = self.shared().index.conversation(&key)?.head.seq;
+        let fold = self.shared().fold(&key, head)?;
+        let after_seq = view_start(&fold);
+        let messages = self.messages(&key, after_seq, head)?;
+        let summary = match fold.checkpoint {
+            Some(at) => self.checkpoint(&key, at)?.map(|checkpoint| checkpoint.handoff_md),
+            None => None,
+        };
+        let previous = self.previous_projection(&key, &fold)?;
+        let view = projection::project_after(&messages, summary.as_deref(), options, previous.as_ref())?;
+        Ok(Projection {
+            result: Raw::of(&view)?,
+            messages: view.messages.iter().map(|shown| shown.raw().clone()).collect(),
+            prefix_hash: view.prefix_hash.clone(),
+            body: ProjectionBody {
+                text: view.reason.clone(),
+                metadata: view.event["metadata"].clone(),
+                after_seq,
+                through_seq: head,
+            },
+        })
+    }
+
+    /// Projects for a request: the decision is recorded, and whoever follows the conversation is told.
+    pub fn project_turn(&self, id: ConversationId, options: &Options) -> Result<(Projection, Event), Error> {
+        let projection = self.project(id, options)?;
+        let event = self.record_projection(id, &projection).wait()?;
+        Ok((projection, event))
+    }
+
+    fn record_projection(&self, id: ConversationId, projection: &Projection) -> Commit<Event> {
+        let draft = self.shared().draft(kind::PROJECTION, &projection.body).map(|mut draft| {
+            draft.role = Some(everturn_core::turn::Role::System);
+            draft
+        });
+        let action =
+            draft.map(|draft| Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None });
+        self.write(id, action, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed))
+    }
+
+    /// Makes a recorded view again from the log. Its hash is the recorded one, or the error says what is different.
+    pub fn replay_projection(&self, id: ConversationId, seq: u64) -> Result<Vec<Raw>, Error> {
+        let key = self.key(id);
+        let event = self.event_at(&key, seq)?.filter(|event| event.kind == kind::PROJECTION);
+        let body = event.and_then(|event| event.read::<ProjectionBody>()).ok_or_else(|| {
+            Error::not_found("projection.absent", format!("{id} has no transcript.projection at seq {seq}"))
+        })?;
+        let messages = self.messages(&key, body.after_seq, body.through_seq)?;
+        let view = projection::replay(&messages, &body.metadata)?;
+        Ok(view.messages.iter().map(|shown| shown.raw().clone()).collect())
+    }
+
+    /// The metadata of the last projection's event.
+    pub(crate) fn previous_projection(&self, key: &Key, fold: &Fold) -> Result<Option<Value>, Error> {
+        let Some(seq) = fold.projection else { return Ok(None) };
+        Ok(self.event_at(key, seq)?.and_then(|event| event.read::<ProjectionBody>()).map(|body| body.metadata))
+    }
+
+    /// The messages of the turns after a place that stood when the log ended at another.
+    fn messages(&self, key: &Key, after: u64, through: u64) -> Result<Vec<Message>, Error> {
+        let mut messages = Vec::new();
+        let mut after = after;
+        loop {
+            let query =
+                TurnQuery { after: Some(after), as_of: Some(through), limit: 500, ..TurnQuery::default() };
+            let page = self.shared().index.turns(key, &query)?;
+            let Some(last) = page.last() else { return Ok(messages) };
+            after = last.seq;
+            let said = page.into_iter().filter_map(|turn: Turn| turn.message);
+            for raw in said {
+                messages.push(Message::read(raw)?);
+            }
+        }
+    }
+}
+
+/// Where the messages view begins: turns up to this place are summarized or trimmed.
+pub(crate) fn view_start(fold: &Fold) -> u64 {
+    let summarized = fold.checkpoint.map_or(0, |at| at.through_seq);
+    summarized.max(fold.budget.map_or(0, |at| at.through_seq))
+}
+
+/// The hash of a rendered prompt: its system part and its messages, line by line.
+pub(crate) fn prompt_hash(system: Option<&Raw>, messages: &[Raw]) -> Hash {
+    let lines: Vec<&str> = system.into_iter().chain(messages).map(Raw::get).collect();
+    Hash::of(lines.join("\n").as_bytes())
+}

@@ -1,0 +1,137 @@
+//! The state of a conversation, and what callers set in it: pins, approvals, tools.
+
+use super::Scope;
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::compaction::{Checkpoint, CompactionBody};
+use everturn_core::conversation::CheckpointRef;
+use everturn_core::event::{Event, kind};
+use everturn_core::id::{ConversationId, Key};
+use everturn_core::json::Raw;
+use everturn_core::state::{
+    Approval, ApprovalBody, Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, State, ToolBody, VERSION,
+};
+use std::collections::BTreeMap;
+
+impl Scope {
+    /// What the conversation needs to go on, as of its last event.
+    pub fn state(&self, id: ConversationId) -> Result<State, Error> {
+        let head = self.shared().index.conversation(&self.key(id))?.head.seq;
+        let fold = self.shared().fold(&self.key(id), head)?;
+        self.read_state(&self.key(id), &fold)
+    }
+
+    /// The same as it was when the log ended at a place.
+    pub fn state_at(&self, id: ConversationId, seq: u64) -> Result<State, Error> {
+        let conversation = self.shared().index.conversation(&self.key(id))?;
+        if seq == 0 || seq > conversation.head.seq {
+            return Err(everturn_core::write::no_such_seq(&conversation, seq));
+        }
+        let fold = self.shared().fold(&self.key(id), seq)?;
+        self.read_state(&self.key(id), &fold)
+    }
+
+    /// Puts the words back to a fold. What was erased since is absent.
+    pub(crate) fn read_state(&self, key: &Key, fold: &Fold) -> Result<State, Error> {
+        let checkpoint = match fold.checkpoint {
+            Some(at) => self.checkpoint(key, at)?,
+            None => None,
+        };
+        let after = fold.checkpoint.map_or(0, |at| at.through_seq);
+        let mut pins = BTreeMap::new();
+        for (name, seq) in &fold.pins {
+            if let Some(PinBody { value: Some(value), .. }) = self.event_at(key, *seq)?.and_then(|e| e.read()) {
+                pins.insert(name.clone(), Pin { value, seq: *seq });
+            }
+        }
+        let mut pending_approvals = Vec::new();
+        for waiting in &fold.approvals {
+            pending_approvals.push(PendingApproval::read(waiting, self.event_at(key, waiting.seq)?.as_ref()));
+        }
+        let mut pending_tools = Vec::new();
+        for tool in &fold.tools {
+            pending_tools.push(match tool.turn {
+                Some(turn) => {
+                    let turn = self.shared().index.turn_in(key, turn)?;
+                    PendingTool::called(tool, turn.value().as_ref())
+                }
+                None => PendingTool::announced(tool, self.event_at(key, tool.seq)?.as_ref()),
+            });
+        }
+        Ok(State {
+            version: VERSION,
+            through_seq: fold.through_seq,
+            recent_turn_ids: fold.recent.iter().filter(|p| p.seq > after).map(|place| place.turn).collect(),
+            summarized_through: fold.checkpoint.map(|at| at.through),
+            checkpoint,
+            pending_approvals,
+            pending_tools,
+            pins,
+            open_turns: fold.open.iter().map(|place| place.turn).collect(),
+            updated: fold.updated,
+        })
+    }
+
+    /// What a compaction said; `None` if it was erased.
+    pub(crate) fn checkpoint(&self, key: &Key, at: CheckpointRef) -> Result<Option<Checkpoint>, Error> {
+        let body = self.event_at(key, at.seq)?.and_then(|event| event.read::<CompactionBody>());
+        Ok(body.and_then(|body| body.checkpoint))
+    }
+
+    pub(crate) fn event_at(&self, key: &Key, seq: u64) -> Result<Option<Event>, Error> {
+        let page = self.shared().log.events(key, seq.saturating_sub(1), 1)?;
+        Ok(page.into_iter().next().filter(|event| event.seq == seq))
+    }
+
+    /// Pins a truth: every prompt says it until it is unpinned or pinned anew, whatever is summarized.
+    pub fn pin(&self, id: ConversationId, name: &str, value: Raw) -> Commit<Event> {
+        let pinned = (|| {
+            let head = self.shared().conversation(&self.key(id))?.head.seq;
+            let fold = self.shared().fold(&self.key(id), head)?;
+            if fold.pins.len() >= PINS_MAX && !fold.pins.contains_key(name) {
+                let advice = "unpin what is not true any more";
+                return Err(Error::limit("PINS_MAX", PINS_MAX as u64, fold.pins.len() as u64 + 1, advice));
+            }
+            Raw::of(&PinBody { name: name.to_string(), value: Some(value) })
+        })();
+        match pinned {
+            Ok(body) => self.append_event(id, kind::PIN, None, body),
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+
+    /// Takes a pin away.
+    pub fn unpin(&self, id: ConversationId, name: &str) -> Commit<Event> {
+        self.state_event(id, kind::UNPIN, &PinBody { name: name.to_string(), value: None })
+    }
+
+    /// Asks for an approval: it is pending until [`resolve_approval`](Scope::resolve_approval).
+    pub fn request_approval(&self, id: ConversationId, request: ApprovalBody) -> Commit<Event> {
+        self.state_event(id, kind::APPROVAL_REQUESTED, &request)
+    }
+
+    /// Answers an approval.
+    pub fn resolve_approval(&self, id: ConversationId, approval_id: &str, state: Approval) -> Commit<Event> {
+        let body =
+            ApprovalBody { approval_id: approval_id.into(), state: Some(state), ..ApprovalBody::default() };
+        self.state_event(id, kind::APPROVAL_RESOLVED, &body)
+    }
+
+    /// A tool works on something: it is pending until [`tool_finished`](Scope::tool_finished), or until a turn brings its
+    /// result.
+    pub fn tool_started(&self, id: ConversationId, tool: ToolBody) -> Commit<Event> {
+        self.state_event(id, kind::TOOL_STARTED, &tool)
+    }
+
+    /// A tool is done, or will never answer.
+    pub fn tool_finished(&self, id: ConversationId, tool: ToolBody) -> Commit<Event> {
+        self.state_event(id, kind::TOOL_FINISHED, &tool)
+    }
+
+    fn state_event(&self, id: ConversationId, kind: &str, body: &impl serde::Serialize) -> Commit<Event> {
+        match Raw::of(body) {
+            Ok(body) => self.append_event(id, kind, None, body),
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+}

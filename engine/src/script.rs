@@ -1,0 +1,254 @@
+//! Projectors written by callers, in a sandbox.
+//!
+//! A script sees the messages and nothing else: no files, no network, no clock, no chance. The same messages give the
+//! same answer, or the same refusal. How to write one is in `docs/projectors.md`.
+//!
+//! `library` is everything that a script can call, `convert` carries messages in and out, `limits` are
+//! what it comes up against, `meter` counts memory.
+
+mod convert;
+mod library;
+mod limits;
+mod meter;
+
+pub use limits::{
+    SCRIPT_CALLS_MAX, SCRIPT_ENTRIES_MAX, SCRIPT_FUNCTIONS_MAX, SCRIPT_INPUT_BYTES_MAX,
+    SCRIPT_INPUT_VALUES_MAX, SCRIPT_ITEMS_MAX, SCRIPT_MEMORY_BYTES_MAX, SCRIPT_NESTING_MAX,
+    SCRIPT_OPERATIONS_MAX, SCRIPT_SOURCE_BYTES_MAX, SCRIPT_TEXT_BYTES_MAX, SCRIPT_TIME_MS_MAX,
+    SCRIPT_VARIABLES_MAX,
+};
+pub use meter::Metered;
+
+use everturn_core::Error;
+use everturn_core::id::clip;
+use everturn_core::projection::{Message, Projector};
+use limits::Limit;
+use rhai::{AST, Dynamic, Engine, EvalAltResult, OptimizationLevel, ParseErrorType, Position, Scope};
+use serde_json::Value;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// Values nest as deep as time allows, and copying or dropping one takes a stack frame for every level: some ten
+/// thousand levels in a run, at 300 bytes each, four times that in a debug build. Only what is touched costs memory.
+const STACK_BYTES: usize = 128 * 1024 * 1024;
+
+/// How much of a message that a script throws is told.
+const THROWN_CHARS: usize = 300;
+
+/// A projector in the language of [Rhai](https://rhai.rs/book/), compiled and ready to run any number of times.
+pub struct Script {
+    engine: Engine,
+    ast: AST,
+    /// The script defines `project(messages)`; otherwise it is itself the body of that function.
+    is_function: bool,
+}
+
+impl Script {
+    /// Reads a script: either a function `project(messages)`, or statements that use the variable `messages` and end in
+    /// what to show. That is a list of messages, of their numbers (counted from 0, and shown as they came), or of both;
+    /// or a map `#{messages, reason, kept_indices, dropped_indices}` of which everything but `messages` can be left out.
+    ///
+    /// Where nothing counts memory, no script is taken: see [`Metered`].
+    pub fn compile(source: &str) -> Result<Script, Error> {
+        if !meter::is_installed() {
+            return Err(Error::internal(
+                "script.unmetered",
+                "this program does not count memory and so runs no scripts; install \
+                 everturn_engine::script::Metered as its global allocator",
+            ));
+        }
+        if source.len() > SCRIPT_SOURCE_BYTES_MAX {
+            return Err(limits::SOURCE_BYTES.exceeded(source.len()));
+        }
+        apart(|| {
+            let engine = engine();
+            let mut scope = Scope::new();
+            scope.push_dynamic("messages", Dynamic::UNIT);
+            let ast = engine.compile_with_scope(&scope, source).map_err(|e| unreadable(&e.0, e.1))?;
+            let named: Vec<usize> =
+                ast.iter_functions().filter(|f| f.name == "project").map(|f| f.params.len()).collect();
+            let is_function = match named[..] {
+                [] => false,
+                [1] => true,
+                _ => {
+                    let text = "project takes one parameter, the messages; write fn project(messages)";
+                    return Err(Error::invalid("script.syntax", text));
+                }
+            };
+            Ok(Script { is_function, engine, ast })
+        })
+    }
+
+    fn run(&self, messages: &[&Message]) -> Result<Value, Error> {
+        let list = Dynamic::from_array(convert::list(messages)?);
+        let mut scope = Scope::new();
+        RUN.set(Some(Run { operations: 0, end: Instant::now() + Duration::from_millis(SCRIPT_TIME_MS_MAX) }));
+        let returned = if self.is_function {
+            self.engine.call_fn::<Dynamic>(&mut scope, &self.ast, "project", (list,))
+        } else {
+            scope.push_dynamic("messages", list);
+            self.engine.eval_ast_with_scope::<Dynamic>(&mut scope, &self.ast)
+        };
+        convert::answer(&returned.map_err(|e| failed(*e))?, messages)
+    }
+}
+
+impl Projector for Script {
+    fn project(&self, messages: &[&Message]) -> Result<Value, Error> {
+        apart(|| self.run(messages))
+    }
+}
+
+impl std::fmt::Debug for Script {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Script").field("is_function", &self.is_function).finish_non_exhaustive()
+    }
+}
+
+/// Works on a thread of its own: with a stack of a known size, with a count of memory that starts at nothing, and
+/// ended instead of ending the process should the interpreter panic.
+fn apart<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().name("everturn-script".into()).stack_size(STACK_BYTES);
+        let thread = builder.spawn_scoped(scope, work).map_err(|e| {
+            Error::busy("script.thread", format!("cannot start a thread: {e}; try again later"))
+        })?;
+        thread.join().unwrap_or_else(|_| {
+            Err(Error::internal(
+                "script.failed",
+                "the interpreter failed; simplify the script and report this",
+            ))
+        })
+    })
+}
+
+#[derive(Clone, Copy)]
+struct Run {
+    operations: u64,
+    end: Instant,
+}
+
+thread_local! {
+    static RUN: Cell<Option<Run>> = const { Cell::new(None) };
+}
+
+/// One more step. The interpreter's own counter starts over in functions that a function of ours calls.
+fn step() -> Option<Limit> {
+    let mut run = RUN.get()?;
+    run.operations += 1;
+    RUN.set(Some(run));
+    if run.operations > SCRIPT_OPERATIONS_MAX {
+        Some(limits::OPERATIONS)
+    } else if meter::held() > SCRIPT_MEMORY_BYTES_MAX as isize {
+        Some(limits::MEMORY)
+    } else if Instant::now() > run.end {
+        Some(limits::TIME)
+    } else {
+        None
+    }
+}
+
+fn engine() -> Engine {
+    let mut engine = Engine::new_raw();
+    engine
+        .set_optimization_level(OptimizationLevel::None)
+        .set_strict_variables(true)
+        .set_max_strings_interned(0)
+        .set_max_expr_depths(SCRIPT_NESTING_MAX, SCRIPT_NESTING_MAX)
+        .set_max_functions(SCRIPT_FUNCTIONS_MAX)
+        .set_max_call_levels(SCRIPT_CALLS_MAX)
+        .set_max_variables(SCRIPT_VARIABLES_MAX)
+        .set_max_string_size(SCRIPT_TEXT_BYTES_MAX)
+        .set_max_array_size(SCRIPT_ITEMS_MAX)
+        .set_max_map_size(SCRIPT_ENTRIES_MAX)
+        .disable_symbol("eval")
+        .disable_symbol("Fn")
+        .disable_symbol("curry");
+    engine.on_progress(|_| step().map(Dynamic::from));
+    // A function that keeps a variable which keeps the function is never freed, so functions keep nothing.
+    #[allow(deprecated, reason = "it is not: that is how Rhai marks what may change in a later version")]
+    engine.on_var(|name, _, context| match context.scope().get(name) {
+        Some(value) if value.is_shared() => Err(format!(
+            "a function |…| cannot use {} from around it; use a loop, or a variable of its own",
+            clip(name)
+        )
+        .into()),
+        _ => Ok(None),
+    });
+    library::register(&mut engine);
+    engine
+}
+
+fn located(error: Error, position: Position) -> Error {
+    match (position.line(), position.position()) {
+        (Some(line), Some(column)) => error.at(format_args!("line {line}, column {column}")),
+        (Some(line), None) => error.at(format_args!("line {line}")),
+        (None, _) => error,
+    }
+}
+
+/// What the parser says, in our words where a limit is what it means.
+fn unreadable(error: &ParseErrorType, position: Position) -> Error {
+    let error = match error {
+        ParseErrorType::ExprTooDeep => limits::NESTING.reached(),
+        ParseErrorType::TooManyFunctions => limits::FUNCTIONS.reached(),
+        ParseErrorType::LiteralTooLarge(what, _) => too_large(what).reached(),
+        other => Error::invalid("script.syntax", format!("{other}; correct the script")),
+    };
+    located(error, position)
+}
+
+/// Which limit the interpreter means, which says it in words.
+fn too_large(what: &str) -> Limit {
+    let what = what.to_lowercase();
+    if what.contains("string") {
+        limits::TEXT
+    } else if what.contains("map") {
+        limits::ENTRIES
+    } else {
+        limits::ITEMS
+    }
+}
+
+fn failed(mut error: EvalAltResult) -> Error {
+    // Only the place where it happened, not the calls that lead there.
+    while let EvalAltResult::ErrorInFunctionCall(_, _, inner, _) = error {
+        error = *inner;
+    }
+    let position = error.take_position();
+    let error = match &error {
+        EvalAltResult::ErrorTerminated(limit, _) => {
+            limit.clone().try_cast::<Limit>().unwrap_or(limits::OPERATIONS).reached()
+        }
+        EvalAltResult::ErrorStackOverflow(_) => limits::CALLS.reached(),
+        EvalAltResult::ErrorTooManyVariables(_) => limits::VARIABLES.reached(),
+        EvalAltResult::ErrorDataTooLarge(what, _) => too_large(what).reached(),
+        EvalAltResult::ErrorParsing(what, _) => unreadable(what, Position::NONE),
+        EvalAltResult::ErrorFunctionNotFound(what, _) => Error::invalid(
+            "script.failed",
+            format!("there is no function {}; the functions are listed in docs/projectors.md", clip(what)),
+        ),
+        EvalAltResult::ErrorRuntime(thrown, _) => {
+            let said =
+                thrown.as_immutable_string_ref().map_or("it threw something else than text".into(), |said| {
+                    said.chars().take(THROWN_CHARS).collect::<String>()
+                });
+            Error::invalid("script.failed", format!("the script gave up: {said}"))
+        }
+        other => Error::invalid("script.failed", format!("{other}; correct the script")),
+    };
+    located(error, position)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// This test binary has the allocator that it was born with.
+    #[test]
+    fn where_memory_is_not_counted_no_script_is_taken() {
+        let error = Script::compile("messages").unwrap_err();
+        assert_eq!(error.code(), "script.unmetered");
+        assert!(error.text().contains("everturn_engine::script::Metered"), "{error}");
+    }
+}

@@ -1,0 +1,534 @@
+//! Compaction: summaries roll forward, nothing is lost, and what goes wrong leaves the log as it was.
+
+use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused};
+use everturn_core::chain::Hash;
+use everturn_core::compaction::Checkpoint;
+use everturn_core::conversation::{Conversation, Retention, Settings};
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::state::{Approval, ApprovalBody, ToolBody};
+use everturn_engine::model::Summarize;
+use everturn_engine::{
+    CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Scope, Update,
+};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+fn policy(name: &str, json: serde_json::Value) -> Settings {
+    let mut settings = Settings::default();
+    settings.policy.insert(name.into(), Raw::of(&json).unwrap());
+    settings
+}
+
+/// A conversation of so many turns, each with a name of its own.
+fn talk(scope: &Scope, id: ConversationId, turns: usize) {
+    for n in 0..turns {
+        let turn = match n % 2 {
+            0 => NewTurn::user(&format!("Please look at src/part_{n}.rs, it takes {n}17 ms.")).by("ana"),
+            _ => NewTurn::assistant(&format!("I changed src/part_{n}.rs and the tests pass.")).by("gpt"),
+        };
+        scope.say(id, turn);
+    }
+}
+
+fn by_hand(keep_last: usize) -> CompactOptions {
+    CompactOptions { keep_last: Some(keep_last), ..CompactOptions::default() }
+}
+
+fn shown(conversation: &Conversation) -> Option<u64> {
+    conversation.checkpoint.map(|at| at.through_seq)
+}
+
+#[test]
+fn by_default_fifty_one_turns_make_the_oldest_half_a_summary_in_the_background() {
+    let store = Everturn::open("memory:").unwrap();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let mut follow = scope.subscribe(id, 1).unwrap();
+    talk(&scope, id, 51);
+    let compaction = loop {
+        match follow.recv_timeout(PATIENCE).unwrap().expect("the compaction comes") {
+            Update::Event(event) if event.kind == "compaction" => break event,
+            _ => {}
+        }
+    };
+    // The first event began the conversation, so the twenty-fifth turn is at 26.
+    assert_eq!(compaction.seq, 53);
+    let after = scope.get(id).unwrap();
+    assert_eq!((shown(&after), after.summarized_through), (Some(26), Some(scope.turns(id)[24].id)));
+    let state = scope.state(id).unwrap();
+    assert_eq!(state.recent_turn_ids.len(), 26);
+    assert!(state.checkpoint.unwrap().relevant_files.contains(&"src/part_3.rs".to_string()));
+    assert_eq!(scope.turns(id).len(), 51, "the history keeps every turn");
+    scope.verify(id, None).unwrap();
+}
+
+#[test]
+fn eight_thousand_tokens_make_one_due_as_well_but_never_what_was_said_last() {
+    let store = Everturn::open("memory:").unwrap();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let mut follow = scope.subscribe(id, 1).unwrap();
+    let long = "These are many words about nothing in particular. ".repeat(1000);
+    scope.say(id, NewTurn::user(&long));
+    scope.say(id, NewTurn::assistant("Understood."));
+    loop {
+        match follow.recv_timeout(PATIENCE).unwrap().expect("the compaction comes") {
+            Update::Event(event) if event.kind == "compaction" => break,
+            _ => {}
+        }
+    }
+    assert_eq!(shown(&scope.get(id).unwrap()), Some(2), "the long turn, and not the answer");
+}
+
+#[test]
+fn a_policy_without_auto_is_left_alone_and_can_be_compacted_by_hand() {
+    let stage = Stage::new();
+    let id = {
+        let store = stage.open_with(Options::default());
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin_with(policy("compaction", json!({"auto": false, "max_turns": 4}))).id;
+        talk(&scope, id, 20);
+        id
+    };
+    // The store was closed, and with it the last look at what changed was taken.
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    assert_eq!(shown(&scope.get(id).unwrap()), None);
+    assert_eq!(scope.compact(id, CompactOptions::default()).unwrap().covers.turns, 10);
+}
+
+#[test]
+fn a_dry_run_shows_what_would_happen_and_writes_nothing() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    talk(&scope, id, 10);
+    let before = scope.head(id);
+    let would = scope.compact(id, CompactOptions { dry_run: true, ..by_hand(2) }).unwrap();
+    assert_eq!((would.covers.turns, would.event, scope.head(id)), (8, None, before));
+    let did = scope.compact(id, by_hand(2)).unwrap();
+    assert_eq!((did.checkpoint, did.covers), (would.checkpoint, would.covers));
+}
+
+#[test]
+fn each_checkpoint_continues_the_one_before_and_can_be_taken_back() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    talk(&scope, id, 8);
+    scope.compact(id, by_hand(2)).unwrap();
+    let first = scope.get(id).unwrap();
+    talk(&scope, id, 8);
+    let second = scope.compact(id, by_hand(2)).unwrap();
+    assert_eq!((second.covers.from_seq, second.covers.turns), (8, 8), "only what is new since the first");
+    assert!(second.checkpoint.relevant_files.contains(&"src/part_0.rs".to_string()), "and what the first knew");
+    let back = scope.revert_compaction(id).unwrap();
+    assert_eq!((back.checkpoint, back.summarized_through), (first.checkpoint, first.summarized_through));
+    assert_eq!(scope.state(id).unwrap().recent_turn_ids.len(), 10);
+    assert_eq!(scope.revert_compaction(id).unwrap().checkpoint, None);
+    refused(scope.revert_compaction(id), "compaction.none", "no compaction to take back");
+    // It can be done again, and everything that was derived can be made again.
+    scope.compact(id, by_hand(2)).unwrap();
+    scope.verify(id, None).unwrap();
+}
+
+#[test]
+fn what_is_derived_can_be_made_again_after_compactions_and_reverts() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    talk(&scope, id, 12);
+    scope.compact(id, by_hand(6)).unwrap();
+    scope.compact(id, by_hand(2)).unwrap();
+    scope.revert_compaction(id).unwrap();
+    scope.pin(id, "branch", Raw::of(&"main").unwrap()).wait().unwrap();
+    let (before, state) = (scope.get(id).unwrap(), scope.state(id).unwrap());
+    store.rebuild().unwrap();
+    assert_eq!((scope.get(id).unwrap(), scope.state(id).unwrap()), (before, state));
+}
+
+#[test]
+fn a_call_stays_with_its_result_and_what_is_pending_is_never_covered() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    talk(&scope, id, 4);
+    let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function",
+        "function": {"name": "deploy", "arguments": "{\"to\":\"staging\"}"}}]});
+    let call = scope.say(id, NewTurn { message: call.to_string(), ..NewTurn::default() });
+    talk(&scope, id, 4);
+    let covered = scope.compact(id, by_hand(1)).unwrap().covers;
+    assert!(covered.to_seq < call.seq, "the call has no result yet");
+    let state = scope.state(id).unwrap();
+    assert_eq!((state.pending_tools[0].tool_name.as_str(), state.pending_tools[0].since_seq), ("deploy", call.seq));
+    assert_eq!(state.pending_tools[0].summary, r#"{"to":"staging"}"#);
+    refused(scope.compact(id, by_hand(1)), "compaction.nothing", &format!("pending since seq {}", call.seq));
+    let result = json!({"role": "tool", "tool_call_id": "c1", "content": "done"});
+    scope.say(id, NewTurn { message: result.to_string(), ..NewTurn::default() });
+    assert_eq!(scope.state(id).unwrap().pending_tools, [], "gone at the very next read");
+    // The result is the last turn: with one turn kept, the call must stay as well.
+    assert!(scope.compact(id, by_hand(1)).is_err());
+    talk(&scope, id, 2);
+    assert!(scope.compact(id, by_hand(1)).unwrap().covers.to_seq > call.seq);
+}
+
+#[test]
+fn an_approval_a_started_tool_and_an_open_turn_hold_it_back_until_they_are_answered() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    talk(&scope, id, 2);
+    let ask = ApprovalBody {
+        approval_id: "a1".into(),
+        question: Some("Deploy to production?".into()),
+        ..ApprovalBody::default()
+    };
+    let asked = scope.request_approval(id, ask).wait().unwrap().seq;
+    let tool = || ToolBody { tool_call_id: "t1".into(), tool_name: Some("backup".into()), summary: Some("12 GB".into()) };
+    scope.tool_started(id, tool()).wait().unwrap();
+    let open = scope.append_open(id, Default::default()).wait().unwrap();
+    talk(&scope, id, 6);
+    assert!(scope.compact(id, by_hand(1)).unwrap().covers.to_seq < asked);
+    let state = scope.state(id).unwrap();
+    assert_eq!(state.pending_approvals[0].question.as_deref(), Some("Deploy to production?"));
+    assert_eq!((state.pending_tools[0].summary.as_str(), &state.open_turns[..]), ("12 GB", &[open.id][..]));
+    let said = state.render();
+    assert!(said.contains("Deploy to production? (a1)") && said.contains("backup (t1): 12 GB"), "{said}");
+    refused(scope.compact(id, by_hand(1)), "compaction.nothing", &format!("pending since seq {asked}"));
+    scope.resolve_approval(id, "a1", Approval::Approved).wait().unwrap();
+    scope.tool_finished(id, tool()).wait().unwrap();
+    scope.append_commit(id, open.id, NewTurn::assistant("said")).wait().unwrap();
+    let state = scope.state(id).unwrap();
+    assert_eq!((state.pending_approvals.len(), state.pending_tools.len(), state.open_turns.len()), (0, 0, 0));
+    assert!(scope.compact(id, by_hand(1)).unwrap().covers.to_seq > open.seq);
+}
+
+/// A summarizer whose answers are scripted.
+struct FakeSummarizer {
+    answers: Mutex<Vec<FakeAnswer>>,
+    asked: Mutex<Vec<String>>,
+}
+
+enum FakeAnswer {
+    Says(String),
+    Fails,
+    Hangs,
+    /// Says it has been asked, and waits until it may answer.
+    WaitsFor(Sender<()>, Receiver<()>, String),
+}
+
+impl FakeSummarizer {
+    fn new(answers: Vec<FakeAnswer>) -> Arc<FakeSummarizer> {
+        Arc::new(FakeSummarizer { answers: Mutex::new(answers), asked: Mutex::default() })
+    }
+
+    fn options(self: &Arc<FakeSummarizer>) -> Options {
+        let summarizers = BTreeMap::from([("default".to_string(), self.clone() as Arc<dyn Summarize>)]);
+        Options { summarizers, ..quiet() }
+    }
+}
+
+impl Summarize for FakeSummarizer {
+    fn name(&self) -> String {
+        "fake-1".into()
+    }
+
+    fn summarize(
+        &self,
+        system: &str,
+        _: &str,
+    ) -> Pin<Box<dyn Future<Output = Result<String, Error>> + Send + 'static>> {
+        self.asked.lock().unwrap().push(system.to_string());
+        match self.answers.lock().unwrap().remove(0) {
+            FakeAnswer::Says(text) => Box::pin(async { Ok(text) }),
+            FakeAnswer::Fails => Box::pin(async { Err(Error::busy("model.unavailable", "500")) }),
+            FakeAnswer::Hangs => Box::pin(std::future::pending()),
+            FakeAnswer::WaitsFor(asked, may, text) => Box::pin(async move {
+                asked.send(()).unwrap();
+                may.recv().unwrap();
+                Ok(text)
+            }),
+        }
+    }
+}
+
+fn good(goal: &str) -> String {
+    serde_json::to_string(&Checkpoint { goal: goal.into(), handoff_md: "All is well.".into(), ..Checkpoint::default() })
+        .unwrap()
+}
+
+fn with_model(answers: Vec<FakeAnswer>, settings: Settings) -> (Everturn, Scope, ConversationId, Arc<FakeSummarizer>) {
+    let model = FakeSummarizer::new(answers);
+    let store = Everturn::open_with("memory:", model.options()).unwrap();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin_with(settings).id;
+    talk(&scope, id, 8);
+    (store, scope, id, model)
+}
+
+#[test]
+fn a_model_writes_the_checkpoint_and_identifiers_that_it_lost_are_added() {
+    let (_store, scope, id, _) = with_model(vec![FakeAnswer::Says(good("Fix it"))], Settings::default());
+    let compacted = scope.compact(id, by_hand(2)).unwrap();
+    assert_eq!((compacted.summarizer.as_str(), compacted.checkpoint.goal.as_str()), ("fake-1", "Fix it"));
+    let names = [compacted.checkpoint.critical_identifiers, compacted.checkpoint.relevant_files].concat();
+    assert!(names.iter().any(|name| name == "src/part_3.rs"), "{names:?}");
+    assert!(names.iter().any(|name| name == "217 ms"), "{names:?}");
+}
+
+#[test]
+fn a_model_that_answers_garbage_is_told_so_once_and_then_the_checkpoint_is_extracted() {
+    let answers = vec![FakeAnswer::Says("Sure! Here is your summary.".into()), FakeAnswer::Says("{\"goal\":1}".into())];
+    let (_store, scope, id, model) = with_model(answers, Settings::default());
+    assert_eq!(scope.compact(id, by_hand(2)).unwrap().summarizer, "extractive");
+    let asked = model.asked.lock().unwrap();
+    assert!(asked.len() == 2 && asked[1].contains("Your previous answer was refused:"), "{asked:?}");
+}
+
+#[test]
+fn the_second_attempt_of_a_model_counts() {
+    let answers = vec![FakeAnswer::Fails, FakeAnswer::Says(good("Second"))];
+    let (_store, scope, id, _) = with_model(answers, Settings::default());
+    assert_eq!(scope.compact(id, by_hand(2)).unwrap().checkpoint.goal, "Second");
+}
+
+#[test]
+fn a_model_that_hangs_or_fails_leaves_the_log_as_it_was_until_there_is_a_checkpoint() {
+    let settings = policy("compaction", json!({"timeout_s": 1}));
+    let (_store, scope, id, _) = with_model(vec![FakeAnswer::Hangs, FakeAnswer::Fails], settings);
+    let before = scope.get(id).unwrap().head.seq;
+    let compacted = scope.compact(id, by_hand(2)).unwrap();
+    assert_eq!((compacted.summarizer.as_str(), scope.get(id).unwrap().head.seq), ("extractive", before + 1));
+}
+
+#[test]
+fn two_compactions_at_once_give_one_winner_and_no_lost_turn() {
+    let ((asked, was_asked), (go, may)) = (channel(), channel());
+    let answers = vec![FakeAnswer::WaitsFor(asked, may, good("Too late"))];
+    let (_store, scope, id, _) = with_model(answers, Settings::default());
+    let slow = scope.clone();
+    let slow = std::thread::spawn(move || slow.compact(id, by_hand(2)));
+    was_asked.recv_timeout(PATIENCE).unwrap();
+    let winner = scope.compact(id, CompactOptions { extractive: true, ..by_hand(4) }).unwrap();
+    go.send(()).unwrap();
+    refused(slow.join().unwrap(), "compaction.stale", "another compaction was first");
+    let after = scope.get(id).unwrap();
+    assert_eq!(after.checkpoint.map(|at| at.event), winner.event);
+    assert_eq!(scope.state(id).unwrap().recent_turn_ids.len(), 4, "covered by the winner, or said verbatim");
+}
+
+#[test]
+fn a_summary_of_a_part_touches_nothing() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    talk(&scope, id, 10);
+    let (before, state) = (scope.head(id), scope.state(id).unwrap());
+    let summary = scope.summarize(id, 3, 6).unwrap();
+    assert_eq!((summary.covers.from_seq, summary.covers.to_seq, summary.covers.turns), (3, 6, 4));
+    assert!(summary.checkpoint.relevant_files.contains(&"src/part_3.rs".to_string()));
+    assert!(!summary.checkpoint.relevant_files.contains(&"src/part_8.rs".to_string()));
+    assert_eq!((scope.head(id), scope.state(id).unwrap()), (before, state));
+    refused(scope.summarize(id, 500, 600), "summarize.empty", "no turns between");
+}
+
+#[test]
+fn with_retention_audit_only_the_words_go_when_a_compaction_covers_them_and_hashes_stay() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin_with(Settings { retention: Some(Retention::AuditOnly), ..Settings::default() }).id;
+    let secret = "the violet submarine leaves before dawn and nobody must know the harbour it leaves from";
+    scope.say(id, NewTurn::user(secret));
+    talk(&scope, id, 6);
+    let compacted = scope.compact(id, by_hand(2)).unwrap();
+    assert_eq!(compacted.erased, 5);
+    let turns = scope.turns(id);
+    assert_eq!(turns.iter().filter(|turn| turn.erased).count(), 5);
+    scope.verify(id, None).unwrap();
+    // The second compaction works with what is left.
+    talk(&scope, id, 4);
+    assert_eq!(scope.compact(id, by_hand(2)).unwrap().erased, 4);
+}
+
+/// An extracted summary repeats whole sentences. Erasing the turn alone left its words in the compaction.
+#[test]
+fn erasing_a_turn_takes_its_words_out_of_the_summaries_as_well() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let secret = "We decided to use the violet submarine codeword for src/secret_harbour.rs.";
+    let turn = scope.say(id, NewTurn::user(secret)).id;
+    talk(&scope, id, 6);
+    scope.compact(id, by_hand(4)).unwrap();
+    talk(&scope, id, 2);
+    scope.compact(id, by_hand(2)).unwrap();
+    assert!(scope.state(id).unwrap().render().contains("violet submarine"), "the summary repeats it");
+    let through = shown(&scope.get(id).unwrap());
+    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    assert_eq!(shown(&scope.get(id).unwrap()), through, "what was summarized still is");
+    let state = scope.state(id).unwrap();
+    assert!(!state.render().contains("submarine"), "{}", state.render());
+    assert!(state.checkpoint.unwrap().relevant_files.contains(&"src/part_1.rs".to_string()), "the rest is there");
+    scope.verify(id, None).unwrap();
+    drop((scope, store));
+    for word in ["violet submarine", "secret_harbour"] {
+        assert_eq!(stage.files_with(word), Vec::<std::path::PathBuf>::new(), "{word}");
+    }
+}
+
+#[test]
+fn a_fork_has_the_checkpoint_that_was_in_force_where_it_left() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    talk(&scope, id, 8);
+    let before = scope.get(id).unwrap().head.seq;
+    scope.compact(id, by_hand(2)).unwrap();
+    let after = scope.get(id).unwrap().head.seq;
+    scope.compact(id, by_hand(1)).unwrap();
+    let early = scope.fork(id, before).wait().unwrap();
+    assert_eq!((early.checkpoint, scope.state(early.id).unwrap().checkpoint), (None, None));
+    let late = scope.fork(id, after).wait().unwrap();
+    assert_eq!(shown(&late), Some(7));
+    assert_eq!(scope.state(late.id).unwrap().recent_turn_ids.len(), 2);
+    // They go their own ways.
+    scope.compact(early.id, by_hand(5)).unwrap();
+    assert_eq!(shown(&scope.get(early.id).unwrap()), Some(4));
+    assert_eq!(shown(&scope.get(id).unwrap()), Some(8));
+}
+
+/// Many compactions: what the first round knew still reaches the prompt after the hundredth.
+#[test]
+fn a_hundred_rounds_keep_pins_identifiers_and_open_questions() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    scope.pin(id, "branch", Raw::of(&"release/2.1").unwrap()).wait().unwrap();
+    scope.say(id, NewTurn::user("Port src/first_thing.rs. It must never take more than 350 ms."));
+    scope.say(id, NewTurn::assistant("Before I start: which database should I use for the queue?"));
+    for round in 0..100 {
+        for n in 0..4 {
+            scope.say(id, NewTurn::assistant(&format!("I ported src/round_{round}/part_{n}.rs; it takes {n}{round} ms.")));
+        }
+        scope.compact(id, by_hand(2)).unwrap();
+    }
+    let context = scope.build_context(id, &ContextOptions::new(8000)).unwrap();
+    let system = context.system.unwrap();
+    for kept in ["release/2.1", "src/first_thing.rs", "350 ms", "which database should I use for the queue?"] {
+        assert!(system.get().contains(kept), "{kept} is lost:\n{}", system.get());
+    }
+    assert!(context.tokens.used <= 8000);
+    assert_eq!(scope.turns(id).len(), 402);
+}
+
+#[test]
+fn a_conversation_that_is_over_its_budget_is_refused_with_both_numbers() {
+    let (_store, scope) = memory();
+    let id = scope.begin_with(policy("budget", json!({"max_messages": 3}))).id;
+    talk(&scope, id, 3);
+    let before = scope.head(id);
+    refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "max_messages is 3, this would make it 4");
+    assert_eq!(scope.head(id), before, "nothing was written");
+    let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
+    assert_eq!(shown["last_action"]["action"], "reject");
+    assert_eq!((&shown["usage"]["messages"], &shown["policy"]["max_messages"]), (&json!(3), &json!(3)));
+    // A turn that another took the place of is not retained by the view.
+    let first = scope.turns(id)[0].id;
+    scope.supersede(id, first, NewTurn::user("instead")).wait().unwrap();
+    assert_eq!(scope.usage(id).unwrap().messages, 3);
+    refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "this would make it 4");
+    scope.compact(id, by_hand(1)).unwrap();
+    scope.say(id, NewTurn::user("now there is room"));
+}
+
+#[test]
+fn events_and_bytes_have_limits_of_their_own_and_equal_is_not_over() {
+    let (_store, scope) = memory();
+    let id = scope.begin_with(policy("budget", json!({"max_events": 3}))).id;
+    talk(&scope, id, 2);
+    let note = || Raw::of(&json!({})).unwrap();
+    refused(scope.append_event(id, "note", None, note()).wait(), "budget.exceeded", "max_events is 3, this would make it 4");
+    let bytes = NewTurn::user("0123456789").message.len();
+    let id = scope.begin_with(policy("budget", json!({"max_bytes": bytes * 2}))).id;
+    scope.say(id, NewTurn::user("0123456789"));
+    scope.say(id, NewTurn::user("0123456789"));
+    let says = format!("max_bytes is {}, this would make it {}", bytes * 2, bytes * 3);
+    refused(scope.try_say(id, NewTurn::user("0123456789")), "budget.exceeded", &says);
+}
+
+#[test]
+fn trimming_moves_the_start_of_the_view_and_never_the_log() {
+    for recovery in [json!({"trim": {"keep_last": 2}}), json!({"compact": {"keep_last": 2}})] {
+        let (_store, scope) = memory();
+        let id = scope.begin_with(policy("budget", json!({"max_messages": 4, "recovery": recovery}))).id;
+        talk(&scope, id, 5);
+        let word = recovery.as_object().unwrap().keys().next().unwrap();
+        let events = scope.events(id, 0, 100).unwrap();
+        let event = events.iter().find(|event| event.kind == "transcript_budget").expect("it is recorded");
+        let body: serde_json::Value = event.read().unwrap();
+        assert_eq!((&body["action"], &body["source"]), (&json!(word), &json!("append")));
+        assert_eq!((&body["usage_before"]["messages"], &body["usage_attempted"]["messages"]), (&json!(4), &json!(5)));
+        assert_eq!((&body["usage_after"]["messages"], &body["removed_messages"]), (&json!(2), &json!(2)));
+        assert_eq!(scope.turns(id).len(), 5, "the log keeps all");
+        let context = scope.build_context(id, &ContextOptions::new(4000)).unwrap();
+        assert_eq!(context.messages.len(), 3);
+        assert_eq!(context.system.is_some(), word == "compact", "a summary takes the place of what was compacted");
+        let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
+        assert_eq!(shown["last_action"]["action"], json!(word));
+        scope.verify(id, None).unwrap();
+    }
+}
+
+#[test]
+fn trimming_keeps_pairs_together_and_goes_on_until_the_bytes_fit() {
+    let (_store, scope) = memory();
+    let limit = 1200;
+    let id = scope
+        .begin_with(policy("budget", json!({"max_bytes": limit, "recovery": {"trim": {"keep_last": 100}}})))
+        .id;
+    for n in 0..20 {
+        let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": format!("c{n}"),
+            "type": "function", "function": {"name": "read", "arguments": "{}"}}]});
+        scope.say(id, NewTurn { message: call.to_string(), ..NewTurn::default() });
+        let result = json!({"role": "tool", "tool_call_id": format!("c{n}"), "content": "x".repeat(100)});
+        scope.say(id, NewTurn { message: result.to_string(), ..NewTurn::default() });
+        assert!(scope.usage(id).unwrap().bytes <= limit, "{:?}", scope.usage(id));
+    }
+    let context = scope.build_context(id, &ContextOptions::new(4000)).unwrap();
+    let first: serde_json::Value = context.messages[0].read().unwrap();
+    assert_eq!(first["role"], "assistant", "no result without its call: {first}");
+}
+
+/// With automatic compaction an append is faster than any look in the background. It must wait, not fail.
+#[test]
+fn a_burst_of_appends_waits_for_compaction_instead_of_being_refused() {
+    let store = Everturn::open("memory:").unwrap();
+    let scope = store.tenant("acme").unwrap();
+    let mut settings = policy("budget", json!({"max_messages": 30}));
+    settings.policy.insert("compaction".into(), Raw::of(&json!({"max_turns": 20})).unwrap());
+    let id = scope.begin_with(settings).id;
+    talk(&scope, id, 200);
+    assert_eq!(scope.get(id).unwrap().turns, 200);
+    assert!(scope.usage(id).unwrap().messages <= 30);
+    let hash: Hash = scope.head(id);
+    assert_eq!(scope.verify(id, Some(hash)).unwrap().contains_head, Some(true));
+}
+
+#[test]
+fn pins_are_limited_and_a_pin_can_be_changed_and_taken_away() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let value = |n: usize| Raw::of(&n).unwrap();
+    for n in 0..100 {
+        scope.pin(id, &format!("pin {n}"), value(n)).wait().unwrap();
+    }
+    refused(scope.pin(id, "one more", value(1)).wait(), "limit.exceeded", "PINS_MAX is 100, this is 101");
+    scope.pin(id, "pin 5", value(500)).wait().unwrap();
+    scope.unpin(id, "pin 6").wait().unwrap();
+    let pins = scope.state(id).unwrap().pins;
+    assert_eq!((pins.len(), pins["pin 5"].value.get(), pins.contains_key("pin 6")), (99, "500", false));
+    let before = scope.get(id).unwrap().head.seq;
+    scope.unpin(id, "pin 5").wait().unwrap();
+    assert!(scope.state_at(id, before).unwrap().pins.contains_key("pin 5"), "it was there then");
+    assert!(!scope.state(id).unwrap().pins.contains_key("pin 5"));
+}

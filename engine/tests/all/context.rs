@@ -1,0 +1,459 @@
+//! Contexts: inside the budget, valid for the provider, the same bytes again, and provable later.
+
+use crate::dice::{Dice, ToldOnFailure, seed};
+use crate::stage::{Short, Stage, memory, refused};
+use everturn_core::context::{Section, Sections, Source};
+use everturn_core::conversation::{Settings, SystemPrompt};
+use everturn_core::event::Visibility;
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::projection;
+use everturn_engine::model::Provider;
+use everturn_engine::{
+    CompactOptions, Context, ContextOptions, Digest, NewTurn, Scope,
+};
+use serde_json::{Value, json};
+
+#[path = "../../../formats/tests/all/provider_valid.rs"]
+mod provider_valid;
+
+fn message(value: Value) -> NewTurn {
+    NewTurn { message: value.to_string(), ..NewTurn::default() }
+}
+
+/// Everything that the model reads, as one text.
+fn read(context: &Context) -> String {
+    let parts = context.system.iter().chain(&context.messages);
+    parts.map(Raw::get).collect::<Vec<_>>().join("\n")
+}
+
+fn assert_valid(provider: Provider, context: &Context) {
+    let system = context.system.as_ref().map(|raw| raw.read::<Value>().unwrap());
+    let messages: Vec<Value> = context.messages.iter().map(|raw| raw.read().unwrap()).collect();
+    if let Err(wrong) = provider_valid::check(provider.as_str(), system.as_ref(), &messages) {
+        panic!("{provider} would refuse it: {wrong}\n{}", read(context));
+    }
+}
+
+/// A conversation with whatever can happen in one. Every turn has a word of its own.
+struct Told {
+    id: ConversationId,
+    /// Words that must not be in any context: superseded, aborted, erased.
+    gone: Vec<String>,
+}
+
+fn tell(scope: &Scope, dice: &mut Dice, turns: usize) -> Told {
+    let mut settings = Settings::default();
+    if dice.once_in(2) {
+        settings.system_prompt = Some(Some(SystemPrompt::new("You are careful.".into())));
+    }
+    let id = scope.begin_with(settings).id;
+    let mut gone = Vec::new();
+    for n in 0..turns {
+        let word = format!("word{n}x");
+        match dice.roll(12) {
+            0 | 1 => drop(scope.say(id, NewTurn::user(&format!("I say {word} here.")).by("ana"))),
+            2 => drop(scope.say(id, NewTurn::assistant(&format!("I answer {word} there.")).by("gpt"))),
+            3 | 4 => {
+                // A call, and mostly its result, in one of the shapes.
+                let (call, result) = match dice.roll(3) {
+                    0 => (
+                        json!({"role": "assistant", "content": format!("calling {word}"), "tool_calls": [{"id": format!("c{n}"),
+                            "type": "function", "function": {"name": "read", "arguments": "{\"n\":1}"}}]}),
+                        json!({"role": "tool", "tool_call_id": format!("c{n}"), "content": format!("result {word}")}),
+                    ),
+                    1 => (
+                        json!({"role": "assistant", "content": [{"type": "text", "text": format!("calling {word}")},
+                            {"type": "tool_use", "id": format!("c{n}"), "name": "read", "input": {"n": 1}}]}),
+                        json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": format!("c{n}"),
+                            "content": format!("result {word}"), "is_error": dice.once_in(3)}]}),
+                    ),
+                    _ => (
+                        json!({"type": "function_call", "call_id": format!("c{n}"), "name": "read", "arguments": "{}"}),
+                        json!({"type": "function_call_output", "call_id": format!("c{n}"), "output": format!("result {word}")}),
+                    ),
+                };
+                scope.say(id, message(call).by("gpt"));
+                if !dice.once_in(6) {
+                    if dice.once_in(5) {
+                        scope.say(id, NewTurn::user("in between").by("ana"));
+                    }
+                    scope.say(id, message(result));
+                }
+            }
+            5 => {
+                let turn = scope.say(id, NewTurn::user(&format!("superseded {word}")));
+                scope.supersede(id, turn.id, NewTurn::user("instead")).wait().unwrap();
+                gone.push(word);
+            }
+            6 => {
+                let turn = scope.append_open(id, Default::default()).wait().unwrap().id;
+                scope.append_chunk(id, turn, None, &format!("aborted {word}")).unwrap();
+                scope.append_abort(id, turn, "enough", None).wait().unwrap();
+                gone.push(word);
+            }
+            7 => {
+                let turn = scope.say(id, NewTurn::user(&format!("erased {word} of src/{word}.rs")));
+                scope.erase(id, turn.id, None, "asked").wait().unwrap();
+                gone.push(word);
+            }
+            8 => drop(scope.say(
+                id,
+                message(json!({"role": "assistant", "content": [
+                    {"type": "thinking", "thinking": format!("hm {word}"), "signature": "c2ln"},
+                    {"type": "text", "text": format!("thought about {word}")}]})),
+            )),
+            9 => drop(scope.pin(id, &format!("pin{}", dice.roll(4)), Raw::of(&word).unwrap()).wait().unwrap()),
+            10 => {
+                // Nothing to compact is no failure here.
+                let keep_last = Some(dice.roll(8));
+                let _ = scope.compact(id, CompactOptions { keep_last, ..CompactOptions::default() });
+            }
+            _ => drop(scope.say(id, NewTurn::user(&format!("{word} ").repeat(1 + dice.roll(120))).by("bob"))),
+        }
+    }
+    Told { id, gone }
+}
+
+fn some_options(dice: &mut Dice, id: ConversationId, scope: &Scope) -> ContextOptions {
+    let mut options = ContextOptions::new(60 + dice.roll(6000) as u64);
+    options.provider = *dice.pick(&Provider::ALL);
+    options.model = [None, Some("gpt-4o"), Some("gpt-4"), Some("claude-x")][dice.roll(4)].map(String::from);
+    if dice.once_in(3) {
+        options.last_n = Some(dice.roll(12));
+    }
+    if dice.once_in(3) {
+        options.participants = vec![["ana", "gpt", "bob", "nobody"][dice.roll(4)].to_string()];
+    }
+    let policies = ["raw", "clean_tool_repair", "squash_failed_calls", "reachability_gc", "clear_tool_uses"];
+    if dice.once_in(2) {
+        options.projection = Some(projection::Options::parse(&json!(dice.pick(&policies))).unwrap());
+    } else if dice.once_in(3) {
+        let prefix = json!({"policy": "summary_prefix", "keep_last": dice.roll(6)});
+        options.projection = Some(projection::Options::parse(&prefix).unwrap());
+    }
+    if dice.once_in(3) {
+        let sections = json!({"digests": {"share": 0.3}, "tail": {"share": 0.4}, "state": !dice.once_in(4)});
+        options.sections = Sections::parse(&sections).unwrap();
+    }
+    if dice.once_in(3) {
+        options.instructions = Some("Answer in one word.".into());
+    }
+    for n in 0..dice.roll(3) {
+        options.digests.push(Digest { title: format!("Board {n}"), text: "open tasks ".repeat(1 + dice.roll(200)) });
+    }
+    if dice.once_in(2) {
+        options.input = vec![Raw::of(&json!({"role": "user", "content": "And now?"})).unwrap()];
+    }
+    if dice.once_in(4) {
+        options.tools = vec![Raw::of(&json!({"name": "read", "input_schema": {"type": "object"}})).unwrap()];
+    }
+    if dice.once_in(4) {
+        options.at_seq = Some(1 + dice.roll(scope.get(id).unwrap().head.seq as usize) as u64);
+    }
+    options
+}
+
+/// The property that everything else rests on, over random conversations, budgets and options.
+#[test]
+fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_be_there() {
+    let seed = seed(3);
+    let _told = ToldOnFailure(seed);
+    let mut dice = Dice::new(seed);
+    let (mut built, mut replayed) = (0, 0);
+    for _ in 0..25 {
+        let stage = Stage::new();
+        let (store, scope);
+        if dice.once_in(3) {
+            store = stage.open();
+            scope = store.tenant("acme").unwrap();
+        } else {
+            (store, scope) = memory();
+        }
+        let turns = 4 + dice.roll(60);
+        let told = tell(&scope, &mut dice, turns);
+        for _ in 0..60 {
+            let options = some_options(&mut dice, told.id, &scope);
+            let context = match scope.build_context(told.id, &options) {
+                Ok(context) => context,
+                Err(error) => {
+                    assert_eq!(error.code(), "context.budget_too_small", "{error}");
+                    assert!(error.text().contains(&format!("token_budget is {}", options.token_budget)), "{error}");
+                    continue;
+                }
+            };
+            built += 1;
+            assert!(context.tokens.used <= options.token_budget, "{:?}", context.tokens);
+            assert_valid(options.provider, &context);
+            let said = read(&context);
+            if options.at_seq.is_none() {
+                for word in &told.gone {
+                    assert!(!said.contains(word.as_str()), "{word} must not be there:\n{said}");
+                }
+            }
+            let through = context.receipt.through_seq;
+            let state = scope.state_at(told.id, through).unwrap();
+            let summarized = state.summarized_through.map(|turn| scope.turn_in(told.id, turn).unwrap().seq);
+            for block in context.included.iter().filter(|block| block.section == Section::Tail) {
+                let Source::Ids(ids) = &block.source else { continue };
+                let turn = scope.turn_in(told.id, ids[0].replace("evt_", "turn_").parse().unwrap()).unwrap();
+                assert!(summarized.is_none_or(|seq| turn.seq > seq), "a summarized turn is repeated: {}", turn.seq);
+                assert!(turn.seq <= through);
+            }
+            let again = scope.build_context(told.id, &options).unwrap();
+            assert_eq!((read(&again), &again.receipt), (said.clone(), &context.receipt), "not the same again");
+            if dice.once_in(8) {
+                let event = scope.record_receipt(told.id, &context).unwrap();
+                scope.say(told.id, NewTurn::user("something later"));
+                let replay = scope.replay_context(told.id, event.seq).unwrap();
+                assert_eq!((read(&replay), replay.prefix_hash), (said, context.prefix_hash));
+                replayed += 1;
+            }
+        }
+        drop(store);
+    }
+    assert!(built > 600 && replayed > 50, "{built} {replayed}");
+}
+
+fn notes(scope: &Scope, turns: usize) -> ConversationId {
+    let prompt = Some(Some(SystemPrompt::new("You plan trips.".into())));
+    let id = scope.begin_with(Settings { system_prompt: prompt, ..Settings::default() }).id;
+    for n in 0..turns {
+        scope.say(id, NewTurn::user(&format!("Note {n} about gate B{n}.")).by("ana"));
+    }
+    id
+}
+
+#[test]
+fn sections_come_in_their_order_with_their_tokens() {
+    let (_store, scope) = memory();
+    let id = notes(&scope, 8);
+    scope.compact(id, CompactOptions { keep_last: Some(3), ..CompactOptions::default() }).unwrap();
+    let options = ContextOptions {
+        instructions: Some("Be brief.".into()),
+        digests: vec![Digest { title: "Board".into(), text: "two open".into() }],
+        input: vec![Raw::of(&json!({"role": "user", "content": "And now?"})).unwrap()],
+        attachments: vec![Raw::of(&json!({"type": "text", "text": "the attached page"})).unwrap()],
+        provider: Provider::Anthropic,
+        ..ContextOptions::new(4000)
+    };
+    let context = scope.build_context(id, &options).unwrap();
+    let said = read(&context);
+    let order = ["You plan trips.", "Be brief.", "State of this conversation", "# Board", "Note 5", "Note 7", "And now?", "the attached page"];
+    let places: Vec<usize> = order.iter().map(|text| said.find(text).unwrap_or_else(|| panic!("{text} in {said}"))).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    let sections: Vec<Section> = context.tokens.by_section.keys().copied().collect();
+    assert_eq!(sections, [Section::System, Section::State, Section::Digests, Section::Tail, Section::Input]);
+    let used: u64 = context.tokens.by_section.values().sum();
+    assert!(context.tokens.used.abs_diff(used) <= 40, "{:?}", context.tokens);
+    assert_eq!(context.receipt.tokenizer, "estimate");
+}
+
+#[test]
+fn digests_give_way_before_the_tail_and_the_tail_from_its_oldest_end() {
+    let (_store, scope) = memory();
+    let id = notes(&scope, 30);
+    let digest = |n: usize| Digest { title: format!("D{n}"), text: "words and words ".repeat(3) };
+    let options = |budget| ContextOptions {
+        digests: (0..3).map(digest).collect(),
+        last_n: Some(20),
+        ..ContextOptions::new(budget)
+    };
+    let roomy = scope.build_context(id, &options(4000)).unwrap();
+    assert_eq!(roomy.messages.len(), 20);
+    assert!(read(&roomy).contains("# D2"));
+    let tight = scope.build_context(id, &options(230)).unwrap();
+    assert!(!read(&tight).contains("# D0"), "the turns that were asked for come first");
+    assert!(read(&tight).contains("Note 29") && !read(&tight).contains("Note 5 "), "{}", read(&tight));
+    assert!(tight.left_out.iter().any(|left| left.section == Section::Digests && left.reason.contains("tail")));
+    assert!(tight.left_out.iter().any(|left| left.section == Section::Tail));
+}
+
+#[test]
+fn too_small_a_budget_is_an_error_with_the_numbers() {
+    let (_store, scope) = memory();
+    let id = notes(&scope, 4);
+    scope.pin(id, "limit", Raw::of(&"900 EUR").unwrap()).wait().unwrap();
+    refused(scope.build_context(id, &ContextOptions::new(20)), "context.budget_too_small", "token_budget is 20, but");
+    refused(scope.build_context(id, &ContextOptions::new(20)), "context.budget_too_small", "system 8, state");
+}
+
+#[test]
+fn a_participant_sees_its_own_turns_as_the_assistants_and_the_others_by_their_names() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("We need a plan.").by("ana"));
+    scope.say(id, NewTurn::assistant("I draft it.").by("planner"));
+    scope.say(id, NewTurn::assistant("I check it.").by("critic"));
+    let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function",
+        "function": {"name": "lint", "arguments": "{}"}}]});
+    scope.say(id, message(call).by("critic"));
+    scope.say(id, message(json!({"role": "tool", "tool_call_id": "c1", "content": "3 warnings"})));
+    scope.say(id, NewTurn { visibility: Some(Visibility::Private), ..NewTurn::assistant("Do not tell.").by("critic") });
+    let view = |who: &str| {
+        let options = ContextOptions { participants: vec![who.into()], ..ContextOptions::new(4000) };
+        let context = scope.build_context(id, &options).unwrap();
+        let messages = context.messages.iter().map(|raw| raw.read::<Value>().unwrap());
+        messages.map(|m| (m["role"].as_str().unwrap().to_string(), m["content"].to_string())).collect::<Vec<_>>()
+    };
+    let planner = view("planner");
+    assert_eq!(planner[0], ("user".into(), "\"ana: We need a plan.\"".into()));
+    assert_eq!(planner[1], ("assistant".into(), "\"I draft it.\"".into()));
+    assert_eq!(planner[2], ("user".into(), "\"critic: I check it.\"".into()));
+    assert!(planner.iter().all(|(role, text)| role != "tool" && !text.contains("Do not tell")), "{planner:?}");
+    let critic = view("critic");
+    assert!(critic.iter().any(|(role, text)| role == "tool" && text.contains("3 warnings")), "{critic:?}");
+    assert_eq!(critic.last().unwrap(), &("assistant".into(), "\"Do not tell.\"".into()));
+}
+
+#[test]
+fn a_context_can_be_built_as_it_was_at_any_point() {
+    let (_store, scope) = memory();
+    let id = notes(&scope, 6);
+    scope.pin(id, "gate", Raw::of(&"B4").unwrap()).wait().unwrap();
+    let options = |at_seq| ContextOptions { at_seq, ..ContextOptions::new(2000) };
+    let (then, at) = (scope.build_context(id, &options(None)).unwrap(), scope.get(id).unwrap().head.seq);
+    scope.compact(id, CompactOptions { keep_last: Some(1), ..CompactOptions::default() }).unwrap();
+    scope.unpin(id, "gate").wait().unwrap();
+    let first = scope.turns(id)[0].id;
+    scope.supersede(id, first, NewTurn::user("Another start.")).wait().unwrap();
+    scope.update(id, Settings { system_prompt: Some(None), ..Settings::default() }).wait().unwrap();
+    assert_ne!(read(&scope.build_context(id, &options(None)).unwrap()), read(&then));
+    assert_eq!(read(&scope.build_context(id, &options(Some(at))).unwrap()), read(&then));
+    refused(scope.build_context(id, &options(Some(9999))), "seq.out_of_range", "has no seq 9999");
+}
+
+#[test]
+fn a_receipt_says_when_a_part_was_erased_since() {
+    let (_store, scope) = memory();
+    let id = notes(&scope, 5);
+    let context = scope.build_context(id, &ContextOptions::new(2000)).unwrap();
+    let seq = scope.record_receipt(id, &context).unwrap().seq;
+    let turn = scope.turns(id)[3].id;
+    scope.erase(id, turn, None, "asked").wait().unwrap();
+    refused(scope.replay_context(id, seq), "receipt.erased", &format!("{turn} was erased"));
+    refused(scope.replay_context(id, 2), "receipt.absent", "no context.receipt at seq 2");
+}
+
+#[test]
+fn a_thousand_calls_with_the_same_instructions_keep_one_copy() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = notes(&scope, 3);
+    let options = ContextOptions {
+        instructions: Some("a long handbook ".repeat(100)),
+        tools: vec![Raw::of(&json!({"name": "read"})).unwrap()],
+        ..ContextOptions::new(4000)
+    };
+    let mut last = 0;
+    for _ in 0..20 {
+        let context = scope.build_context(id, &options).unwrap();
+        last = scope.record_receipt(id, &context).unwrap().seq;
+    }
+    let kinds = scope.kinds(id);
+    assert_eq!(kinds.iter().filter(|kind| *kind == "asset.added").count(), 2, "the handbook and the tool");
+    assert!(read(&scope.replay_context(id, last).unwrap()).contains("a long handbook"));
+}
+
+#[test]
+fn the_cache_report_says_how_much_is_as_in_the_last_recorded_call() {
+    let (_store, scope) = memory();
+    let id = notes(&scope, 5);
+    let options = ContextOptions::new(2000);
+    let first = scope.build_context(id, &options).unwrap();
+    assert_eq!(first.cache.stable_prefix_tokens, 0);
+    scope.record_receipt(id, &first).unwrap();
+    scope.say(id, NewTurn::user("One more."));
+    let second = scope.build_context(id, &options).unwrap();
+    let same: u64 = first.included.iter().map(|block| block.tokens).sum();
+    assert_eq!((second.cache.stable_prefix_tokens, second.cache.first_changed_section), (same, Some(Section::Tail)));
+    scope.pin(id, "gate", Raw::of(&"B4").unwrap()).wait().unwrap();
+    let third = scope.build_context(id, &options).unwrap();
+    assert_eq!(third.cache.first_changed_section, Some(Section::State));
+}
+
+#[test]
+fn pictures_that_were_moved_into_assets_are_put_back_for_the_provider() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    use base64::Engine;
+    let picture = base64::engine::general_purpose::STANDARD.encode([7u8; 9000]);
+    scope.say(id, message(json!({"role": "user", "content": [{"type": "text", "text": "Look"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture}}]})));
+    for provider in Provider::ALL {
+        let context = scope.build_context(id, &ContextOptions { provider, ..ContextOptions::new(4000) }).unwrap();
+        assert!(read(&context).contains(&picture), "{provider}");
+        assert_valid(provider, &context);
+    }
+}
+
+#[test]
+fn a_projection_is_recorded_told_to_followers_and_can_be_made_again_from_the_log() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let call = |n: usize| {
+        json!({"role": "assistant", "content": "I try.", "tool_calls": [{"id": format!("c{n}"), "type": "function",
+            "function": {"name": "run", "arguments": "{}"}}]})
+    };
+    scope.say(id, message(call(1)));
+    scope.say(id, message(json!({"role": "tool", "tool_call_id": "c1", "content": "error: no"})));
+    scope.say(id, message(call(2)));
+    scope.say(id, message(json!({"role": "tool", "tool_call_id": "c2", "content": "yes"})));
+    let options = projection::Options::parse(&json!("clean_tool_repair")).unwrap();
+    let mut follow = scope.subscribe(id, 6).unwrap();
+    let (view, event) = scope.project_turn(id, &options).unwrap();
+    assert_eq!((view.messages.len(), event.kind.as_str()), (3, "transcript.projection"));
+    match follow.recv_timeout(crate::stage::PATIENCE).unwrap() {
+        Some(everturn_engine::Update::Event(told)) => assert_eq!(told.seq, event.seq),
+        other => panic!("{other:?}"),
+    }
+    scope.say(id, NewTurn::user("later"));
+    scope.supersede(id, scope.turns(id)[2].id, NewTurn::user("changed")).wait().unwrap();
+    assert_eq!(scope.replay_projection(id, event.seq).unwrap(), view.messages);
+    refused(scope.replay_projection(id, 2), "projection.absent", "no transcript.projection at seq 2");
+}
+
+/// Invariant 7: what is read does not grow with the conversation. Counted, not timed.
+#[test]
+fn a_state_is_kept_so_that_a_long_log_is_not_read_again() {
+    let stage = Stage::new();
+    let mut settings = Settings::default();
+    settings.policy.insert("budget".into(), Raw::of(&json!({"max_messages": null})).unwrap());
+    let id = {
+        let store = stage.open_with(everturn_engine::Options::default());
+        let scope = store.tenant("acme").unwrap();
+        settings.policy.insert("compaction".into(), Raw::of(&json!({"auto": false})).unwrap());
+        let id = scope.begin_with(settings).id;
+        scope.pin(id, "branch", Raw::of(&"main").unwrap()).wait().unwrap();
+        for _ in 0..6 {
+            let turns = (0..500).map(|n| NewTurn::user(&n.to_string())).collect();
+            scope.append(id, turns, Default::default()).wait().unwrap();
+        }
+        id
+    };
+    let database = kept_folds(&stage);
+    assert!(database >= 2, "a fold about every thousand events: {database}");
+    let store = stage.open_read_only();
+    let scope = store.tenant("acme").unwrap();
+    assert_eq!(scope.state(id).unwrap().pins["branch"].value.get(), "\"main\"");
+    let context = scope.build_context(id, &ContextOptions::new(1000)).unwrap();
+    assert!(read(&context).contains("branch: main"));
+}
+
+/// How many folds the store's file holds, seen from outside: each is a JSON text with this beginning.
+fn kept_folds(stage: &Stage) -> usize {
+    let bytes = std::fs::read(stage.path()).unwrap();
+    String::from_utf8_lossy(&bytes).matches("{\"version\":1,\"through_seq\":").count()
+}
+
+#[test]
+fn what_is_said_is_in_the_context_exactly_as_it_was_given() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let odd = r#"{"role":"user","content":"1.50","x":{"n":1.0e2,"huge":1e999}}"#;
+    scope.say(id, NewTurn { message: odd.into(), ..NewTurn::default() });
+    let options = ContextOptions { provider: Provider::OpenaiChat, ..ContextOptions::new(500) };
+    let context = scope.build_context(id, &options).unwrap();
+    assert_eq!(context.messages[0].get(), odd);
+}

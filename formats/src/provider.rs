@@ -1,0 +1,379 @@
+//! Messages of any shape, as a provider accepts them.
+//!
+//! [`render`] takes a list of messages in any mixture of shapes (OpenAI chat, Anthropic blocks, Responses items, Gemini
+//! contents, our own blocks) and gives back a list that the provider accepts, whatever came in:
+//!
+//! - Every result stands right after the message that called; a result without its call is left out, and so is a call
+//!   without its result, unless the list ends with it and nothing of its message was answered yet. Parallel calls stay
+//!   together. What is left out is named in [`Rendered::left_out`].
+//! - A message that already has the provider's shape is passed on in its own bytes, unknown fields included. Our own marks
+//!   (`_harn_projection`, `visibility`, `asset_id`) are taken off; blocks that are `private` never leave, `internal` ones
+//!   are meant for the model and do.
+//! - Ids stay. One is made up (`call_1`, …) where it is missing, and rewritten where it repeats or the provider would
+//!   refuse it; names of tools likewise. The same input gives the same bytes.
+//! - Anthropic and Gemini want to hear the user first. If someone else speaks first, [`CONTINUES`] is put before it.
+//! - System messages inside the list stay `system` (or `developer`) for OpenAI chat and become `developer` for Responses.
+//!   Anthropic and Gemini have no place for them: those that lead the list, as a synthetic summary does, go into the
+//!   system field after the sections; later ones become a message of the user, wrapped in `<system>…</system>`.
+//! - The name of a speaker stays where the provider has a field for it and accepts it; else it stands before the words.
+//! - Pictures, sound and files are converted, assets put back inline, links kept where the provider follows links. Where it
+//!   takes none, `<image:label>` stands in its place; a plain text document is shown as its text. Where results can only be
+//!   text (OpenAI chat, Gemini), the pictures in them follow in a message of the user.
+//!
+//! **Reasoning.** Signed or encrypted reasoning goes, byte for byte, to the provider that signed it. If its turn cannot be
+//! shown there as it was (a call in it has no result, a block is private), the whole turn is left out. Any other provider
+//! could not verify it: there the reasoning is left out as a whole and the rest of the turn stays, since nothing is
+//! checked against it. Reasoning without a signature is of use only in `neutral`.
+//!
+//! **Neutral** is our own plain shape: `{role: user | assistant | system, content, name?}` and, for each result,
+//! `{role: tool, tool_call_id, name, content, is_error?}`. Content is a string or blocks: `{type: text, text}`,
+//! `{type: tool_call, id, name, arguments: {…}}`, `{type: reasoning, text}` and
+//! `{type: image | audio | video | file, mime_type?, data | url, name?}`.
+//!
+//! What it does not do: it knows no model. Gemini 3 wants a signature on calls of the current turn also if another
+//! provider made them; which value skips that check is for whoever sends the request.
+
+mod anthropic;
+mod chat;
+mod clean;
+mod gemini;
+mod ids;
+mod media;
+mod neutral;
+mod plan;
+mod read;
+mod responses;
+mod text;
+mod write;
+
+use everturn_core::Error;
+use everturn_core::id::clip;
+use everturn_core::json::{Raw, quote};
+use everturn_core::pairing;
+use everturn_core::turn::Role;
+use plan::Step;
+use read::{Item, Kind, Reader, Source};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+use write::{Out, Writer};
+
+/// What the user is made to say first where the list begins with somebody else.
+pub const CONTINUES: &str = "(The conversation continues.)";
+
+/// Whose shape is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Provider {
+    /// OpenAI chat completions, and the many servers that speak it.
+    OpenaiChat,
+    /// OpenAI Responses.
+    OpenaiResponses,
+    /// Anthropic Messages.
+    Anthropic,
+    /// Gemini `generateContent`.
+    Gemini,
+    /// Our own plain shape.
+    Neutral,
+}
+
+impl Provider {
+    /// All of them.
+    pub const ALL: [Provider; 5] = [
+        Provider::OpenaiChat,
+        Provider::OpenaiResponses,
+        Provider::Anthropic,
+        Provider::Gemini,
+        Provider::Neutral,
+    ];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Provider::OpenaiChat => "openai-chat",
+            Provider::OpenaiResponses => "openai-responses",
+            Provider::Anthropic => "anthropic",
+            Provider::Gemini => "gemini",
+            Provider::Neutral => "neutral",
+        }
+    }
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Provider {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Provider, Error> {
+        Provider::ALL.into_iter().find(|provider| provider.as_str() == text).ok_or_else(|| {
+            let names: Vec<&str> = Provider::ALL.into_iter().map(Provider::as_str).collect();
+            Error::invalid("provider.unknown", format!("{:?} is not one of {}", clip(text), names.join(", ")))
+        })
+    }
+}
+
+/// What is to be rendered. Messages are [`Value`]s, or [`Raw`]s where numbers must keep their spelling.
+#[derive(Clone, Copy)]
+pub struct Input<'a, M = Value> {
+    /// What goes before the conversation, in order: system prompt, state, facts, recalled turns, digests.
+    pub system: &'a [Section<'a>],
+    /// The conversation, each message in whatever shape it has.
+    pub messages: &'a [M],
+    /// Where the bytes of assets are.
+    pub media: &'a dyn Media,
+}
+
+/// One piece of system material.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Section<'a> {
+    /// What the caller calls it; not rendered.
+    pub name: &'a str,
+    /// Its words.
+    pub text: &'a str,
+}
+
+/// Where the bytes of assets are.
+pub trait Media {
+    /// The media type and the bytes; `None` if there are none to be had.
+    fn bytes(&self, asset_id: &str) -> Option<(String, Vec<u8>)>;
+    /// What people call it.
+    fn label(&self, asset_id: &str) -> Option<String>;
+}
+
+/// No assets at all.
+pub struct NoMedia;
+
+impl Media for NoMedia {
+    fn bytes(&self, _: &str) -> Option<(String, Vec<u8>)> {
+        None
+    }
+
+    fn label(&self, _: &str) -> Option<String> {
+        None
+    }
+}
+
+/// A message as callers have it: parsed, or as its exact text.
+pub trait Message {
+    /// Its text.
+    fn text(&self) -> Cow<'_, str>;
+    /// The same, parsed; `None` if it cannot be: a number beyond every range.
+    fn value(&self) -> Option<Cow<'_, Value>>;
+}
+
+impl Message for Value {
+    fn text(&self) -> Cow<'_, str> {
+        Cow::Owned(self.to_string())
+    }
+
+    fn value(&self) -> Option<Cow<'_, Value>> {
+        Some(Cow::Borrowed(self))
+    }
+}
+
+impl Message for Raw {
+    fn text(&self) -> Cow<'_, str> {
+        Cow::Borrowed(self.get())
+    }
+
+    fn value(&self) -> Option<Cow<'_, Value>> {
+        self.read().map(Cow::Owned)
+    }
+}
+
+impl<M: Message> Message for &M {
+    fn text(&self) -> Cow<'_, str> {
+        (**self).text()
+    }
+
+    fn value(&self) -> Option<Cow<'_, Value>> {
+        (**self).value()
+    }
+}
+
+/// What a request is made of.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rendered {
+    /// What belongs into the field that [`request_fields`] names: for Anthropic a list of text blocks and for Gemini a
+    /// content with parts, one for each section that has words; for Responses and neutral a string. `None` if there is
+    /// nothing to say, and for OpenAI chat, where it is the first message.
+    pub system: Option<Raw>,
+    /// The messages, items or contents.
+    pub messages: Vec<Raw>,
+    /// What is missing from them and was there in the input, in its order.
+    pub left_out: Vec<LeftOut>,
+    /// For each rendered message the (first) input message that it came from; `None` for one that we added.
+    pub sources: Vec<Option<usize>>,
+}
+
+/// Something that could not be rendered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeftOut {
+    /// The index of its message in the input.
+    pub message: usize,
+    /// What it was, and why.
+    pub what: String,
+}
+
+/// The names of the fields of a request: the one for messages, and the one for system material if there is one.
+pub fn request_fields(provider: Provider) -> (&'static str, Option<&'static str>) {
+    match provider {
+        Provider::OpenaiChat => ("messages", None),
+        Provider::OpenaiResponses => ("input", Some("instructions")),
+        Provider::Anthropic | Provider::Neutral => ("messages", Some("system")),
+        Provider::Gemini => ("contents", Some("systemInstruction")),
+    }
+}
+
+/// Renders for a provider. Linear in the size of the input; an error is a fault of ours and never of the input.
+pub fn render<M: Message>(provider: Provider, input: &Input<'_, M>) -> Result<Rendered, Error> {
+    let mut left_out = Vec::new();
+    let mut sources = Vec::with_capacity(input.messages.len());
+    for (index, message) in input.messages.iter().enumerate() {
+        sources
+            .push(source(message, input.media, &mut |what| left_out.push(LeftOut { message: index, what })));
+    }
+    let pairs = pairing::pair(sources.iter().map(Source::seen));
+    let reader = Reader::new(&pairs, input.media);
+    let mut items = Vec::with_capacity(sources.len());
+    for (index, source) in sources.iter().enumerate().filter(|(_, source)| !source.text.is_empty()) {
+        match reader.item(index, source) {
+            Ok(item) => items.push(item),
+            Err(what) => left_out.push(LeftOut { message: index, what }),
+        }
+    }
+    let writer: &dyn Writer = match provider {
+        Provider::OpenaiChat => &chat::Chat,
+        Provider::OpenaiResponses => &responses::Responses,
+        Provider::Anthropic => &anthropic::Anthropic,
+        Provider::Gemini => &gemini::Gemini,
+        Provider::Neutral => &neutral::Neutral,
+    };
+    let steps = plan::plan(provider, &mut items, &pairs, &|item| writer.fits(item), &mut left_out);
+    let apart = matches!(provider, Provider::Anthropic | Provider::Gemini);
+    let leads = |step: &Step| matches!(step, Step::Say(group) if items[group[0]].role == Role::System);
+    let lead = if apart { steps.iter().take_while(|step| leads(step)).count() } else { 0 };
+    let mut texts: Vec<Cow<'_, str>> =
+        input.system.iter().map(|section| Cow::Borrowed(section.text)).collect();
+    texts.extend(steps[..lead].iter().map(|step| Cow::Owned(system_words(step, &items))));
+    texts.retain(|text| !text.trim().is_empty());
+
+    let mut out = Out::default();
+    let first = match steps.get(lead) {
+        Some(Step::Say(group)) => Some(items[group[0]].role),
+        _ => None,
+    };
+    match provider {
+        Provider::OpenaiChat if !texts.is_empty() => {
+            out.push(
+                text::object([("role", quote("system")), ("content", quote(&texts.join("\n\n")))]),
+                None,
+            );
+        }
+        Provider::Anthropic if first == Some(Role::Assistant) => {
+            out.push(text::object([("role", quote("user")), ("content", quote(CONTINUES))]), None);
+        }
+        Provider::Gemini if first == Some(Role::Assistant) => {
+            let part = text::object([("text", quote(CONTINUES))]);
+            out.push(text::object([("role", quote("user")), ("parts", text::array(&[part]))]), None);
+        }
+        _ => {}
+    }
+    for step in &steps[lead..] {
+        write_step(writer, step, &items, &mut out);
+    }
+    left_out.sort_by_key(|left| left.message);
+    let messages = out.messages.iter().map(|text| raw(text)).collect::<Result<_, _>>()?;
+    Ok(Rendered { system: system(provider, &texts)?, messages, left_out, sources: out.sources })
+}
+
+fn write_step(writer: &dyn Writer, step: &Step, items: &[Item<'_>], out: &mut Out) {
+    match step {
+        Step::Say(group) => match group.as_slice() {
+            [only] if items[*only].is_whole() && !items[*only].answers() && writer.fits(&items[*only]) => {
+                out.push(items[*only].text.to_string(), Some(items[*only].source));
+            }
+            group => writer.say(&group.iter().map(|i| &items[*i]).collect::<Vec<_>>(), out),
+        },
+        Step::Answers(places) => {
+            let answers: Vec<_> = places.iter().map(|(i, p)| (&items[*i], &items[*i].pieces[*p])).collect();
+            writer.answers(&answers, out);
+        }
+        Step::Whole(i) => out.push(items[*i].text.to_string(), Some(items[*i].source)),
+    }
+}
+
+/// A message ready to be read; one without text if it cannot be, which `leave` is told.
+fn source<'a, M: Message>(message: &'a M, media: &dyn Media, leave: &mut dyn FnMut(String)) -> Source<'a> {
+    let nothing = Source { text: "".into(), own: Cow::Owned(Value::Null), view: None, lost: false };
+    let Some(given) = message.value() else {
+        leave("it has a number that is out of every range".into());
+        return nothing;
+    };
+    let clean = match clean::clean(message.text(), media) {
+        Ok(clean) => clean,
+        Err(error) => {
+            leave(error.text().to_string());
+            return nothing;
+        }
+    };
+    let Some(text) = clean.text else {
+        leave("it is private".into());
+        return nothing;
+    };
+    if clean.lost {
+        leave("a private block".into());
+    }
+    let own = match clean.changed {
+        false => given,
+        true => Cow::Owned(serde_json::from_str(&text).unwrap_or_default()),
+    };
+    let view = read::view_of_gemini(&own, &text);
+    Source { text, own, view, lost: clean.lost }
+}
+
+/// What was put together, as it is sent. Arguments that came as text stand deeper in it than they did before, so the
+/// limit for what is stored does not apply.
+fn raw(text: &str) -> Result<Raw, Error> {
+    serde_json::from_str(text).map_err(|error| {
+        Error::internal("provider.malformed", format!("the renderer wrote {error}; please report it"))
+    })
+}
+
+/// What a system message says.
+fn system_words(step: &Step, items: &[Item<'_>]) -> String {
+    let Step::Say(group) = step else { return String::new() };
+    let words = group.iter().flat_map(|i| items[*i].said()).filter_map(|piece| match &piece.kind {
+        Kind::Text(text) => Some(text.to_string()),
+        Kind::Media(blob) => Some(blob.in_words()),
+        _ => None,
+    });
+    words.collect()
+}
+
+fn system(provider: Provider, texts: &[Cow<'_, str>]) -> Result<Option<Raw>, Error> {
+    if texts.is_empty() {
+        return Ok(None);
+    }
+    let joined = || quote(&texts.join("\n\n"));
+    let text = match provider {
+        Provider::OpenaiChat => return Ok(None),
+        Provider::OpenaiResponses | Provider::Neutral => joined(),
+        Provider::Anthropic => {
+            let blocks: Vec<String> = texts
+                .iter()
+                .map(|text| text::object([("type", quote("text")), ("text", quote(text))]))
+                .collect();
+            text::array(&blocks)
+        }
+        Provider::Gemini => {
+            let parts: Vec<String> = texts.iter().map(|text| text::object([("text", quote(text))])).collect();
+            text::object([("parts", text::array(&parts))])
+        }
+    };
+    raw(&text).map(Some)
+}

@@ -1,0 +1,95 @@
+//! What the writers share.
+
+use super::read::{Arguments, Item, Kind, Piece};
+use super::text::object;
+use everturn_core::json::{self, quote};
+use serde_json::Value;
+
+/// Spells out messages for one provider.
+pub trait Writer {
+    /// Whether the message can be sent as it is, its pairs aside.
+    fn fits(&self, item: &Item<'_>) -> bool;
+    /// Writes what these items say, as one message if the provider has messages.
+    fn say(&self, items: &[&Item<'_>], out: &mut Out);
+    /// Writes the results of the calls that were written last.
+    fn answers(&self, answers: &[(&Item<'_>, &Piece<'_>)], out: &mut Out);
+}
+
+/// The rendered list so far.
+#[derive(Default)]
+pub struct Out {
+    /// Messages as JSON.
+    pub messages: Vec<String>,
+    /// The input message that each came from.
+    pub sources: Vec<Option<usize>>,
+}
+
+impl Out {
+    /// Adds a message.
+    pub fn push(&mut self, message: String, source: Option<usize>) {
+        self.messages.push(message);
+        self.sources.push(source);
+    }
+}
+
+/// Whether this is a list of blocks; a bare string in it is nobody's block but ours.
+pub fn is_blocks(content: &Value) -> bool {
+    content.as_array().is_some_and(|blocks| !blocks.is_empty() && blocks.iter().all(Value::is_object))
+}
+
+/// Whether a block says all that this one, as we would write it, says. It may say more.
+pub fn holds(own: &Value, block: &str) -> bool {
+    fn covers(own: &Value, wanted: &Value) -> bool {
+        match wanted {
+            Value::Object(fields) => {
+                fields.iter().all(|(key, value)| own.get(key).is_some_and(|own| covers(own, value)))
+            }
+            _ => own == wanted,
+        }
+    }
+    own.get("asset_id").is_none() && serde_json::from_str(block).is_ok_and(|wanted| covers(own, &wanted))
+}
+
+/// Arguments where JSON in a string is wanted.
+pub fn argument_text(arguments: Arguments<'_>) -> String {
+    match arguments {
+        Arguments::Text(text) if text.trim().is_empty() => "{}".to_string(),
+        Arguments::Text(text) | Arguments::Json(text) => text.to_string(),
+    }
+}
+
+/// Arguments where an object is wanted; anything else becomes its `value`.
+pub fn argument_object(arguments: Arguments<'_>) -> String {
+    match arguments {
+        Arguments::Text(text) if text.trim().is_empty() => "{}".to_string(),
+        Arguments::Text(text) if json::check(text).is_err() => object([("value", quote(text))]),
+        Arguments::Text(text) | Arguments::Json(text) => match text.trim_start().starts_with('{') {
+            true => text.trim().to_string(),
+            false => object([("value", text.trim().to_string())]),
+        },
+    }
+}
+
+/// What a tool said where only text is taken. A failure that no flag can say there begins with `Error: `, which is what a
+/// failure is known by without a flag.
+pub fn result_text(content: &[Piece<'_>], failed: bool) -> String {
+    let texts: Vec<String> = content
+        .iter()
+        .filter_map(|piece| match &piece.kind {
+            Kind::Text(text) => Some(text.to_string()),
+            Kind::Media(blob) => Some(blob.in_words()),
+            _ => None,
+        })
+        .collect();
+    let text = texts.join("\n");
+    let begins = |word: &str| {
+        text.trim_start()
+            .as_bytes()
+            .get(..word.len())
+            .is_some_and(|s| s.eq_ignore_ascii_case(word.as_bytes()))
+    };
+    match failed && !["error:", "tool error", "failed:"].iter().any(|word| begins(word)) {
+        true => format!("Error: {text}"),
+        false => text,
+    }
+}

@@ -1,0 +1,290 @@
+//! What a line says: a type, a time, and fields.
+
+use super::FRAME_TYPES;
+use crate::jsonl::LINE_BYTES_MAX;
+use everturn_core::Error;
+use everturn_core::event::check_name;
+use everturn_core::id::clip;
+use everturn_core::json::{self, Raw};
+use everturn_core::time::Timestamp;
+use serde::de::{MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+
+/// The fields of a JSON object, in the order and the spelling in which they were given.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Fields(pub Vec<(String, Raw)>);
+
+impl Fields {
+    /// The fields of an object. Line breaks between its tokens are taken out, so that it stays on one line.
+    pub fn of(value: &impl Serialize) -> Result<Fields, Error> {
+        let text =
+            serde_json::to_string(value).map_err(|e| Error::invalid("json.malformed", e.to_string()))?;
+        Fields::parse(&text)
+    }
+
+    /// The fields of an object that is given as text.
+    pub fn parse(text: &str) -> Result<Fields, Error> {
+        json::check(text)?;
+        let line = on_one_line(text.to_string());
+        serde_json::from_str(&line).map_err(|_| {
+            Error::invalid(
+                "session.not_an_object",
+                format!("this must be a JSON object, not {}", clip(&line)),
+            )
+        })
+    }
+
+    /// The value of a field.
+    pub fn get(&self, name: &str) -> Option<&Raw> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// Takes a field out.
+    pub fn take(&mut self, name: &str) -> Option<Raw> {
+        let at = self.0.iter().position(|(key, _)| key == name)?;
+        Some(self.0.remove(at).1)
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fields, D::Error> {
+        struct Ordered;
+
+        impl<'de> Visitor<'de> for Ordered {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Ordered)
+    }
+}
+
+/// One line between the header and the end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Its `type`: one of the known ones, or any other.
+    pub kind: String,
+    /// Its `timestamp`.
+    pub at: Timestamp,
+    /// The rest.
+    pub fields: Fields,
+}
+
+impl Entry {
+    /// An entry of any type. `payload` becomes the fields: anything that is written as a JSON object.
+    pub fn new(kind: impl Into<String>, at: Timestamp, payload: &impl Serialize) -> Result<Entry, Error> {
+        Ok(Entry { kind: kind.into(), at, fields: Fields::of(payload)? })
+    }
+
+    /// An entry of a known type.
+    pub fn of<P: Payload>(at: Timestamp, payload: &P) -> Result<Entry, Error> {
+        Entry::new(P::TYPE, at, payload)
+    }
+
+    /// The same with one more field.
+    pub fn with(mut self, name: impl Into<String>, value: &impl Serialize) -> Result<Entry, Error> {
+        self.fields.0.push((name.into(), Raw::of(value)?));
+        Ok(self)
+    }
+
+    /// The payload, if the entry is of that type and has its fields. Further ones do not matter.
+    pub fn read<P: Payload>(&self) -> Option<P> {
+        if self.kind != P::TYPE {
+            return None;
+        }
+        Raw::of(&self.fields).ok()?.read()
+    }
+
+    /// The line, line break included. Refuses what a reader would not give back.
+    pub(super) fn line(&self) -> Result<String, Error> {
+        check_name("type", &self.kind)?;
+        if FRAME_TYPES.contains(&self.kind.as_str()) {
+            let advice = match self.kind.as_str() {
+                super::END => "end the session instead",
+                super::START => "start a session instead",
+                _ => "choose another type",
+            };
+            let text = format!("an entry cannot be of type {:?}; {advice}", self.kind);
+            return Err(Error::invalid("session.frame_type", text));
+        }
+        line(&self.kind, self.at, &self.fields)
+    }
+}
+
+/// A line of the file: `type` and `timestamp`, then the fields in their order.
+pub(super) fn line(kind: &str, at: Timestamp, fields: &Fields) -> Result<String, Error> {
+    struct Line<'a>(&'a str, Timestamp, &'a Fields);
+
+    impl Serialize for Line<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let mut map = serializer.serialize_map(None)?;
+            map.serialize_entry("type", self.0)?;
+            map.serialize_entry("timestamp", &self.1)?;
+            for (key, value) in &self.2.0 {
+                map.serialize_entry(key, value)?;
+            }
+            map.end()
+        }
+    }
+    at.check()?;
+    // A reader takes a line with this field for an event of a conversation's file, damaged.
+    if fields.get("body_hash").is_some() {
+        let text = "a field cannot be called body_hash, which marks the events of a conversation; rename it";
+        return Err(Error::invalid("session.reserved_field", text));
+    }
+    let line = serde_json::to_string(&Line(kind, at, fields))
+        .map_err(|e| Error::invalid("json.malformed", e.to_string()))?;
+    if line.len() > LINE_BYTES_MAX {
+        let (limit, got) = (LINE_BYTES_MAX as u64, line.len() as u64);
+        return Err(Error::limit("LINE_BYTES_MAX", limit, got, "keep the large part in a file beside it"));
+    }
+    json::check(&line)?;
+    let mut line = on_one_line(line);
+    line.push('\n');
+    Ok(line)
+}
+
+/// Takes line breaks out of valid JSON. In strings they are escapes, so whatever is there stands between tokens.
+fn on_one_line(mut json: String) -> String {
+    if json.contains(['\n', '\r']) {
+        json.retain(|c| !matches!(c, '\n' | '\r'));
+    }
+    json
+}
+
+/// What an entry of a known type says.
+pub trait Payload: Serialize + for<'de> Deserialize<'de> {
+    /// Its `type`.
+    const TYPE: &'static str;
+}
+
+/// The agent's reasoning, where its provider shows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AgentThinking {
+    /// The reasoning.
+    pub text: String,
+}
+
+/// The agent calls a tool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AgentToolCall {
+    /// The tool.
+    pub tool: String,
+    /// What it is given.
+    pub parameters: Raw,
+    /// Pairs it with its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
+}
+
+/// A tool answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ToolResult {
+    /// The tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// What it returned.
+    pub result: Raw,
+    /// The call it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
+    /// Whether it failed, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is_error: Option<bool>,
+}
+
+/// The person says something.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PhotographerMessage {
+    /// The words.
+    pub text: String,
+}
+
+/// A state of the work was kept.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotCreated {
+    /// Its address.
+    pub hash: String,
+    /// Its name, for people.
+    pub label: Option<String>,
+}
+
+/// A mask was made.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MaskGenerated {
+    /// Its name.
+    pub name: String,
+    /// What made it.
+    pub provider: String,
+    /// What it covers.
+    pub target: String,
+}
+
+/// Something could not be expressed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VocabularyGapLogged {
+    /// What was missing.
+    pub description: String,
+    /// What was done instead.
+    pub workaround: Option<String>,
+}
+
+/// The agent proposes to remember a preference.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TasteProposal {
+    /// The update that waits for an answer.
+    pub update: Raw,
+}
+
+/// The person agreed to remember a preference.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TasteConfirmation {
+    /// The update.
+    pub update: Raw,
+}
+
+impl Payload for AgentThinking {
+    const TYPE: &'static str = "agent_thinking";
+}
+impl Payload for AgentToolCall {
+    const TYPE: &'static str = "agent_tool_call";
+}
+impl Payload for ToolResult {
+    const TYPE: &'static str = "tool_result";
+}
+impl Payload for PhotographerMessage {
+    const TYPE: &'static str = "photographer_message";
+}
+impl Payload for SnapshotCreated {
+    const TYPE: &'static str = "snapshot_created";
+}
+impl Payload for MaskGenerated {
+    const TYPE: &'static str = "mask_generated";
+}
+impl Payload for VocabularyGapLogged {
+    const TYPE: &'static str = "vocabulary_gap_logged";
+}
+impl Payload for TasteProposal {
+    const TYPE: &'static str = "taste_proposal";
+}
+impl Payload for TasteConfirmation {
+    const TYPE: &'static str = "taste_confirmation";
+}

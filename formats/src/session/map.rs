@@ -1,0 +1,317 @@
+//! A session as a conversation: which line is a turn, and which is an event.
+//!
+//! | line | becomes |
+//! |---|---|
+//! | header | settings, and an event `session_start` with the header as its body |
+//! | `photographer_message`, `user_message` | a user turn |
+//! | `agent_message`, `assistant_message` | an assistant turn |
+//! | `agent_thinking` | an assistant turn with one unsigned thinking block |
+//! | `agent_tool_call` | an assistant turn with one tool call |
+//! | `tool_result` | a tool turn |
+//! | a message with `role` and `content` | that turn |
+//! | anything else, `session_end` too | an event of its type with the line as its body |
+//!
+//! A line gives one step. What a turn has no place for is in its metadata under `session`, so that nothing is dropped.
+
+use super::entry::Fields;
+use super::read::Recorded;
+use super::{END, START};
+use crate::jsonl::{End, Header};
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::Settings;
+use everturn_core::event::{check_name, kind};
+use everturn_core::id::ConversationId;
+use everturn_core::json::{self, Raw};
+use everturn_core::limits::{METADATA_BYTES_MAX, TITLE_BYTES_MAX};
+use everturn_core::message;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Role;
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Most tool calls that are remembered until their results come.
+const PENDING_CALLS_MAX: usize = 1000;
+
+/// The id of the conversation that a session becomes: the same whenever and wherever it is imported. A session's header
+/// never changes, so it decides.
+pub fn conversation_id(header: &Header) -> ConversationId {
+    let mut bytes = [0; 16];
+    let millis = header.started_at.map_or(0, Timestamp::millis);
+    bytes[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
+    bytes[6..].copy_from_slice(&Hash::of(header.text.as_bytes()).0[..10]);
+    ConversationId::from_bytes(bytes)
+}
+
+/// What a line becomes.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Step {
+    /// Something that was said.
+    Turn {
+        /// In which role.
+        role: Role,
+        /// The message, made for this line, or the line itself if it is one.
+        message: Raw,
+        /// Who spoke, where the type of the line tells.
+        actor: Option<String>,
+        /// Which model, for what the agent said.
+        model: Option<String>,
+        /// What the message has no place for, under `session`.
+        metadata: BTreeMap<String, Raw>,
+        /// When it happened.
+        occurred_at: Option<Timestamp>,
+    },
+    /// Something else that happened.
+    Event {
+        /// Its type. One that means something to Everturn itself has `imported.` in front.
+        kind: String,
+        /// The line as it came.
+        body: Raw,
+        /// When it happened.
+        occurred_at: Option<Timestamp>,
+    },
+}
+
+/// Turns the lines of one session into steps, in order. It remembers which tool calls wait for their results, because a
+/// session's lines need not name them.
+pub struct Mapper {
+    model: Option<String>,
+    pending: VecDeque<(String, Option<String>)>,
+}
+
+/// The fields under which programs write the same thing; the first is ours.
+const TEXT: [&str; 4] = ["text", "message", "content", "thinking"];
+const TOOL: [&str; 3] = ["tool", "name", "tool_name"];
+const PARAMETERS: [&str; 5] = ["parameters", "arguments", "args", "input", "params"];
+const RESULT: [&str; 5] = ["result", "return_value", "value", "output", "content"];
+const CALL_ID: [&str; 4] = ["call_id", "tool_call_id", "tool_use_id", "id"];
+
+#[derive(Serialize)]
+struct Message<C> {
+    role: Role,
+    content: C,
+}
+
+#[derive(Serialize)]
+struct Thinking {
+    r#type: &'static str,
+    thinking: Raw,
+}
+
+#[derive(Serialize)]
+struct Call<'a> {
+    r#type: &'static str,
+    id: &'a str,
+    name: &'a str,
+    arguments: Raw,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_use_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    content: Raw,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    is_error: Option<bool>,
+}
+
+/// A line taken apart: what was understood is taken out of the fields, the rest goes along.
+struct Parts {
+    role: Role,
+    message: Raw,
+    actor: Option<String>,
+}
+
+impl Mapper {
+    /// For the session with this header.
+    pub fn new(header: &Header) -> Mapper {
+        let fields: Fields = serde_json::from_str(&header.text).unwrap_or_default();
+        Mapper {
+            model: fields.get("agent_provider").and_then(Raw::read::<Option<String>>).flatten(),
+            pending: VecDeque::new(),
+        }
+    }
+
+    /// What the conversation is created with. The header is in its metadata under `session`, unless it is too large for
+    /// that; it is in the first event in any case.
+    pub fn settings(header: &Header) -> Result<Settings, Error> {
+        let title = header.title.clone().filter(|title| title.len() <= TITLE_BYTES_MAX).map(Some);
+        let mut settings = Settings { title, ..Settings::default() };
+        if header.text.len() <= METADATA_BYTES_MAX / 2 {
+            settings.metadata.insert("session".into(), Raw::new(header.text.clone())?);
+        }
+        Ok(settings)
+    }
+
+    /// The first event.
+    pub fn start(header: &Header) -> Result<Step, Error> {
+        event(Some(START), &header.text, header.started_at)
+    }
+
+    /// The last event.
+    pub fn end(end: &End) -> Result<Step, Error> {
+        let at = Recorded::new(end.line, end.text.clone()).at;
+        event(Some(END), &end.text, at)
+    }
+
+    /// What a line between them becomes.
+    pub fn step(&mut self, recorded: &Recorded) -> Result<Step, Error> {
+        let mut fields = recorded.fields();
+        fields.take("type");
+        let timestamp = fields.take("timestamp");
+        let parts = match recorded.kind.as_deref() {
+            Some("photographer_message") => words(Role::User, Some("photographer"), &mut fields)?,
+            Some("user_message") => words(Role::User, None, &mut fields)?,
+            Some("agent_message" | "assistant_message") => {
+                words(Role::Assistant, Some("agent"), &mut fields)?
+            }
+            Some("agent_thinking") => thinking(&mut fields)?,
+            Some("agent_tool_call") => self.call(recorded.line, &mut fields)?,
+            Some("tool_result") => self.result(&mut fields)?,
+            _ => None,
+        };
+        let said = |role, message, actor, metadata| Step::Turn {
+            role,
+            message,
+            actor,
+            model: self.model.clone().filter(|_| role == Role::Assistant),
+            metadata,
+            occurred_at: recorded.at,
+        };
+        match parts {
+            Some(Parts { role, message, actor }) if fits(message.get()) => {
+                // A time that ours cannot hold as it is written goes along as well.
+                if let Some(raw) = timestamp.filter(|raw| !same_time(raw, recorded.at)) {
+                    fields.0.insert(0, ("timestamp".into(), raw));
+                }
+                let mut metadata = BTreeMap::new();
+                if !fields.0.is_empty() {
+                    metadata.insert("session".into(), Raw::of(&fields)?);
+                }
+                Ok(said(role, message, actor, metadata))
+            }
+            _ => match role_of(&recorded.fields()) {
+                Some(role) if fits(&recorded.text) => {
+                    Ok(said(role, Raw::new(recorded.text.clone())?, None, BTreeMap::new()))
+                }
+                _ => event(recorded.kind.as_deref(), &recorded.text, recorded.at),
+            },
+        }
+    }
+
+    fn call(&mut self, line: u64, fields: &mut Fields) -> Result<Option<Parts>, Error> {
+        let Some(name) = text(fields, &TOOL) else { return Ok(None) };
+        let id = text(fields, &CALL_ID).unwrap_or_else(|| format!("call_{line}"));
+        let arguments = any(fields, &PARAMETERS).map_or_else(|| Raw::new("{}".into()), Ok)?;
+        let block = Call { r#type: "tool_call", id: &id, name: &name, arguments };
+        let message = Raw::of(&Message { role: Role::Assistant, content: [block] })?;
+        if self.pending.len() == PENDING_CALLS_MAX {
+            self.pending.pop_front();
+        }
+        self.pending.push_back((id, Some(name)));
+        Ok(Some(Parts { role: Role::Assistant, message, actor: Some("agent".into()) }))
+    }
+
+    fn result(&mut self, fields: &mut Fields) -> Result<Option<Parts>, Error> {
+        let named = text(fields, &TOOL);
+        let given = text(fields, &CALL_ID);
+        let is_error = fields.get("is_error").and_then(Raw::read::<bool>);
+        if is_error.is_some() {
+            fields.take("is_error");
+        }
+        // A result that names no call answers the oldest that waits, of its tool if it names one.
+        let waits = |(id, tool): &(String, Option<String>)| match (&given, &named) {
+            (Some(given), _) => id == given,
+            (None, Some(_)) => *tool == named,
+            (None, None) => true,
+        };
+        let answered = self.pending.iter().position(waits).and_then(|at| self.pending.remove(at));
+        let id = given.or(answered.as_ref().map(|(id, _)| id.clone()));
+        let tool = named.or(answered.and_then(|(_, tool)| tool));
+        // Without a field for it, the rest of the line is what the tool returned.
+        let content = match any(fields, &RESULT) {
+            Some(content) => content,
+            None => Raw::of(&std::mem::take(fields))?,
+        };
+        let block = Answer {
+            r#type: "tool_result",
+            tool_use_id: id.as_deref(),
+            name: tool.as_deref(),
+            content,
+            is_error,
+        };
+        let message = Raw::of(&Message { role: Role::Tool, content: [block] })?;
+        let actor = tool.filter(|tool| check_name("actor", tool).is_ok());
+        Ok(Some(Parts { role: Role::Tool, message, actor }))
+    }
+}
+
+fn words(role: Role, actor: Option<&str>, fields: &mut Fields) -> Result<Option<Parts>, Error> {
+    let readable = |raw: &Raw| raw.get().starts_with(['"', '[']);
+    let Some(content) = any_that(fields, &TEXT, readable) else { return Ok(None) };
+    let message = Raw::of(&Message { role, content })?;
+    Ok(Some(Parts { role, message, actor: actor.map(str::to_string) }))
+}
+
+fn thinking(fields: &mut Fields) -> Result<Option<Parts>, Error> {
+    let Some(thinking) = any_that(fields, &TEXT, |raw| raw.get().starts_with('"')) else { return Ok(None) };
+    let block = Thinking { r#type: "thinking", thinking };
+    let message = Raw::of(&Message { role: Role::Assistant, content: [block] })?;
+    Ok(Some(Parts { role: Role::Assistant, message, actor: Some("agent".into()) }))
+}
+
+fn event(kind: Option<&str>, text: &str, occurred_at: Option<Timestamp>) -> Result<Step, Error> {
+    const UNNAMED: &str = "imported.entry";
+    let kind = match kind {
+        // Everturn's own kinds would do something to the conversation; most have a point in their name.
+        Some(name) if name.contains('.') || kind::RESERVED.contains(&name) => format!("imported.{name}"),
+        Some(name) => name.to_string(),
+        None => UNNAMED.to_string(),
+    };
+    let kind = if check_name("kind", &kind).is_ok() { kind } else { UNNAMED.to_string() };
+    Ok(Step::Event { kind, body: Raw::new(text.to_string())?, occurred_at })
+}
+
+/// The role of a line that is a message by itself.
+fn role_of(fields: &Fields) -> Option<Role> {
+    let role: String = fields.get("role")?.read()?;
+    fields.get("content").or_else(|| fields.get("tool_calls"))?;
+    message::role(&serde_json::json!({ "role": role })).ok()
+}
+
+/// A message is stored one level deeper than it stands.
+fn fits(message: &str) -> bool {
+    json::check(&format!("{{\"message\":{message}}}")).is_ok()
+}
+
+/// Whether our way to write the time loses nothing of how it was written.
+fn same_time(raw: &Raw, at: Option<Timestamp>) -> bool {
+    let (Some(text), Some(at)) = (raw.read::<String>(), at) else { return false };
+    let Some(text) = text.strip_suffix('Z') else { return false };
+    let (second, fraction) = text.split_once('.').unwrap_or((text, ""));
+    format!("{second}.{fraction:0<6}Z") == at.to_string()
+}
+
+/// The first of these fields that is there, taken out.
+fn any(fields: &mut Fields, names: &[&str]) -> Option<Raw> {
+    any_that(fields, names, |_| true)
+}
+
+fn any_that(fields: &mut Fields, names: &[&str], so: impl Fn(&Raw) -> bool) -> Option<Raw> {
+    let name = names.iter().find(|name| fields.get(name).is_some_and(&so))?;
+    fields.take(name)
+}
+
+/// The same for a name or an id: a text that is not empty, or a number.
+fn text(fields: &mut Fields, names: &[&str]) -> Option<String> {
+    let read = |raw: &Raw| match raw.get().as_bytes().first() {
+        Some(b'"') => raw.read::<String>().filter(|text| !text.is_empty()),
+        Some(b'0'..=b'9' | b'-') => Some(raw.get().to_string()),
+        _ => None,
+    };
+    let raw = any_that(fields, names, |raw| read(raw).is_some())?;
+    read(&raw)
+}

@@ -1,0 +1,111 @@
+//! Reading a session line by line.
+
+use super::entry::{Entry, Fields, Payload};
+use crate::jsonl::{self, CorruptLine, End, Header, TruncatedTail};
+use everturn_core::Error;
+use everturn_core::encoding;
+use everturn_core::time::Timestamp;
+use std::io::BufRead;
+
+/// What a session's file is made of.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Item {
+    /// How it began.
+    Start(Header),
+    /// What was recorded.
+    Entry(Recorded),
+    /// How it ended.
+    End(End),
+    /// A line that could not be read. Reading goes on behind it.
+    Corrupt(CorruptLine),
+    /// A last line that was not written to its end. Everything before it was returned.
+    TruncatedTail(TruncatedTail),
+}
+
+/// A line between the header and the end, as far as it can be understood.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Recorded {
+    /// Where it stands, from 1.
+    pub line: u64,
+    /// Its `type`, if it has one.
+    pub kind: Option<String>,
+    /// Its `timestamp`, if it has one that can be read.
+    pub at: Option<Timestamp>,
+    /// The line as it came.
+    pub text: String,
+}
+
+impl Recorded {
+    /// Looks at a line.
+    pub fn new(line: u64, text: String) -> Recorded {
+        let fields = fields(&text);
+        let kind = fields.get("type").and_then(|raw| raw.read());
+        let at = fields.get("timestamp").and_then(|raw| raw.read());
+        Recorded { line, kind, at, text }
+    }
+
+    /// All fields, `type` and `timestamp` included. None, if the line is not an object.
+    pub fn fields(&self) -> Fields {
+        fields(&self.text)
+    }
+
+    /// The line as an entry, if it has a type and a time.
+    pub fn entry(&self) -> Option<Entry> {
+        let (kind, at) = (self.kind.clone()?, self.at?);
+        let mut fields = self.fields();
+        fields.take("type");
+        fields.take("timestamp");
+        Some(Entry { kind, at, fields })
+    }
+
+    /// What it says, if it is of that type and has its fields.
+    pub fn read<P: Payload>(&self) -> Option<P> {
+        (self.kind.as_deref() == Some(P::TYPE)).then(|| serde_json::from_str(&self.text).ok())?
+    }
+}
+
+fn fields(text: &str) -> Fields {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+/// Gives the items of a session's file one by one, with at most one line in memory. The events of a conversation's file
+/// come out as entries, too; its assets are left out.
+pub struct Reader<R> {
+    items: jsonl::Reader<R>,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads from here.
+    pub fn new(source: R) -> Reader<R> {
+        Reader { items: jsonl::Reader::new(source) }
+    }
+
+    /// Once the iteration has ended: whether `session_end` is missing from the end of the file.
+    pub fn is_unclosed(&self) -> bool {
+        self.items.is_unclosed()
+    }
+}
+
+impl<R: BufRead> Iterator for Reader<R> {
+    type Item = Result<Item, Error>;
+
+    fn next(&mut self) -> Option<Result<Item, Error>> {
+        loop {
+            return Some(Ok(match self.items.next()? {
+                Err(error) => return Some(Err(error)),
+                Ok(jsonl::Item::Asset(_)) => continue,
+                Ok(jsonl::Item::Header(header)) => Item::Start(header),
+                Ok(jsonl::Item::Foreign { line, text }) => Item::Entry(Recorded::new(line, text)),
+                Ok(jsonl::Item::Event { line, event }) => match encoding::to_line(&event) {
+                    Ok(text) => {
+                        Item::Entry(Recorded { line, kind: Some(event.kind), at: Some(event.at), text })
+                    }
+                    Err(error) => return Some(Err(error)),
+                },
+                Ok(jsonl::Item::End(end)) => Item::End(end),
+                Ok(jsonl::Item::Corrupt(corrupt)) => Item::Corrupt(corrupt),
+                Ok(jsonl::Item::TruncatedTail(tail)) => Item::TruncatedTail(tail),
+            }));
+        }
+    }
+}

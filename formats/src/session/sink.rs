@@ -1,0 +1,74 @@
+//! A session whose failures never reach whoever is recorded.
+
+use super::entry::{Entry, Fields};
+use super::write::{Session, Summary};
+use everturn_core::Error;
+use everturn_core::time::Timestamp;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Records what a program does, as well as it can. A disk that is full or cannot be written to costs entries and never a
+/// tool call: failures are counted, and the first one is told.
+pub struct Sink {
+    session: Result<Session, Error>,
+    on_first_failure: Box<dyn Fn(&Error) + Send + Sync>,
+    failures: AtomicU64,
+    last: Mutex<Option<Error>>,
+}
+
+impl Sink {
+    /// Records into this session; if it could not even be started, that is the first failure. `on_first_failure` is
+    /// where it is logged.
+    pub fn new(
+        session: Result<Session, Error>,
+        on_first_failure: impl Fn(&Error) + Send + Sync + 'static,
+    ) -> Sink {
+        let first = session.as_ref().err().cloned();
+        let sink = Sink {
+            session,
+            on_first_failure: Box::new(on_first_failure),
+            failures: AtomicU64::new(0),
+            last: Mutex::default(),
+        };
+        first.map(|error| sink.heard::<()>(Err(error)));
+        sink
+    }
+
+    /// Records an entry. One that could not even be made counts as a failure.
+    pub fn record(&self, entry: Result<Entry, Error>) {
+        self.heard(entry.and_then(|entry| self.session()?.append(&entry)));
+    }
+
+    /// Ends the session. `None` if that failed.
+    pub fn end(&self, at: Timestamp, extra: &Fields) -> Option<Summary> {
+        self.heard(self.session().and_then(|session| session.end(at, extra)))
+    }
+
+    /// The session, or why it could not be started.
+    pub fn session(&self) -> Result<&Session, Error> {
+        self.session.as_ref().map_err(Error::clone)
+    }
+
+    /// How many times something could not be recorded.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Why the last of them failed.
+    pub fn last_error(&self) -> Option<Error> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn heard<T>(&self, result: Result<T, Error>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                if self.failures.fetch_add(1, Ordering::Relaxed) == 0 {
+                    (self.on_first_failure)(&error);
+                }
+                *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                None
+            }
+        }
+    }
+}
