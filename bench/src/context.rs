@@ -32,7 +32,9 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
                     batch.push_time(started.elapsed());
                     let used = context.tokens.used;
                     if !(BUDGET / 2..=BUDGET).contains(&used) {
-                        return Err(format!("a context of {used} tokens does not measure what it should").into());
+                        return Err(
+                            format!("a context of {used} tokens does not measure what it should").into()
+                        );
                     }
                 }
                 if round >= 2 {
@@ -64,12 +66,9 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
             .at_most(1.5)
     };
     let [few, many] = allocated;
-    let allocations = Row::new(
-        format!("allocations of one, {lengths}"),
-        count(many as f64),
-        count(few as f64),
-    )
-    .ratio(many as f64 / few.max(1) as f64);
+    let allocations =
+        Row::new(format!("allocations of one, {lengths}"), count(many as f64), count(few as f64))
+            .ratio(many as f64 / few.max(1) as f64);
     Ok(vec![
         row("a context of 8,000 tokens", &warm),
         row("the same from a store that was just opened", &cold),

@@ -7,18 +7,12 @@ use std::time::{Duration, Instant};
 /// How often a call is timed at least.
 const RUNS_MIN: usize = 30;
 
-/// In microseconds.
-pub struct Times {
-    pub median_us: f64,
-    pub min_us: f64,
-    pub runs: usize,
-}
-
-/// Times a call for at least so long. What it returns is dropped after the clock has stopped.
+/// Times a call for at least so long: microseconds, the shortest first. What it returns is dropped after the clock has
+/// stopped.
 ///
 /// The clock is that of the thread: it stands still while another thread has the processor, so that on a busy machine
-/// the numbers of a computation stay what they are on an idle one.
-pub fn time<T>(at_least: Duration, mut call: impl FnMut() -> T) -> Times {
+/// the numbers of a computation stay close to those of an idle one.
+pub fn time<T>(at_least: Duration, mut call: impl FnMut() -> T) -> Vec<f64> {
     let mut times = Vec::new();
     let began = Instant::now();
     while times.len() < RUNS_MIN || began.elapsed() < at_least {
@@ -28,7 +22,11 @@ pub fn time<T>(at_least: Duration, mut call: impl FnMut() -> T) -> Times {
         drop(result);
     }
     times.sort_by(f64::total_cmp);
-    Times { median_us: times[times.len() / 2], min_us: times[0], runs: times.len() }
+    times
+}
+
+pub fn median(sorted: &[f64]) -> f64 {
+    sorted[sorted.len() / 2]
 }
 
 /// How long this thread has had a processor.

@@ -115,14 +115,14 @@ impl Subject {
         self.ours.redacted = view.redacted_count as u64;
         self.ours.prefix_hash = view.prefix_hash;
         (self.ours.allocations, self.ours.allocated_bytes) = allocations::of(project);
-        self.ours.times.push(processor::time(TIME_MIN, project).median_us / 1e6);
+        self.ours.times.push(seconds(project));
         Ok(())
     }
 
     /// What no implementation can do without, since the hash of a view is part of every result.
     fn hash_alone(&self) -> f64 {
         let text: String = self.messages.iter().map(|message| message.raw().get()).collect();
-        processor::time(TIME_MIN, || Sha256::digest(&text)).median_us / 1e6
+        seconds(|| Sha256::digest(&text))
     }
 
     fn is_largest(&self) -> bool {
@@ -154,6 +154,11 @@ impl Side {
         let Side { kept, dropped, redacted, .. } = self;
         format!("kept {kept}, dropped {dropped}, redacted {redacted}, hash {hash:.8}")
     }
+}
+
+/// How long a call typically takes.
+fn seconds<T>(call: impl FnMut() -> T) -> f64 {
+    processor::median(&processor::time(TIME_MIN, call)) / 1e6
 }
 
 /// Adds a line of the reference to what it is about.

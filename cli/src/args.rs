@@ -22,7 +22,7 @@ pub struct Args {
     /// Print JSON instead of text for people
     #[arg(long, global = true)]
     pub json: bool,
-    /// Keep a file per conversation in this folder up to date while something is written
+    /// Mirror what is written into a file per conversation
     #[arg(long, global = true, env = "EVERTURN_MIRROR", value_name = "DIR")]
     pub mirror: Option<PathBuf>,
     /// Say more on standard error about what is being done (twice: even more)

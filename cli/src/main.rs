@@ -11,12 +11,13 @@ mod verbs;
 
 use args::{Args, Verb};
 use clap::Parser;
+use everturn_engine::script::Metered;
 use output::Failure;
 use std::process::ExitCode;
 
 /// Turns are made on one thread and freed on another, which the system's allocator answers with locks.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Metered<mimalloc::MiMalloc> = Metered(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     let args = Args::parse();

@@ -71,9 +71,8 @@ impl Recovery {
 impl Policy {
     /// Reads a policy. Nothing is silently defaulted: what is not understood is an error that names the field.
     pub fn parse(raw: &Raw) -> Result<Policy, Error> {
-        let wrong = |field: &str, what: &str| {
-            Error::invalid("policy.budget", format!("policy.budget{field} {what}"))
-        };
+        let wrong =
+            |field: &str, what: &str| Error::invalid("policy.budget", format!("policy.budget{field} {what}"));
         let Some(Value::Object(fields)) = raw.read::<Value>() else {
             return Err(wrong("", "must be an object, such as {\"max_messages\": 1000}"));
         };
@@ -188,7 +187,9 @@ mod tests {
 
     #[test]
     fn a_policy_is_read_strictly() {
-        let all = parse(r#"{"max_messages":10,"max_events":null,"max_bytes":5,"recovery":{"trim":{"keep_last":3}}}"#);
+        let all = parse(
+            r#"{"max_messages":10,"max_events":null,"max_bytes":5,"recovery":{"trim":{"keep_last":3}}}"#,
+        );
         assert_eq!(
             all.unwrap(),
             Policy {
@@ -218,6 +219,8 @@ mod tests {
         assert_eq!(policy.exceeded(&Usage { messages: 2, ..Usage::default() }), None);
         let over = Usage { messages: 3, ..Usage::default() };
         assert_eq!(policy.exceeded(&over), Some(("max_messages", 2, 3)));
-        assert!(policy.refuse(&over).text().starts_with("policy.budget.max_messages is 2, this would make it 3"));
+        assert!(
+            policy.refuse(&over).text().starts_with("policy.budget.max_messages is 2, this would make it 3")
+        );
     }
 }

@@ -116,16 +116,16 @@ pub struct Sections(pub BTreeMap<Section, Choice>);
 impl Sections {
     /// Reads `{"facts": false, "recalled": {"share": 0.3}}`.
     pub fn parse(value: &Value) -> Result<Sections, Error> {
-        let wrong = |field: &str, what: &str| {
-            Error::invalid("context.sections", format!("sections{field} {what}"))
-        };
+        let wrong =
+            |field: &str, what: &str| Error::invalid("context.sections", format!("sections{field} {what}"));
         let fields = value.as_object().ok_or_else(|| wrong("", "must be an object"))?;
         let mut sections = Sections::default();
         for (name, value) in fields {
-            let section = Section::ALL.into_iter().find(|section| section.as_str() == name).ok_or_else(|| {
-                let names = Section::ALL.map(Section::as_str).join(", ");
-                wrong(&format!(".{}", clip(name)), &format!("is not one of {names}"))
-            })?;
+            let section =
+                Section::ALL.into_iter().find(|section| section.as_str() == name).ok_or_else(|| {
+                    let names = Section::ALL.map(Section::as_str).join(", ");
+                    wrong(&format!(".{}", clip(name)), &format!("is not one of {names}"))
+                })?;
             let share = |value: &Value| value.as_f64().filter(|share| (0.0..=1.0).contains(share));
             let choice = match value {
                 Value::Bool(on) => Some(Choice::On(*on)),
@@ -134,8 +134,8 @@ impl Sections {
                 }
                 _ => None,
             };
-            let choice =
-                choice.ok_or_else(|| wrong(&format!(".{name}"), "must be true, false or {\"share\": 0…1}"))?;
+            let choice = choice
+                .ok_or_else(|| wrong(&format!(".{name}"), "must be true, false or {\"share\": 0…1}"))?;
             sections.0.insert(section, choice);
         }
         Ok(sections)

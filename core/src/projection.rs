@@ -19,11 +19,13 @@ mod reachability;
 mod record;
 mod repair;
 mod summary;
+mod told;
 
 pub use custom::Projector;
 pub use options::{Clearing, Options, POLICIES_MAX, Policy, Reachability, Signatures, Trigger};
 pub use pointer::{Pointer, resolve_pointer, strip_markers};
 pub use record::replay;
+pub use told::session_update;
 
 use crate::Error;
 use crate::json::Raw;

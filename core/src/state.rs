@@ -297,7 +297,8 @@ impl Fold {
         }
         // Most turns neither call nor answer, and parsing each would cost every fold.
         let text = event.text().unwrap_or_default();
-        let speaks_of_tools = event.role == Some(Role::Tool) || text.contains("tool") || text.contains("_call");
+        let speaks_of_tools =
+            event.role == Some(Role::Tool) || text.contains("tool") || text.contains("_call");
         if !speaks_of_tools {
             return;
         }
@@ -459,7 +460,8 @@ impl State {
     pub fn render(&self) -> String {
         let mut sections = Vec::new();
         if let Some(checkpoint) = &self.checkpoint {
-            sections.push(format!("## Summary of earlier turns\n\n{}", crate::compaction::render(checkpoint)));
+            sections
+                .push(format!("## Summary of earlier turns\n\n{}", crate::compaction::render(checkpoint)));
         }
         let mut list = |title: &str, lines: Vec<String>| {
             if !lines.is_empty() {
@@ -472,7 +474,8 @@ impl State {
             pins.map(|(name, pin)| format!("- {name}: {}", plain(&pin.value))).collect(),
         );
         let approval = |waiting: &PendingApproval| {
-            let what = waiting.question.as_deref().or(waiting.tool_name.as_deref()).unwrap_or("no question given");
+            let what =
+                waiting.question.as_deref().or(waiting.tool_name.as_deref()).unwrap_or("no question given");
             format!("- {} ({})", what, waiting.approval_id)
         };
         list("Approvals that wait for an answer", self.pending_approvals.iter().map(approval).collect());

@@ -405,7 +405,8 @@ fn check_budget(conversation: &Conversation, changes: &Changes, lookup: &dyn Loo
         return Ok(());
     }
     let start = conversation.view_start().0;
-    let now = changes.turns.iter().filter(|row| row.superseded_by.is_some() && row.seq > start).count() as u64;
+    let now =
+        changes.turns.iter().filter(|row| row.superseded_by.is_some() && row.seq > start).count() as u64;
     let usage = usage(conversation, lookup.fallen_after(start)? + now);
     if policy.exceeded(&usage).is_some() { Err(policy.refuse(&usage)) } else { Ok(()) }
 }

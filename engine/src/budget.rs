@@ -164,8 +164,12 @@ impl Scope {
         let mut turns: Vec<Turn> = Vec::new();
         loop {
             let after = turns.last().map_or(after, |turn| turn.seq);
-            let query =
-                TurnQuery { after: Some(after), include_superseded: true, limit: PAGE, ..TurnQuery::default() };
+            let query = TurnQuery {
+                after: Some(after),
+                include_superseded: true,
+                limit: PAGE,
+                ..TurnQuery::default()
+            };
             let page = self.shared().index.turns(&self.key(id), &query)?;
             if page.is_empty() {
                 return Ok(turns);

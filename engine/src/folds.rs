@@ -60,7 +60,9 @@ impl Shared {
         };
         let mut fold = match &known {
             Some(fold) if through_seq - fold.through_seq <= KEEP_EVERY => Fold::clone(fold),
-            Some(fold) => Some(kept()?).filter(|k| k.through_seq > fold.through_seq).unwrap_or((**fold).clone()),
+            Some(fold) => {
+                Some(kept()?).filter(|k| k.through_seq > fold.through_seq).unwrap_or((**fold).clone())
+            }
             None => kept()?,
         };
         while fold.through_seq < through_seq {

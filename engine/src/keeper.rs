@@ -77,9 +77,7 @@ impl Changed {
                 soonest = Some(soonest.map_or(left, |soonest| soonest.min(left)));
             }
             waiting = match soonest {
-                Some(left) => {
-                    self.news.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0
-                }
+                Some(left) => self.news.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0,
                 None => self.news.wait(waiting).unwrap_or_else(PoisonError::into_inner),
             };
         }

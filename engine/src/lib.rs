@@ -40,8 +40,8 @@ pub use hub::{Chunk, Subscription, Update};
 pub use ingest::NewTurn;
 pub use proof::{Doctor, Finding};
 pub use scope::{
-    AppendOptions, Appended, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry, HistoryQuery, ListQuery, NewConversation, NewStream, Order, Page, Policy,
-    Projection, Receipt, Scope, Summary,
+    AppendOptions, Appended, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry, HistoryQuery,
+    ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection, Receipt, Scope, Summary,
 };
 
 pub use transfer::Imported;
@@ -432,7 +432,7 @@ impl Shared {
                 self.hub.publish(key, events);
             }
         }
-        if let Some(mirror) = &self.mirror {
+        if let Some(mirror) = self.mirror.as_ref().filter(|_| deleted || !committed.events.is_empty()) {
             mirror.committed(key, deleted, committed.events.iter().any(|event| event.kind == kind::ERASED));
         }
         self.collect(&key.tenant, &committed.released);

@@ -2,9 +2,9 @@
 //!
 //! What is asked and answered is here; what is done is in `conversations`, `turns` and `reading`.
 
-mod conversations;
 mod compacting;
 mod context;
+mod conversations;
 mod projecting;
 mod reading;
 mod state;

@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 /// thousand levels in a run, at 300 bytes each, four times that in a debug build. Only what is touched costs memory.
 const STACK_BYTES: usize = 128 * 1024 * 1024;
 
-/// How much of a message that a script throws is told.
-const THROWN_CHARS: usize = 300;
+/// How much of what a script throws is told.
+const SAID_CHARS: usize = 300;
 
 /// A projector in the language of [Rhai](https://rhai.rs/book/), compiled and ready to run any number of times.
 pub struct Script {
@@ -162,7 +162,6 @@ fn engine() -> Engine {
         .set_max_array_size(SCRIPT_ITEMS_MAX)
         .set_max_map_size(SCRIPT_ENTRIES_MAX)
         .disable_symbol("eval")
-        .disable_symbol("Fn")
         .disable_symbol("curry");
     engine.on_progress(|_| step().map(Dynamic::from));
     // A function that keeps a variable which keeps the function is never freed, so functions keep nothing.
@@ -193,9 +192,14 @@ fn unreadable(error: &ParseErrorType, position: Position) -> Error {
         ParseErrorType::ExprTooDeep => limits::NESTING.reached(),
         ParseErrorType::TooManyFunctions => limits::FUNCTIONS.reached(),
         ParseErrorType::LiteralTooLarge(what, _) => too_large(what).reached(),
-        other => Error::invalid("script.syntax", format!("{other}; correct the script")),
+        other => Error::invalid("script.syntax", format!("{}; correct the script", short(other))),
     };
     located(error, position)
+}
+
+/// What the script or the interpreter says, which can be as long as the script.
+fn short(text: impl std::fmt::Display) -> String {
+    text.to_string().chars().take(SAID_CHARS).collect()
 }
 
 /// Which limit the interpreter means, which says it in words.
@@ -223,19 +227,18 @@ fn failed(mut error: EvalAltResult) -> Error {
         EvalAltResult::ErrorStackOverflow(_) => limits::CALLS.reached(),
         EvalAltResult::ErrorTooManyVariables(_) => limits::VARIABLES.reached(),
         EvalAltResult::ErrorDataTooLarge(what, _) => too_large(what).reached(),
-        EvalAltResult::ErrorParsing(what, _) => unreadable(what, Position::NONE),
         EvalAltResult::ErrorFunctionNotFound(what, _) => Error::invalid(
             "script.failed",
             format!("there is no function {}; the functions are listed in docs/projectors.md", clip(what)),
         ),
         EvalAltResult::ErrorRuntime(thrown, _) => {
-            let said =
-                thrown.as_immutable_string_ref().map_or("it threw something else than text".into(), |said| {
-                    said.chars().take(THROWN_CHARS).collect::<String>()
-                });
-            Error::invalid("script.failed", format!("the script gave up: {said}"))
+            let said = thrown.as_immutable_string_ref();
+            Error::invalid(
+                "script.failed",
+                said.map_or("the script threw no text".into(), |said| short(&*said)),
+            )
         }
-        other => Error::invalid("script.failed", format!("{other}; correct the script")),
+        other => Error::invalid("script.failed", format!("{}; correct the script", short(other))),
     };
     located(error, position)
 }

@@ -1,5 +1,7 @@
 //! Whole conversations out of a store and into one.
 
+mod session;
+
 use crate::ingest::{Ingested, NewTurn, Place};
 use crate::scope::Scope;
 use crate::writer::Commit;
@@ -29,7 +31,7 @@ const SNIFF_BYTES: u64 = 512;
 /// What an import did.
 #[derive(Clone, Debug, Serialize)]
 pub struct Imported {
-    /// What the file is: `jsonl` or `transcript`.
+    /// What the file is: `jsonl`, `session` or `transcript`.
     pub format: &'static str,
     /// The conversation, as it is now.
     pub conversation: Conversation,
@@ -87,11 +89,16 @@ impl Scope {
         let query = TurnQuery { include_superseded: true, limit: usize::MAX >> 1, ..TurnQuery::default() };
         let turns = self.shared().index.turns(&key, &query)?;
         let system_prompt = self.system_prompt(id, None)?;
+        let checkpoint = match conversation.checkpoint {
+            Some(at) => self.checkpoint(&key, at)?,
+            None => None,
+        };
         transcript::export(&transcript::Source {
             conversation: &conversation,
             system_prompt: system_prompt.as_ref(),
             events: &events,
             turns: &turns,
+            summary: checkpoint.as_ref().map(|checkpoint| checkpoint.handoff_md.as_str()),
         })
     }
 
@@ -140,8 +147,11 @@ impl Scope {
         };
         let mut problems = Vec::new();
         let mut reader = jsonl::Reader::new(source);
-        for item in reader.by_ref() {
+        while let Some(item) = reader.next() {
             match item? {
+                Item::Header(header) if header.conversation.is_none() && restore.events == 0 => {
+                    return self.import_session(&header, reader, problems, progress);
+                }
                 Item::Header(_) | Item::End(_) => {}
                 Item::Event { line, event } => {
                     restore.event(*event).map_err(|e| e.at(format!("line {line}")))?;

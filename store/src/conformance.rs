@@ -14,6 +14,7 @@ mod removing;
 mod restoring;
 mod streams;
 mod tenants;
+mod views;
 mod writing;
 
 pub use forks::*;
@@ -23,6 +24,7 @@ pub use removing::*;
 pub use restoring::*;
 pub use streams::*;
 pub use tenants::*;
+pub use views::*;
 pub use writing::*;
 
 use crate::{Index, Log};
@@ -57,6 +59,7 @@ macro_rules! conformance {
             another_tenant_sees_nothing
             another_tenant_can_change_nothing
             the_same_id_lives_apart_in_two_tenants
+            every_tenant_is_listed_once
             events_are_read_in_pages
             history_pages_join_to_the_whole
             history_leaves_out_what_is_superseded_unless_asked
@@ -105,6 +108,13 @@ macro_rules! conformance {
             a_deleted_conversation_can_be_restored
             a_fork_is_restored_onto_its_parent
             rebuilding_gives_the_same_answers
+            turns_are_read_as_they_stood_then
+            kept_folds_are_found_and_are_never_the_only_copy
+            an_asset_is_found_by_its_id
+            turns_that_fell_are_counted
+            erasing_takes_the_bodies_of_other_events_along
+            of_two_compactions_one_wins_and_one_can_be_taken_back
+            what_goes_over_the_budget_is_refused
         );
     };
     ($make:expr; $($promise:ident)*) => {

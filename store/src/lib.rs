@@ -49,6 +49,8 @@ pub trait Log: Send + Sync {
 pub trait Index: Send + Sync {
     /// A conversation. `NotFound` if it is not there, not this tenant's, or deleted.
     fn conversation(&self, key: &Key) -> Result<Conversation, Error>;
+    /// Every tenant that has or had a conversation, in order.
+    fn tenants(&self) -> Result<Vec<Tenant>, Error>;
     /// Conversations of a tenant, last changed first.
     fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error>;
     /// Ids of a tenant's conversations that begin with this, at most `limit`.

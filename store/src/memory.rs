@@ -512,11 +512,10 @@ impl Index for Memory {
             }
         }
         let seen = |row: TurnRow| match query.as_of {
-        Some(seq) => row.as_of(seq),
-        None => row,
-    };
-        let mut rows: Vec<TurnRow> =
-            rows.into_values().map(seen).filter(|row| query.takes(row)).collect();
+            Some(seq) => row.as_of(seq),
+            None => row,
+        };
+        let mut rows: Vec<TurnRow> = rows.into_values().map(seen).filter(|row| query.takes(row)).collect();
         if query.descending {
             rows.reverse();
         }
@@ -612,6 +611,12 @@ impl Index for Memory {
 
     fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
         Ok(self.kept().in_use(tenant, sha256))
+    }
+
+    fn tenants(&self) -> Result<Vec<Tenant>, Error> {
+        let mut tenants: Vec<Tenant> = self.kept().places.keys().map(|key| key.tenant.clone()).collect();
+        tenants.dedup();
+        Ok(tenants)
     }
 
     fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {

@@ -75,9 +75,9 @@ fn measured(
     Ok(json!({
         "policy": policy,
         "tokens": tokens,
-        "median_us": times.median_us,
-        "min_us": times.min_us,
-        "runs": times.runs,
+        "median_us": processor::median(&times),
+        "min_us": times[0],
+        "runs": times.len(),
         "kept": field("kept_count").as_int(),
         "dropped": field("dropped_count").as_int(),
         "redacted": field("redacted_count").as_int(),

@@ -56,7 +56,9 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
     output::text(show::printable_lines(&compaction::render(&compacted.checkpoint)))?;
     if compacted.erased > 0 {
         let erased = show::count(compacted.erased as u64, "turn");
-        output::text(format!("\nthe words of {erased} were erased, as the conversation's retention asks for"))?;
+        output::text(format!(
+            "\nthe words of {erased} were erased, as the conversation's retention asks for"
+        ))?;
     }
     Ok(())
 }
@@ -70,7 +72,10 @@ fn summarizer(verb: &Compact, url: &str) -> Result<Arc<dyn Summarize>, Error> {
     let mut endpoint = Endpoint::new(kind, url, verb.model.as_deref().unwrap_or_default());
     if let Some(name) = &verb.api_key_env {
         let key = std::env::var(name).map_err(|_| {
-            Error::invalid("model.no_key", format!("the environment variable {name} is not set; export it first"))
+            Error::invalid(
+                "model.no_key",
+                format!("the environment variable {name} is not set; export it first"),
+            )
         })?;
         endpoint.api_key = Some(Secret::new(key));
     }

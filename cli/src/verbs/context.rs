@@ -3,9 +3,9 @@
 use crate::args::{self, Args};
 use crate::output::{self, Failure};
 use crate::{open, show};
+use everturn_core::Error;
 use everturn_core::context::{Section, Sections};
 use everturn_core::json::Raw;
-use everturn_core::Error;
 use everturn_engine::{Context, ContextOptions, Digest};
 use serde_json::{Value, json};
 
@@ -85,14 +85,19 @@ fn table(context: &Context) -> String {
     }
     let frame = tokens.used.saturating_sub(tokens.by_section.values().sum());
     lines.push(format!("{:<10} {frame:>8}", "frame"));
-    lines.push(format!("{:<10} {:>8}   of {} ({})", "in all", tokens.used, tokens.budget, context.receipt.tokenizer));
+    lines.push(format!(
+        "{:<10} {:>8}   of {} ({})",
+        "in all", tokens.used, tokens.budget, context.receipt.tokenizer
+    ));
     for left in &context.left_out {
         let turns = left.turns.map(|turns| format!("{} ", show::count(turns, "turn"))).unwrap_or_default();
         lines.push(format!("left out   {}: {turns}{}", left.section, left.reason));
     }
     if let Some(section) = context.cache.first_changed_section {
         let stable = context.cache.stable_prefix_tokens;
-        lines.push(format!("cache      {stable} tokens as in the last recorded call, changed from {section} on"));
+        lines.push(format!(
+            "cache      {stable} tokens as in the last recorded call, changed from {section} on"
+        ));
     }
     lines.push(context.prefix_hash.clone());
     lines.join("\n")

@@ -83,10 +83,11 @@ fn read(text: &str) -> Result<(Vec<Message>, Option<String>), Error> {
         Some(list) => (list, None),
         None => {
             let fields: BTreeMap<String, Raw> = raw.read().unwrap_or_default();
-            let list = fields.get("messages").and_then(|messages| messages.read::<Vec<Raw>>()).ok_or_else(|| {
-                let text = "expected a list of messages, or a transcript value with `messages`";
-                Error::invalid("project.input", text)
-            })?;
+            let list =
+                fields.get("messages").and_then(|messages| messages.read::<Vec<Raw>>()).ok_or_else(|| {
+                    let text = "expected a list of messages, or a transcript value with `messages`";
+                    Error::invalid("project.input", text)
+                })?;
             (list, fields.get("summary").and_then(|summary| summary.read::<String>()))
         }
     };

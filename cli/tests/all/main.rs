@@ -5,6 +5,7 @@
 mod bad_input;
 mod conversations;
 mod documents;
+mod reading;
 mod session;
 mod transfer;
 

@@ -1,7 +1,7 @@
 //! What a sentence is about, as sets of hashed terms: enough to tell whether two sentences say the same.
 //!
-//! Words are lower case, without stop words, and cut to five letters, so that "decide", "decided" and "deciding" (or
-//! "buchen" and "gebucht" at least within their forms) meet. Scripts without spaces are read as pairs of characters.
+//! Words are lower case, without stop words, and cut to five letters, so that "decide", "decided" and "deciding" meet.
+//! Scripts without spaces are read as pairs of characters.
 
 /// Letters of a word that count.
 const STEM_CHARS: usize = 5;

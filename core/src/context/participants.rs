@@ -78,7 +78,11 @@ fn told(turn: &Turn, message: &Value) -> Value {
 
 impl Seen {
     /// The message that is shown; `None` if nothing is.
-    pub fn message<'a>(&'a self, raw: &'a Raw, value: &'a Value) -> Option<(std::borrow::Cow<'a, Raw>, &'a Value)> {
+    pub fn message<'a>(
+        &'a self,
+        raw: &'a Raw,
+        value: &'a Value,
+    ) -> Option<(std::borrow::Cow<'a, Raw>, &'a Value)> {
         use std::borrow::Cow;
         match self {
             Seen::Own => Some((Cow::Borrowed(raw), value)),

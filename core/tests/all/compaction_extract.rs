@@ -36,6 +36,13 @@ fn the_goal_is_the_first_request_of_substance() {
             "Reminder: the quarterly backup test is due tomorrow.",
         ),
         (&[("user", "请帮我把数据库迁移到新的服务器。谢谢！")][..], "请帮我把数据库迁移到新的服务器。"),
+        (
+            &[(
+                "user",
+                "Our reports are slow. You must never touch the production tables or the nightly cron jobs.",
+            )][..],
+            "Our reports are slow.",
+        ),
         (&[("user", "ok")][..], ""),
     ] {
         assert_eq!(of(lines).goal, goal);

@@ -101,8 +101,10 @@ impl Account {
             call
         };
         let message = match shape {
-            0 => json!({"role": "assistant", "content": "I call.", "tool_calls": calls.iter().map(|(id, name)|
-                with_id(json!({"type": "function", "function": {"name": name, "arguments": "{}"}}), "id", id)).collect::<Vec<_>>()}),
+            0 => {
+                json!({"role": "assistant", "content": "I call.", "tool_calls": calls.iter().map(|(id, name)|
+                with_id(json!({"type": "function", "function": {"name": name, "arguments": "{}"}}), "id", id)).collect::<Vec<_>>()})
+            }
             1 => json!({"role": "assistant", "content": calls.iter().map(|(id, name)|
                 with_id(json!({"type": "tool_use", "name": name, "input": {}}), "id", id)).collect::<Vec<_>>()}),
             2 => {
@@ -119,7 +121,11 @@ impl Account {
     fn take(&mut self, step: Step) {
         match step {
             Step::Say => {
-                let seq = self.turn(kind::MESSAGE, Role::User, json!({"message": {"role": "user", "content": "hi"}}));
+                let seq = self.turn(
+                    kind::MESSAGE,
+                    Role::User,
+                    json!({"message": {"role": "user", "content": "hi"}}),
+                );
                 self.standing.push((seq, seq));
             }
             Step::Call { shape, count, ids } => {
@@ -140,7 +146,8 @@ impl Account {
                     _ => json!({"role": "tool_result", "name": name, "content": "done"}),
                 };
                 if let Some(id) = &id {
-                    result[["tool_call_id", "tool_use_id", "call_id", "tool_call_id"][shape as usize]] = json!(id);
+                    result[["tool_call_id", "tool_use_id", "call_id", "tool_call_id"][shape as usize]] =
+                        json!(id);
                     self.started.retain(|(started, _)| started != id);
                 }
                 let message = if shape == 1 { json!({"role": "user", "content": [result]}) } else { result };
@@ -157,7 +164,8 @@ impl Account {
                 }
                 let (turn, began) = self.open.remove(which as usize % self.open.len());
                 let (message, calls) = self.message(0, u8::from(calls), true);
-                let message = if calls.is_empty() { json!({"role": "assistant", "content": "said"}) } else { message };
+                let message =
+                    if calls.is_empty() { json!({"role": "assistant", "content": "said"}) } else { message };
                 self.about(kind::COMMITTED, turn, json!({"message": message}));
                 self.standing.push((turn, began));
                 self.calls.extend(calls.into_iter().map(|(id, name)| (id, name, turn, began)));
@@ -219,17 +227,25 @@ impl Account {
         let started = self.started.iter().map(|(id, seq)| (Some(id.clone()), "slow".to_string(), *seq));
         let mut wanted: Vec<_> = calls.chain(started).collect();
         let mut got = pending.clone();
-        (wanted.sort(), got.sort());
+        wanted.sort();
+        got.sort();
         assert_eq!(got, wanted, "what is pending");
         assert_eq!(fold.pins, self.pins);
         let approvals: Vec<_> = fold.approvals.iter().map(|w| (w.id.clone(), w.seq)).collect();
         assert_eq!(approvals, self.approvals);
-        assert_eq!(fold.open.iter().map(|p| p.seq).collect::<Vec<_>>(), self.open.iter().map(|o| o.1).collect::<Vec<_>>());
+        assert_eq!(
+            fold.open.iter().map(|p| p.seq).collect::<Vec<_>>(),
+            self.open.iter().map(|o| o.1).collect::<Vec<_>>()
+        );
         let mut standing: Vec<u64> = self.standing.iter().map(|(_, seq)| *seq).collect();
         standing.sort();
         let newest = &standing[standing.len().saturating_sub(fold.recent.len())..];
         assert_eq!(fold.recent.iter().map(|p| p.seq).collect::<Vec<_>>(), newest);
-        let barrier = wanted.iter().map(|w| w.2).chain(self.approvals.iter().map(|a| a.1)).chain(self.open.iter().map(|o| o.1));
+        let barrier = wanted
+            .iter()
+            .map(|w| w.2)
+            .chain(self.approvals.iter().map(|a| a.1))
+            .chain(self.open.iter().map(|o| o.1));
         assert_eq!(fold.barrier(), barrier.min(), "nothing that is pending may be summarized");
     }
 }

@@ -67,6 +67,11 @@ impl<'a> Work<'a> {
         let folders = fs::read_dir(folder).into_iter().flatten().flatten();
         let names = folders.filter_map(|entry| entry.file_name().into_string().ok());
         names.filter_map(|name| Tenant::new(name).ok()).for_each(|tenant| work.see(&tenant));
+        match shared.index.tenants() {
+            Ok(tenants) => tenants.iter().for_each(|tenant| work.see(tenant)),
+            // Those are seen with their next commit, then.
+            Err(error) => tracing::warn!(%error, "the mirror cannot list the tenants"),
+        }
         work
     }
 

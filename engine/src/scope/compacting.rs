@@ -170,7 +170,8 @@ impl Scope {
             Some((from, to)) => (from.saturating_sub(1), to),
             None => (self.summarized_seq(&conversation)?, conversation.head.seq),
         };
-        let mut read = Unsummarized { conversation, turns: Vec::new(), fallen: Vec::new(), barrier: fold.barrier() };
+        let mut read =
+            Unsummarized { conversation, turns: Vec::new(), fallen: Vec::new(), barrier: fold.barrier() };
         loop {
             let query = TurnQuery {
                 after: Some(after),
@@ -190,8 +191,9 @@ impl Scope {
                     continue;
                 }
                 let message = turn.value();
-                let tokens =
-                    message.as_ref().map_or(0, |message| self.shared().count(Family::default(), turn.id, message));
+                let tokens = message
+                    .as_ref()
+                    .map_or(0, |message| self.shared().count(Family::default(), turn.id, message));
                 read.turns.push((turn, message, tokens));
                 if read.turns.len() == COVERED_TURNS_MAX {
                     return Ok(read);
@@ -215,7 +217,8 @@ impl Scope {
         };
         let candidates = unsummarized.candidates();
         let covered = &candidates[..cut.turns];
-        let written = self.write_checkpoint(policy, previous.as_ref(), covered, options.extractive);
+        let asked = Asked { extractive: options.extractive, ..Asked::default() };
+        let written = self.write_checkpoint(policy, previous.as_ref(), covered, asked);
         let tokens_before = cut.tokens + self.checkpoint_tokens(conversation)?;
         let tokens_after = Family::default().count(&compaction::render(&written.checkpoint));
         let covers = Covers { from_seq: cut.from_seq, to_seq: cut.to_seq, turns: cut.turns as u64 };
@@ -271,29 +274,41 @@ impl Scope {
         policy: &Policy,
         previous: Option<&Checkpoint>,
         covered: &[Candidate<'_>],
-        extractive: bool,
+        asked: Asked<'_>,
     ) -> Written {
-        let prompt = compaction::prompt(previous, covered);
+        let mut prompt = compaction::prompt(previous, covered);
+        if let Some(style) = asked.style {
+            prompt.system = format!("{}\n\nWrite in this style: {style}", prompt.system);
+        }
         let input_hash = Hash::of(prompt.user.as_bytes());
-        let summarizer = if extractive { None } else { self.summarizer(policy) };
+        let summarizer = if asked.extractive { None } else { self.summarizer(policy) };
         if let Some(summarizer) = summarizer {
             let mut system = prompt.system.clone();
             for attempt in 1..=ATTEMPTS {
                 let time = Duration::from_secs(policy.timeout_s);
-                let answer = wait_for(summarizer.summarize(&system, &prompt.user), time).unwrap_or_else(|| {
-                    let text = format!("no answer within {} s", policy.timeout_s);
-                    Err(Error::busy("model.timeout", text))
-                });
+                let answer =
+                    wait_for(summarizer.summarize(&system, &prompt.user), time).unwrap_or_else(|| {
+                        let text = format!("no answer within {} s", policy.timeout_s);
+                        Err(Error::busy("model.timeout", text))
+                    });
                 match answer.and_then(|answer| compaction::accept(&answer)) {
                     Ok(mut checkpoint) => {
                         compaction::complete(&mut checkpoint, previous, covered);
                         let prompt_hash = Some(Hash::of(system.as_bytes()));
-                        return Written { checkpoint, summarizer: summarizer.name(), prompt_hash, input_hash };
+                        return Written {
+                            checkpoint,
+                            summarizer: summarizer.name(),
+                            prompt_hash,
+                            input_hash,
+                        };
                     }
                     Err(error) => {
                         tracing::warn!(%error, attempt, summarizer = summarizer.name(), "no checkpoint from the model");
-                        system =
-                            format!("{}\n\nYour previous answer was refused: {}", prompt.system, error.text());
+                        system = format!(
+                            "{}\n\nYour previous answer was refused: {}",
+                            prompt.system,
+                            error.text()
+                        );
                     }
                 }
             }
@@ -365,20 +380,37 @@ impl Scope {
         if let Some(newest) = erased.first() {
             self.restore_checkpoint(&key, *newest, before)?;
             let options = CompactOptions { extractive: true, ..CompactOptions::default() };
-            while self.shared().index.conversation(&key)?.checkpoint.is_none_or(|at| at.through_seq < newest.through_seq)
+            while self
+                .shared()
+                .index
+                .conversation(&key)?
+                .checkpoint
+                .is_none_or(|at| at.through_seq < newest.through_seq)
             {
                 let unsummarized = self.unsummarized(id, None)?;
-                let policy = Policy { strategy: Strategy::Tail, keep_last: 0, ..unsummarized.conversation.compaction() };
+                let policy = Policy {
+                    strategy: Strategy::Tail,
+                    keep_last: 0,
+                    ..unsummarized.conversation.compaction()
+                };
                 let barrier = Some(newest.through_seq + 1);
-                let Some(cut) = compaction::plan(&policy, &unsummarized.candidates(), barrier, true) else { break };
+                let Some(cut) = compaction::plan(&policy, &unsummarized.candidates(), barrier, true) else {
+                    break;
+                };
                 self.compact_to(&unsummarized, &policy, cut, &options)?;
             }
         }
         Ok(self.shared().index.conversation(&key)?.head)
     }
 
-    /// A summary of the turns between two places. Touches nothing.
-    pub fn summarize(&self, id: ConversationId, from_seq: u64, to_seq: u64) -> Result<Summary, Error> {
+    /// A summary of the turns between two places. Touches nothing. `style` is what to tell a model beside the rules.
+    pub fn summarize(
+        &self,
+        id: ConversationId,
+        from_seq: u64,
+        to_seq: u64,
+        style: Option<&str>,
+    ) -> Result<Summary, Error> {
         let part = self.unsummarized(id, Some((from_seq, to_seq)))?;
         let candidates = part.candidates();
         let (Some(first), Some(last)) = (candidates.first(), candidates.last()) else {
@@ -386,7 +418,9 @@ impl Scope {
             return Err(Error::invalid("summarize.empty", text));
         };
         let covers = Covers { from_seq: first.seq, to_seq: last.seq, turns: candidates.len() as u64 };
-        let written = self.write_checkpoint(&part.conversation.compaction(), None, &candidates, false);
+        let policy = part.conversation.compaction();
+        let asked = Asked { style, ..Asked::default() };
+        let written = self.write_checkpoint(&policy, None, &candidates, asked);
         Ok(Summary { covers, summarizer: written.summarizer, checkpoint: written.checkpoint })
     }
 
@@ -400,10 +434,20 @@ impl Scope {
         let mut next = self.shared().index.conversation(key)?.checkpoint;
         while let Some(at) = next.filter(|at| at.through_seq >= seq) {
             found.push(at);
-            next = self.event_at(key, at.seq)?.and_then(|e| e.read::<CompactionBody>()).and_then(|b| b.previous);
+            next =
+                self.event_at(key, at.seq)?.and_then(|e| e.read::<CompactionBody>()).and_then(|b| b.previous);
         }
         Ok((found, next))
     }
+}
+
+/// What is asked of whoever writes a checkpoint.
+#[derive(Clone, Copy, Default)]
+struct Asked<'a> {
+    /// Not a model.
+    extractive: bool,
+    /// What to tell a model beside the rules.
+    style: Option<&'a str>,
 }
 
 struct Written {
@@ -421,7 +465,9 @@ fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> 
              tool.finished event, or resolve the approval"
         ),
         (turns, None) => match keep_last {
-            Some(keep) => format!("there are {turns} turns that no summary covers, and {keep} are to be kept"),
+            Some(keep) => {
+                format!("there are {turns} turns that no summary covers, and {keep} are to be kept")
+            }
             None => format!("the {turns} turns that no summary covers cannot be parted"),
         },
     };

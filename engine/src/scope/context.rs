@@ -6,8 +6,8 @@ use everturn_core::Error;
 use everturn_core::asset::{Asset, Payload};
 use everturn_core::chain::Hash;
 use everturn_core::context::{
-    self, Assembled, Block, Cache, LeftOut, Material, Piece, Request, Said, Section, Sections, Source, Tokens,
-    seen_by,
+    self, Assembled, Block, Cache, LeftOut, Material, Piece, Request, Said, Section, Sections, Source,
+    Tokens, seen_by,
 };
 use everturn_core::conversation::Settings;
 use everturn_core::event::{Event, kind};
@@ -200,7 +200,8 @@ impl Scope {
         }
         let fold = self.shared().fold(&key, through)?;
         let family = options.family();
-        let gathered = self.gather(&key, &fold, options, recorded.and_then(|receipt| receipt.projection.as_ref()))?;
+        let gathered =
+            self.gather(&key, &fold, options, recorded.and_then(|receipt| receipt.projection.as_ref()))?;
         let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
         let mut request = Request {
             token_budget: options.token_budget,
@@ -224,7 +225,10 @@ impl Scope {
         }
         Err(Error::too_large(
             "context.budget_too_small",
-            format!("token_budget is {}, and what is fixed does not fit once rendered; raise it", options.token_budget),
+            format!(
+                "token_budget is {}, and what is fixed does not fit once rendered; raise it",
+                options.token_budget
+            ),
         ))
     }
 
@@ -300,7 +304,8 @@ impl Scope {
             material.state = self.state_piece(key, fold)?;
         }
         if options.sections.has(Section::Digests) {
-            material.digests = options.digests.iter().map(|digest| given_piece(digest_text(digest))).collect();
+            material.digests =
+                options.digests.iter().map(|digest| given_piece(digest_text(digest))).collect();
         }
         for raw in input_messages(options)? {
             let message = Message::read(raw)?;
@@ -433,12 +438,22 @@ impl Scope {
                 context::Seen::Own => self.shared().count(family, turn.id, value),
                 _ => family.message(value),
             };
-            tail.push(Tailed { turn: turn.id, seq: turn.seq, tokens, message: Message::read(raw.into_owned())? });
+            tail.push(Tailed {
+                turn: turn.id,
+                seq: turn.seq,
+                tokens,
+                message: Message::read(raw.into_owned())?,
+            });
         }
         Ok((tail, more))
     }
 
-    fn render(&self, key: &Key, provider: Provider, assembled: &Assembled) -> Result<provider::Rendered, Error> {
+    fn render(
+        &self,
+        key: &Key,
+        provider: Provider,
+        assembled: &Assembled,
+    ) -> Result<provider::Rendered, Error> {
         let system: Vec<provider::Section<'_>> = assembled
             .texts
             .iter()
@@ -462,7 +477,13 @@ impl Scope {
                 }
                 let payload =
                     Payload { bytes: text.clone().into_bytes(), mime_type: "text/plain".into(), name: None };
-                drafts.push(self.shared().asset_draft(&self.tenant, asset.clone(), payload, None, &mut uploads)?);
+                drafts.push(self.shared().asset_draft(
+                    &self.tenant,
+                    asset.clone(),
+                    payload,
+                    None,
+                    &mut uploads,
+                )?);
                 kept.push(asset);
             }
             drafts.push(self.shared().draft(kind::RECEIPT, &context.receipt)?);
@@ -635,7 +656,8 @@ impl Media for StoredMedia<'_> {
 
 /// What a rendered prompt costs without its frame.
 fn rendered_cost(family: Family, rendered: &provider::Rendered) -> u64 {
-    let cost = |raw: &Raw| raw.read::<Value>().map_or_else(|| family.count(raw.get()), |m| family.message(&m));
+    let cost =
+        |raw: &Raw| raw.read::<Value>().map_or_else(|| family.count(raw.get()), |m| family.message(&m));
     let system = rendered.system.as_ref().map_or(0, |system| match system.read::<Value>() {
         Some(Value::String(text)) => family.count(&text) + PART_TOKENS,
         Some(Value::Array(blocks)) => family.message(&json!({"role": "system", "content": blocks})),
@@ -650,7 +672,11 @@ fn given_piece(text: String) -> Piece {
 }
 
 fn digest_text(digest: &Digest) -> String {
-    if digest.title.is_empty() { digest.text.clone() } else { format!("# {}\n\n{}", digest.title, digest.text) }
+    if digest.title.is_empty() {
+        digest.text.clone()
+    } else {
+        format!("# {}\n\n{}", digest.title, digest.text)
+    }
 }
 
 /// Input and attachments as messages.

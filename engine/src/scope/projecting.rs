@@ -99,7 +99,10 @@ impl Scope {
     /// The metadata of the last projection's event.
     pub(crate) fn previous_projection(&self, key: &Key, fold: &Fold) -> Result<Option<Value>, Error> {
         let Some(seq) = fold.projection else { return Ok(None) };
-        Ok(self.event_at(key, seq)?.and_then(|event| event.read::<ProjectionBody>()).map(|body| body.metadata))
+        Ok(self
+            .event_at(key, seq)?
+            .and_then(|event| event.read::<ProjectionBody>())
+            .map(|body| body.metadata))
     }
 
     /// The messages of the turns after a place that stood when the log ended at another.

@@ -9,7 +9,8 @@ use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::json::Raw;
 use everturn_core::state::{
-    Approval, ApprovalBody, Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, State, ToolBody, VERSION,
+    Approval, ApprovalBody, Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, State, ToolBody,
+    VERSION,
 };
 use std::collections::BTreeMap;
 
@@ -40,7 +41,8 @@ impl Scope {
         let after = fold.checkpoint.map_or(0, |at| at.through_seq);
         let mut pins = BTreeMap::new();
         for (name, seq) in &fold.pins {
-            if let Some(PinBody { value: Some(value), .. }) = self.event_at(key, *seq)?.and_then(|e| e.read()) {
+            if let Some(PinBody { value: Some(value), .. }) = self.event_at(key, *seq)?.and_then(|e| e.read())
+            {
                 pins.insert(name.clone(), Pin { value, seq: *seq });
             }
         }

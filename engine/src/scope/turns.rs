@@ -67,10 +67,13 @@ impl Scope {
                 ..self.shared().draft(kind::OPENED, &body)?
             };
             draft.check()?;
-            Ok(Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None })
+            let conversation = self.shared().conversation(&self.key(id))?;
+            let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "append_open")?;
+            drafts.push(draft);
+            Ok(Action::Append { drafts, expected_seq: None, idempotency: None })
         })();
         self.write(id, prepared, |committed| {
-            committed.events.first().and_then(Turn::begun).ok_or_else(crate::writer::closed)
+            committed.events.last().and_then(Turn::begun).ok_or_else(crate::writer::closed)
         })
     }
 
@@ -183,9 +186,12 @@ impl Scope {
         })();
         match found {
             Err(error) => Commit::ready(Err(error)),
-            Ok(((checkpoints, _), answered)) if checkpoints.is_empty() => {
-                self.erase_turns(id, Erasure { turns: vec![turn], answered, ..Erasure::default() }, by, reason)
-            }
+            Ok(((checkpoints, _), answered)) if checkpoints.is_empty() => self.erase_turns(
+                id,
+                Erasure { turns: vec![turn], answered, ..Erasure::default() },
+                by,
+                reason,
+            ),
             Ok(((checkpoints, before), answered)) => {
                 let events = checkpoints.iter().map(|at| at.seq).collect();
                 let erasure = Erasure { turns: vec![turn], answered, events };

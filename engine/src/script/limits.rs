@@ -15,7 +15,7 @@ pub const SCRIPT_INPUT_VALUES_MAX: usize = 100_000;
 /// Most steps of the interpreter.
 pub const SCRIPT_OPERATIONS_MAX: u64 = 1_000_000;
 /// Longest run, in milliseconds.
-pub const SCRIPT_TIME_MS_MAX: u64 = 2_000;
+pub const SCRIPT_TIME_MS_MAX: u64 = 5_000;
 /// Most memory that a run holds at a time, in bytes.
 pub const SCRIPT_MEMORY_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Most text in one value, and in the result, in bytes.

@@ -8,9 +8,7 @@ use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::state::{Approval, ApprovalBody, ToolBody};
 use everturn_engine::model::Summarize;
-use everturn_engine::{
-    CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Scope, Update,
-};
+use everturn_engine::{CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Scope, Update};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -123,7 +121,10 @@ fn each_checkpoint_continues_the_one_before_and_can_be_taken_back() {
     talk(&scope, id, 8);
     let second = scope.compact(id, by_hand(2)).unwrap();
     assert_eq!((second.covers.from_seq, second.covers.turns), (8, 8), "only what is new since the first");
-    assert!(second.checkpoint.relevant_files.contains(&"src/part_0.rs".to_string()), "and what the first knew");
+    assert!(
+        second.checkpoint.relevant_files.contains(&"src/part_0.rs".to_string()),
+        "and what the first knew"
+    );
     let back = scope.revert_compaction(id).unwrap();
     assert_eq!((back.checkpoint, back.summarized_through), (first.checkpoint, first.summarized_through));
     assert_eq!(scope.state(id).unwrap().recent_turn_ids.len(), 10);
@@ -162,7 +163,10 @@ fn a_call_stays_with_its_result_and_what_is_pending_is_never_covered() {
     let covered = scope.compact(id, by_hand(1)).unwrap().covers;
     assert!(covered.to_seq < call.seq, "the call has no result yet");
     let state = scope.state(id).unwrap();
-    assert_eq!((state.pending_tools[0].tool_name.as_str(), state.pending_tools[0].since_seq), ("deploy", call.seq));
+    assert_eq!(
+        (state.pending_tools[0].tool_name.as_str(), state.pending_tools[0].since_seq),
+        ("deploy", call.seq)
+    );
     assert_eq!(state.pending_tools[0].summary, r#"{"to":"staging"}"#);
     refused(scope.compact(id, by_hand(1)), "compaction.nothing", &format!("pending since seq {}", call.seq));
     let result = json!({"role": "tool", "tool_call_id": "c1", "content": "done"});
@@ -185,7 +189,11 @@ fn an_approval_a_started_tool_and_an_open_turn_hold_it_back_until_they_are_answe
         ..ApprovalBody::default()
     };
     let asked = scope.request_approval(id, ask).wait().unwrap().seq;
-    let tool = || ToolBody { tool_call_id: "t1".into(), tool_name: Some("backup".into()), summary: Some("12 GB".into()) };
+    let tool = || ToolBody {
+        tool_call_id: "t1".into(),
+        tool_name: Some("backup".into()),
+        summary: Some("12 GB".into()),
+    };
     scope.tool_started(id, tool()).wait().unwrap();
     let open = scope.append_open(id, Default::default()).wait().unwrap();
     talk(&scope, id, 6);
@@ -254,11 +262,18 @@ impl Summarize for FakeSummarizer {
 }
 
 fn good(goal: &str) -> String {
-    serde_json::to_string(&Checkpoint { goal: goal.into(), handoff_md: "All is well.".into(), ..Checkpoint::default() })
-        .unwrap()
+    serde_json::to_string(&Checkpoint {
+        goal: goal.into(),
+        handoff_md: "All is well.".into(),
+        ..Checkpoint::default()
+    })
+    .unwrap()
 }
 
-fn with_model(answers: Vec<FakeAnswer>, settings: Settings) -> (Everturn, Scope, ConversationId, Arc<FakeSummarizer>) {
+fn with_model(
+    answers: Vec<FakeAnswer>,
+    settings: Settings,
+) -> (Everturn, Scope, ConversationId, Arc<FakeSummarizer>) {
     let model = FakeSummarizer::new(answers);
     let store = Everturn::open_with("memory:", model.options()).unwrap();
     let scope = store.tenant("acme").unwrap();
@@ -279,7 +294,8 @@ fn a_model_writes_the_checkpoint_and_identifiers_that_it_lost_are_added() {
 
 #[test]
 fn a_model_that_answers_garbage_is_told_so_once_and_then_the_checkpoint_is_extracted() {
-    let answers = vec![FakeAnswer::Says("Sure! Here is your summary.".into()), FakeAnswer::Says("{\"goal\":1}".into())];
+    let answers =
+        vec![FakeAnswer::Says("Sure! Here is your summary.".into()), FakeAnswer::Says("{\"goal\":1}".into())];
     let (_store, scope, id, model) = with_model(answers, Settings::default());
     assert_eq!(scope.compact(id, by_hand(2)).unwrap().summarizer, "extractive");
     let asked = model.asked.lock().unwrap();
@@ -324,12 +340,12 @@ fn a_summary_of_a_part_touches_nothing() {
     let id = scope.begin();
     talk(&scope, id, 10);
     let (before, state) = (scope.head(id), scope.state(id).unwrap());
-    let summary = scope.summarize(id, 3, 6).unwrap();
+    let summary = scope.summarize(id, 3, 6, None).unwrap();
     assert_eq!((summary.covers.from_seq, summary.covers.to_seq, summary.covers.turns), (3, 6, 4));
     assert!(summary.checkpoint.relevant_files.contains(&"src/part_3.rs".to_string()));
     assert!(!summary.checkpoint.relevant_files.contains(&"src/part_8.rs".to_string()));
     assert_eq!((scope.head(id), scope.state(id).unwrap()), (before, state));
-    refused(scope.summarize(id, 500, 600), "summarize.empty", "no turns between");
+    refused(scope.summarize(id, 500, 600, None), "summarize.empty", "no turns between");
 }
 
 #[test]
@@ -370,7 +386,10 @@ fn erasing_a_turn_takes_its_words_out_of_the_summaries_as_well() {
     assert_eq!(shown(&scope.get(id).unwrap()), through, "what was summarized still is");
     let state = scope.state(id).unwrap();
     assert!(!state.render().contains("submarine"), "{}", state.render());
-    assert!(state.checkpoint.unwrap().relevant_files.contains(&"src/part_1.rs".to_string()), "the rest is there");
+    assert!(
+        state.checkpoint.unwrap().relevant_files.contains(&"src/part_1.rs".to_string()),
+        "the rest is there"
+    );
     scope.verify(id, None).unwrap();
     drop((scope, store));
     for word in ["violet submarine", "secret_harbour"] {
@@ -408,13 +427,19 @@ fn a_hundred_rounds_keep_pins_identifiers_and_open_questions() {
     scope.say(id, NewTurn::assistant("Before I start: which database should I use for the queue?"));
     for round in 0..100 {
         for n in 0..4 {
-            scope.say(id, NewTurn::assistant(&format!("I ported src/round_{round}/part_{n}.rs; it takes {n}{round} ms.")));
+            scope.say(
+                id,
+                NewTurn::assistant(&format!(
+                    "I ported src/round_{round}/part_{n}.rs; it takes {n}{round} ms."
+                )),
+            );
         }
         scope.compact(id, by_hand(2)).unwrap();
     }
     let context = scope.build_context(id, &ContextOptions::new(8000)).unwrap();
     let system = context.system.unwrap();
-    for kept in ["release/2.1", "src/first_thing.rs", "350 ms", "which database should I use for the queue?"] {
+    for kept in ["release/2.1", "src/first_thing.rs", "350 ms", "which database should I use for the queue?"]
+    {
         assert!(system.get().contains(kept), "{kept} is lost:\n{}", system.get());
     }
     assert!(context.tokens.used <= 8000);
@@ -427,7 +452,11 @@ fn a_conversation_that_is_over_its_budget_is_refused_with_both_numbers() {
     let id = scope.begin_with(policy("budget", json!({"max_messages": 3}))).id;
     talk(&scope, id, 3);
     let before = scope.head(id);
-    refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "max_messages is 3, this would make it 4");
+    refused(
+        scope.try_say(id, NewTurn::user("one more")),
+        "budget.exceeded",
+        "max_messages is 3, this would make it 4",
+    );
     assert_eq!(scope.head(id), before, "nothing was written");
     let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
     assert_eq!(shown["last_action"]["action"], "reject");
@@ -447,7 +476,11 @@ fn events_and_bytes_have_limits_of_their_own_and_equal_is_not_over() {
     let id = scope.begin_with(policy("budget", json!({"max_events": 3}))).id;
     talk(&scope, id, 2);
     let note = || Raw::of(&json!({})).unwrap();
-    refused(scope.append_event(id, "note", None, note()).wait(), "budget.exceeded", "max_events is 3, this would make it 4");
+    refused(
+        scope.append_event(id, "note", None, note()).wait(),
+        "budget.exceeded",
+        "max_events is 3, this would make it 4",
+    );
     let bytes = NewTurn::user("0123456789").message.len();
     let id = scope.begin_with(policy("budget", json!({"max_bytes": bytes * 2}))).id;
     scope.say(id, NewTurn::user("0123456789"));
@@ -467,12 +500,19 @@ fn trimming_moves_the_start_of_the_view_and_never_the_log() {
         let event = events.iter().find(|event| event.kind == "transcript_budget").expect("it is recorded");
         let body: serde_json::Value = event.read().unwrap();
         assert_eq!((&body["action"], &body["source"]), (&json!(word), &json!("append")));
-        assert_eq!((&body["usage_before"]["messages"], &body["usage_attempted"]["messages"]), (&json!(4), &json!(5)));
+        assert_eq!(
+            (&body["usage_before"]["messages"], &body["usage_attempted"]["messages"]),
+            (&json!(4), &json!(5))
+        );
         assert_eq!((&body["usage_after"]["messages"], &body["removed_messages"]), (&json!(2), &json!(2)));
         assert_eq!(scope.turns(id).len(), 5, "the log keeps all");
         let context = scope.build_context(id, &ContextOptions::new(4000)).unwrap();
         assert_eq!(context.messages.len(), 3);
-        assert_eq!(context.system.is_some(), word == "compact", "a summary takes the place of what was compacted");
+        assert_eq!(
+            context.system.is_some(),
+            word == "compact",
+            "a summary takes the place of what was compacted"
+        );
         let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
         assert_eq!(shown["last_action"]["action"], json!(word));
         scope.verify(id, None).unwrap();

@@ -9,9 +9,7 @@ use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::projection;
 use everturn_engine::model::Provider;
-use everturn_engine::{
-    CompactOptions, Context, ContextOptions, Digest, NewTurn, Scope,
-};
+use everturn_engine::{CompactOptions, Context, ContextOptions, Digest, NewTurn, Scope};
 use serde_json::{Value, json};
 
 #[path = "../../../formats/tests/all/provider_valid.rs"]
@@ -103,7 +101,9 @@ fn tell(scope: &Scope, dice: &mut Dice, turns: usize) -> Told {
                     {"type": "thinking", "thinking": format!("hm {word}"), "signature": "c2ln"},
                     {"type": "text", "text": format!("thought about {word}")}]})),
             )),
-            9 => drop(scope.pin(id, &format!("pin{}", dice.roll(4)), Raw::of(&word).unwrap()).wait().unwrap()),
+            9 => {
+                drop(scope.pin(id, &format!("pin{}", dice.roll(4)), Raw::of(&word).unwrap()).wait().unwrap())
+            }
             10 => {
                 // Nothing to compact is no failure here.
                 let keep_last = Some(dice.roll(8));
@@ -140,7 +140,9 @@ fn some_options(dice: &mut Dice, id: ConversationId, scope: &Scope) -> ContextOp
         options.instructions = Some("Answer in one word.".into());
     }
     for n in 0..dice.roll(3) {
-        options.digests.push(Digest { title: format!("Board {n}"), text: "open tasks ".repeat(1 + dice.roll(200)) });
+        options
+            .digests
+            .push(Digest { title: format!("Board {n}"), text: "open tasks ".repeat(1 + dice.roll(200)) });
     }
     if dice.once_in(2) {
         options.input = vec![Raw::of(&json!({"role": "user", "content": "And now?"})).unwrap()];
@@ -178,7 +180,10 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                 Ok(context) => context,
                 Err(error) => {
                     assert_eq!(error.code(), "context.budget_too_small", "{error}");
-                    assert!(error.text().contains(&format!("token_budget is {}", options.token_budget)), "{error}");
+                    assert!(
+                        error.text().contains(&format!("token_budget is {}", options.token_budget)),
+                        "{error}"
+                    );
                     continue;
                 }
             };
@@ -197,11 +202,19 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
             for block in context.included.iter().filter(|block| block.section == Section::Tail) {
                 let Source::Ids(ids) = &block.source else { continue };
                 let turn = scope.turn_in(told.id, ids[0].replace("evt_", "turn_").parse().unwrap()).unwrap();
-                assert!(summarized.is_none_or(|seq| turn.seq > seq), "a summarized turn is repeated: {}", turn.seq);
+                assert!(
+                    summarized.is_none_or(|seq| turn.seq > seq),
+                    "a summarized turn is repeated: {}",
+                    turn.seq
+                );
                 assert!(turn.seq <= through);
             }
             let again = scope.build_context(told.id, &options).unwrap();
-            assert_eq!((read(&again), &again.receipt), (said.clone(), &context.receipt), "not the same again");
+            assert_eq!(
+                (read(&again), &again.receipt),
+                (said.clone(), &context.receipt),
+                "not the same again"
+            );
             if dice.once_in(8) {
                 let event = scope.record_receipt(told.id, &context).unwrap();
                 scope.say(told.id, NewTurn::user("something later"));
@@ -239,8 +252,18 @@ fn sections_come_in_their_order_with_their_tokens() {
     };
     let context = scope.build_context(id, &options).unwrap();
     let said = read(&context);
-    let order = ["You plan trips.", "Be brief.", "State of this conversation", "# Board", "Note 5", "Note 7", "And now?", "the attached page"];
-    let places: Vec<usize> = order.iter().map(|text| said.find(text).unwrap_or_else(|| panic!("{text} in {said}"))).collect();
+    let order = [
+        "You plan trips.",
+        "Be brief.",
+        "State of this conversation",
+        "# Board",
+        "Note 5",
+        "Note 7",
+        "And now?",
+        "the attached page",
+    ];
+    let places: Vec<usize> =
+        order.iter().map(|text| said.find(text).unwrap_or_else(|| panic!("{text} in {said}"))).collect();
     assert!(places.is_sorted(), "{places:?}");
     let sections: Vec<Section> = context.tokens.by_section.keys().copied().collect();
     assert_eq!(sections, [Section::System, Section::State, Section::Digests, Section::Tail, Section::Input]);
@@ -265,7 +288,9 @@ fn digests_give_way_before_the_tail_and_the_tail_from_its_oldest_end() {
     let tight = scope.build_context(id, &options(230)).unwrap();
     assert!(!read(&tight).contains("# D0"), "the turns that were asked for come first");
     assert!(read(&tight).contains("Note 29") && !read(&tight).contains("Note 5 "), "{}", read(&tight));
-    assert!(tight.left_out.iter().any(|left| left.section == Section::Digests && left.reason.contains("tail")));
+    assert!(
+        tight.left_out.iter().any(|left| left.section == Section::Digests && left.reason.contains("tail"))
+    );
     assert!(tight.left_out.iter().any(|left| left.section == Section::Tail));
 }
 
@@ -274,7 +299,11 @@ fn too_small_a_budget_is_an_error_with_the_numbers() {
     let (_store, scope) = memory();
     let id = notes(&scope, 4);
     scope.pin(id, "limit", Raw::of(&"900 EUR").unwrap()).wait().unwrap();
-    refused(scope.build_context(id, &ContextOptions::new(20)), "context.budget_too_small", "token_budget is 20, but");
+    refused(
+        scope.build_context(id, &ContextOptions::new(20)),
+        "context.budget_too_small",
+        "token_budget is 20, but",
+    );
     refused(scope.build_context(id, &ContextOptions::new(20)), "context.budget_too_small", "system 8, state");
 }
 
@@ -289,18 +318,26 @@ fn a_participant_sees_its_own_turns_as_the_assistants_and_the_others_by_their_na
         "function": {"name": "lint", "arguments": "{}"}}]});
     scope.say(id, message(call).by("critic"));
     scope.say(id, message(json!({"role": "tool", "tool_call_id": "c1", "content": "3 warnings"})));
-    scope.say(id, NewTurn { visibility: Some(Visibility::Private), ..NewTurn::assistant("Do not tell.").by("critic") });
+    scope.say(
+        id,
+        NewTurn { visibility: Some(Visibility::Private), ..NewTurn::assistant("Do not tell.").by("critic") },
+    );
     let view = |who: &str| {
         let options = ContextOptions { participants: vec![who.into()], ..ContextOptions::new(4000) };
         let context = scope.build_context(id, &options).unwrap();
         let messages = context.messages.iter().map(|raw| raw.read::<Value>().unwrap());
-        messages.map(|m| (m["role"].as_str().unwrap().to_string(), m["content"].to_string())).collect::<Vec<_>>()
+        messages
+            .map(|m| (m["role"].as_str().unwrap().to_string(), m["content"].to_string()))
+            .collect::<Vec<_>>()
     };
     let planner = view("planner");
     assert_eq!(planner[0], ("user".into(), "\"ana: We need a plan.\"".into()));
     assert_eq!(planner[1], ("assistant".into(), "\"I draft it.\"".into()));
     assert_eq!(planner[2], ("user".into(), "\"critic: I check it.\"".into()));
-    assert!(planner.iter().all(|(role, text)| role != "tool" && !text.contains("Do not tell")), "{planner:?}");
+    assert!(
+        planner.iter().all(|(role, text)| role != "tool" && !text.contains("Do not tell")),
+        "{planner:?}"
+    );
     let critic = view("critic");
     assert!(critic.iter().any(|(role, text)| role == "tool" && text.contains("3 warnings")), "{critic:?}");
     assert_eq!(critic.last().unwrap(), &("assistant".into(), "\"Do not tell.\"".into()));
@@ -367,7 +404,10 @@ fn the_cache_report_says_how_much_is_as_in_the_last_recorded_call() {
     scope.say(id, NewTurn::user("One more."));
     let second = scope.build_context(id, &options).unwrap();
     let same: u64 = first.included.iter().map(|block| block.tokens).sum();
-    assert_eq!((second.cache.stable_prefix_tokens, second.cache.first_changed_section), (same, Some(Section::Tail)));
+    assert_eq!(
+        (second.cache.stable_prefix_tokens, second.cache.first_changed_section),
+        (same, Some(Section::Tail))
+    );
     scope.pin(id, "gate", Raw::of(&"B4").unwrap()).wait().unwrap();
     let third = scope.build_context(id, &options).unwrap();
     assert_eq!(third.cache.first_changed_section, Some(Section::State));
@@ -379,10 +419,14 @@ fn pictures_that_were_moved_into_assets_are_put_back_for_the_provider() {
     let id = scope.begin();
     use base64::Engine;
     let picture = base64::engine::general_purpose::STANDARD.encode([7u8; 9000]);
-    scope.say(id, message(json!({"role": "user", "content": [{"type": "text", "text": "Look"},
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture}}]})));
+    scope.say(
+        id,
+        message(json!({"role": "user", "content": [{"type": "text", "text": "Look"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture}}]})),
+    );
     for provider in Provider::ALL {
-        let context = scope.build_context(id, &ContextOptions { provider, ..ContextOptions::new(4000) }).unwrap();
+        let context =
+            scope.build_context(id, &ContextOptions { provider, ..ContextOptions::new(4000) }).unwrap();
         assert!(read(&context).contains(&picture), "{provider}");
         assert_valid(provider, &context);
     }

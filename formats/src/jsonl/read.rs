@@ -58,6 +58,8 @@ pub struct Header {
     pub started_at: Option<Timestamp>,
     /// For people.
     pub title: Option<String>,
+    /// Whether the file is a mirror, which is kept up to date and has no end.
+    pub live: bool,
     /// The line as it came.
     pub text: String,
 }
@@ -118,6 +120,7 @@ pub struct Reader<R> {
     line: u64,
     offset: u64,
     closed: bool,
+    live: bool,
     done: bool,
 }
 
@@ -136,12 +139,12 @@ enum Filled {
 impl<R: BufRead> Reader<R> {
     /// Reads from here.
     pub fn new(source: R) -> Reader<R> {
-        Reader { source, buffer: Vec::new(), line: 0, offset: 0, closed: false, done: false }
+        Reader { source, buffer: Vec::new(), line: 0, offset: 0, closed: false, live: false, done: false }
     }
 
-    /// Once the iteration has ended: whether `session_end` is missing from the end of the file.
+    /// Once the iteration has ended: whether `session_end` is missing from the end of the file. A mirror's file has none.
     pub fn is_unclosed(&self) -> bool {
-        !self.closed
+        !self.closed && !self.live
     }
 
     fn read_item(&mut self) -> Result<Option<Item>, Error> {
@@ -184,6 +187,7 @@ impl<R: BufRead> Reader<R> {
             };
             if let Some(item) = item {
                 self.closed = matches!(item, Item::End(_));
+                self.live |= matches!(&item, Item::Header(header) if header.live);
                 return Ok(Some(item));
             }
         }
@@ -322,6 +326,7 @@ fn header(line: u64, text: &str) -> Result<Header, Error> {
         conversation: field(&fields, "conversation"),
         started_at: field(&fields, "started_at"),
         title: field(&fields, "title"),
+        live: field(&fields, "live").unwrap_or_default(),
         text: text.to_string(),
     })
 }

@@ -356,7 +356,8 @@ fn drop_broken_turns(provider: Provider, items: &mut [Item<'_>], lost: &[bool], 
         while end < items.len() && items[start].role == Role::Assistant && items[end].role == Role::Assistant
         {
             let begins = items[end].said().next().is_some_and(is_thought);
-            if begins && !items[end - 1].said().all(is_thought) {
+            // A message that holds results itself is parted from the next one by them.
+            if begins && !items[end - 1].said().all(is_thought) || items[end - 1].answers() {
                 break;
             }
             end += 1;

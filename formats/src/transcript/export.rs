@@ -22,6 +22,8 @@ pub struct Source<'a> {
     pub events: &'a [Event],
     /// Its turns in any order, superseded and open ones included.
     pub turns: &'a [Turn],
+    /// The handoff note of its checkpoint; without one, the summary that it was imported with.
+    pub summary: Option<&'a str>,
 }
 
 /// The value, keys in the order of the specification.
@@ -33,7 +35,7 @@ struct Value<'a> {
     id: Raw,
     state: State,
     #[serde(skip_serializing_if = "Option::is_none")]
-    summary: Option<&'a Raw>,
+    summary: Option<Raw>,
     metadata: BTreeMap<String, Raw>,
     messages: Vec<&'a Raw>,
     events: Vec<Written<'a>>,
@@ -75,7 +77,10 @@ pub fn export(source: &Source<'_>) -> Result<String, Error> {
         version: VERSION,
         id: id(source.conversation, &origin)?,
         state: source.conversation.state,
-        summary: origin.kept.get("summary"),
+        summary: match &source.summary {
+            Some(summary) => Some(Raw::of(summary)?),
+            None => origin.kept.get("summary").cloned(),
+        },
         metadata: metadata(source, &origin)?,
         messages: messages(source.turns),
         events: events(source, &origin, &labels)?,

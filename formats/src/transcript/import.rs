@@ -305,7 +305,9 @@ impl Given {
 
 fn stored_kind(kind: &str) -> String {
     let about_a_turn = kind::ends_turn(kind) || kind == kind::SUPERSEDED;
-    if about_a_turn { format!("imported.{kind}") } else { kind.to_string() }
+    // They speak of places in the log that they were written in.
+    let about_places = [kind::COMPACTION, kind::BUDGET, kind::PROJECTION, kind::RECEIPT].contains(&kind);
+    if about_a_turn || about_places { format!("imported.{kind}") } else { kind.to_string() }
 }
 
 /// Puts messages and events into one order that keeps both, each message with its event.

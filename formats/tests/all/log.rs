@@ -196,6 +196,13 @@ impl Log {
             settings.system_prompt.flatten().unwrap()
         });
         let system_prompt = system_prompt.as_ref();
-        export(&Source { conversation, system_prompt, events: &self.events, turns: &self.turns() }).unwrap()
+        export(&Source {
+            conversation,
+            system_prompt,
+            events: &self.events,
+            turns: &self.turns(),
+            summary: None,
+        })
+        .unwrap()
     }
 }

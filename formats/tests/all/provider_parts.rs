@@ -108,6 +108,8 @@ fn a_speakers_name_is_kept_or_said() {
     );
     assert_eq!(given(Provider::Gemini, &[named("Ann")])[0]["parts"][0]["text"], "Ann: hi");
     assert_eq!(given(Provider::Neutral, &[named("Ann Lee")])[0], named("Ann Lee"));
+    let parts = json!({"role": "user", "name": "Ann Lee", "parts": [{"text": "hi"}]});
+    assert_eq!(given(Provider::Neutral, &[parts])[0], named("Ann Lee"));
     let picture =
         json!({"role": "user", "name": "Ann", "content": [{"type": "image", "asset_id": "asset_png"}]});
     assert_eq!(given(Provider::Anthropic, &[picture])[0]["content"][0]["text"], "Ann:");
@@ -260,6 +262,9 @@ fn media_are_converted_put_back_or_named() {
         assert_eq!(block(provider, &gone)["text"], "<image:holiday.png>");
         assert_eq!(block(provider, &named)["text"], "<image:x.png>");
     }
+    let broken =
+        json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AQI"}});
+    assert_eq!(block(Provider::Anthropic, &broken)["text"], "<image>", "what is not Base64 is not sent");
     let letter = json!({"type": "document", "title": "letter", "source": {"type": "text", "media_type": "text/plain", "data": "Dear A"}});
     assert_eq!(block(Provider::OpenaiChat, &letter)["text"], "<document:letter>\nDear A");
     assert_eq!(block(Provider::Anthropic, &letter), letter);
@@ -286,6 +291,56 @@ fn what_a_result_shows_reaches_every_provider() {
     assert_eq!(gemini[2]["parts"][0]["functionResponse"]["response"], json!({"error": "torn\n<image>"}));
     assert_eq!(gemini[3]["parts"][0]["inlineData"]["data"], "AQID");
     assert!(given(Provider::Neutral, &messages)[2]["is_error"].as_bool().unwrap());
+}
+
+#[test]
+fn a_content_that_answers_gemini_holds_nothing_else() {
+    let messages = [
+        json!({"role": "user", "parts": [{"text": "go"}]}),
+        json!({"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]}),
+        json!({"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "x"}}}, {"text": "and"}]}),
+    ];
+    let out = given(Provider::Gemini, &messages);
+    assert_eq!(out[2]["parts"].as_array().unwrap().len(), 1);
+    assert_eq!(out[3], json!({"role": "user", "parts": [{"text": "and"}]}));
+}
+
+#[test]
+fn what_stands_beside_signed_reasoning_is_its_providers_own() {
+    let newer = json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "s"},
+        {"type": "of_next_year", "x": 1}, {"type": "text", "text": "Yes."}]});
+    assert_eq!(
+        given(Provider::Anthropic, &[json!({"role": "user", "content": "?"}), newer.clone()])[1],
+        newer
+    );
+    // A signature stays on its part also where the part is spelled anew.
+    let snake = json!({"role": "model", "parts": [{"function_call": {"name": "f", "args": {}}, "thought_signature": "ts"}]});
+    assert_eq!(
+        given(Provider::Gemini, &[json!({"role": "user", "content": "?"}), snake])[1]["parts"][0],
+        json!({"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "ts"})
+    );
+}
+
+#[test]
+fn a_failure_stays_a_failure() {
+    let messages = [
+        json!({"role": "user", "content": "go"}),
+        json!({"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}),
+        json!({"role": "tool", "tool_call_id": "a", "content": "torn", "is_error": true}),
+    ];
+    assert_eq!(given(Provider::Anthropic, &messages)[2]["content"][0]["is_error"], true);
+    assert_eq!(
+        given(Provider::Gemini, &messages)[2]["parts"][0]["functionResponse"]["response"],
+        json!({"error": "torn"})
+    );
+    for provider in Provider::ALL {
+        let there = given(provider, &messages);
+        assert_eq!(
+            given(Provider::Anthropic, &there).last().unwrap()["content"][0]["is_error"],
+            true,
+            "{provider}"
+        );
+    }
 }
 
 /// The judge itself must be able to say no.

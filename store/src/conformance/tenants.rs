@@ -108,6 +108,22 @@ pub fn another_tenant_can_change_nothing(store: &dyn Backend) {
     assert_eq!(store.open_text(&key, opened).expect("it is open"), "so far");
 }
 
+/// Whoever looks after the whole store finds everything that is in it.
+pub fn every_tenant_is_listed_once(store: &dyn Backend) {
+    let m = Maker::default();
+    let before = store.tenants().expect("they can be listed");
+    let ours = m.key();
+    let theirs = elsewhere(&ours);
+    for key in [&theirs, &ours, &m.key()] {
+        create(store, key, vec![m.created()]);
+    }
+    done(store, m.delete(&theirs));
+    let mut expected = [before, vec![ours.tenant, theirs.tenant]].concat();
+    expected.sort();
+    expected.dedup();
+    assert_eq!(store.tenants().expect("they can be listed"), expected);
+}
+
 /// A conversation id means nothing without its tenant.
 pub fn the_same_id_lives_apart_in_two_tenants(store: &dyn Backend) {
     let m = Maker::default();

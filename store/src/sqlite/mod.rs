@@ -453,7 +453,10 @@ impl Index for Sqlite {
                     .optional()?;
                 if let Some(seq) = seq {
                     let event = read::event_at(db, &lineage, seq as u64)?;
-                    return Ok(event.and_then(|event| event.body).map(|body| Raw::new(body.text)).transpose()?);
+                    return Ok(event
+                        .and_then(|event| event.body)
+                        .map(|body| Raw::new(body.text))
+                        .transpose()?);
                 }
             }
             Ok(None)
@@ -494,6 +497,24 @@ impl Index for Sqlite {
 
     fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
         self.reading(|db| Ok(read::asset_in_use(db, tenant, sha256)?))
+    }
+
+    fn tenants(&self) -> Result<Vec<Tenant>, Error> {
+        self.reading(|db| {
+            // From one to the next by the index: as many steps as there are tenants, not conversations.
+            let names = db
+                .prepare_cached(
+                    "WITH RECURSIVE t (name) AS (SELECT min(tenant) FROM conversations UNION ALL
+                        SELECT (SELECT min(tenant) FROM conversations WHERE tenant > t.name) FROM t WHERE t.name IS NOT NULL)
+                     SELECT name FROM t WHERE name IS NOT NULL",
+                )?
+                .query_map([], |row| row.get::<_, String>(0))?
+                .collect::<Result<Vec<_>, _>>()?;
+            Ok(names)
+        })?
+        .into_iter()
+        .map(Tenant::new)
+        .collect()
     }
 
     fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {

@@ -52,7 +52,6 @@ fn hostile_scripts_are_run_here() {
         "let a = [1]; loop { a = a + a; }",
         "let m = #{a: 1}; loop { m = #{a: m, b: m}; }",
         "let m = #{a: 1}; let i = 0; loop { i += 1; m[`${i}`] = m; }",
-        "let m = #{}; let s = messages[0].content; let i = 0; loop { i += 1; m[`${i}`] = #{s: [s]}; }",
         "let a = [messages[0].content]; loop { a = a.map(|s| s + \"b\") + a; }",
         // Growing sideways: each value is within its limits, all of them together are not.
         "fn g(a, b, c, d) { 1 } fn f(s) { g(s + \"1\", s + \"2\", s + \"3\", f(s + \"4\")) } f(messages[0].content)",
@@ -71,15 +70,21 @@ fn hostile_scripts_are_run_here() {
     ] {
         stopped(&wide, source);
     }
-    // Growing in depth: every level is a stack frame of whoever copies, compares, prints or drops the value.
-    for source in [
-        "let a = []; loop { a = [[[[[[[[[[a]]]]]]]]]]; }",
-        "let a = #{}; loop { a = #{a: #{a: #{a: #{a: #{a: a}}}}}; }",
-        "let a = [0]; let b = [0]; loop { b[0] = a; a = b; }",
-        "let a = []; loop { a = [[[[[a]]]]]; a == a; a in [a]; `${a}`; }",
-    ] {
-        stopped(&text, source);
-    }
+    // Growing in depth: every level is a stack frame of whoever copies, compares or drops the value. And growing so
+    // slowly that only the clock helps. At the same time, because each takes as long as it may.
+    std::thread::scope(|scope| {
+        for source in [
+            "let a = []; loop { a = [[[[[[[[[[a]]]]]]]]]]; }",
+            "let a = #{}; loop { a = #{a: #{a: #{a: #{a: #{a: a}}}}}; }",
+            "let a = #{a: 0}; loop { a = #{a: #{a: #{a: #{a: #{a: a.remove(\"a\")}}}}}; }",
+            "let a = [0]; let b = [0]; loop { b[0] = a; a = b; }",
+            "let a = []; loop { a = [[[[[a]]]]]; a == a; a in [a]; `${a}`; }",
+            "let m = #{}; let s = messages[0].content; let i = 0; loop { i += 1; m[`${i}`] = #{s: [s]}; }",
+        ] {
+            let (stopped, text) = (&stopped, &text);
+            scope.spawn(move || stopped(text, source));
+        }
+    });
     // Scripts that are hard to read. They may be fine, too.
     for part in [
         "(",

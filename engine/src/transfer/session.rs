@@ -1,0 +1,221 @@
+//! A session file of another program becomes a conversation.
+
+use super::Imported;
+use crate::ingest::{Ingested, NewTurn, Place};
+use crate::scope::Scope;
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::chain::Head;
+use everturn_core::conversation::Conversation;
+use everturn_core::event::{Draft, kind};
+use everturn_core::id::ConversationId;
+use everturn_core::limits::BATCH_EVENTS_MAX;
+use everturn_core::write::{Action, Write};
+use everturn_formats::jsonl::{Header, Item};
+use everturn_formats::session::{self, Mapper, Recorded, Step};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Lines taken over in one transaction: each gives one event, and one more for each payload in it.
+const LINES_PER_BATCH: usize = BATCH_EVENTS_MAX / 4;
+
+/// The body of `import.finished` behind each batch: what was taken over so far, so that the next import goes on there.
+#[derive(Serialize, Deserialize)]
+struct Progress {
+    format: String,
+    line: u64,
+}
+
+const FORMAT: &str = "session";
+
+impl Scope {
+    /// Takes over the rest of a file whose header was read. The same session is the same conversation every time, so that
+    /// importing it again adds the lines that are new.
+    pub(super) fn import_session(
+        &self,
+        header: &Header,
+        items: impl Iterator<Item = Result<Item, Error>>,
+        mut problems: Vec<String>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Imported, Error> {
+        let id = session::conversation_id(header);
+        let mut import = Import { scope: self, id, conversation: None, done: 0, batch: None, added: 0 };
+        import.begin(header)?;
+        let mut mapper = Mapper::new(header);
+        let mut events = 1;
+        import.line(header.line, Mapper::start(header), &mut problems)?;
+        for item in items {
+            let (line, step) = match item? {
+                // Under a foreign header its chain leads nowhere; what it says is kept all the same.
+                Item::Event { line, event } => {
+                    let text = everturn_core::encoding::to_line(&event)?;
+                    (line, mapper.step(&Recorded::new(line, text)))
+                }
+                Item::Foreign { line, text } => (line, mapper.step(&Recorded::new(line, text))),
+                Item::End(end) => (end.line, Mapper::end(&end)),
+                Item::Header(second) => (second.line, Mapper::start(&second)),
+                Item::Asset(piece) => {
+                    problems.push(format!("line {}: bytes of a conversation's asset; left out", piece.line));
+                    continue;
+                }
+                Item::Corrupt(corrupt) => {
+                    problems.push(format!("line {}: {}; left out", corrupt.line, corrupt.reason));
+                    continue;
+                }
+                Item::TruncatedTail(tail) => {
+                    let (at, bytes) = (tail.byte_offset, tail.bytes);
+                    problems.push(format!("the last line is cut off at byte {at} ({bytes} bytes); left out"));
+                    continue;
+                }
+            };
+            events += 1;
+            import.line(line, step, &mut problems)?;
+            progress(events);
+        }
+        import.flush()?;
+        let conversation = match import.conversation.take() {
+            Some(conversation) => conversation,
+            None => self.shared().index.conversation(&self.key(id))?,
+        };
+        Ok(Imported { format: FORMAT, conversation, events, added: import.added, problems })
+    }
+
+    /// The last line of the session that was taken over; 0 if none was.
+    fn session_line(&self, conversation: &Conversation) -> Result<u64, Error> {
+        const PAGE: u64 = 100;
+        let mut end = conversation.head.seq;
+        while end > 0 {
+            let after = end.saturating_sub(PAGE);
+            let page = self.shared().log.events(&self.key(conversation.id), after, (end - after) as usize)?;
+            let markers = page.iter().rev().filter(|event| event.kind == kind::IMPORT_FINISHED);
+            let progress = markers.filter_map(|event| event.read::<Progress>()).find(|p| p.format == FORMAT);
+            if let Some(progress) = progress {
+                return Ok(progress.line);
+            }
+            end = after;
+        }
+        Ok(0)
+    }
+}
+
+/// Lines on their way into the store.
+struct Import<'a> {
+    scope: &'a Scope,
+    id: ConversationId,
+    conversation: Option<Conversation>,
+    /// The last line that is in the store.
+    done: u64,
+    batch: Option<Batch>,
+    added: u64,
+}
+
+struct Batch {
+    ingested: Ingested,
+    creates: bool,
+    lines: usize,
+    last: u64,
+}
+
+impl Import<'_> {
+    fn begin(&mut self, header: &Header) -> Result<(), Error> {
+        let shared = self.scope.shared();
+        match shared.index.conversation(&self.scope.key(self.id)) {
+            Ok(conversation) => {
+                self.done = self.scope.session_line(&conversation)?;
+                self.conversation = Some(conversation);
+            }
+            Err(Error::NotFound(_)) => {
+                let settings = Mapper::settings(header)?.normalise()?;
+                let drafts = self.scope.setting_drafts(kind::CREATED, &settings)?;
+                let ingested = Ingested { drafts, uploads: Vec::new() };
+                self.batch = Some(Batch { ingested, creates: true, lines: 0, last: 0 });
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn line(
+        &mut self,
+        line: u64,
+        step: Result<Step, Error>,
+        problems: &mut Vec<String>,
+    ) -> Result<(), Error> {
+        if line <= self.done {
+            return Ok(());
+        }
+        let mut batch = self.batch.take().unwrap_or_else(|| Batch {
+            ingested: Ingested { drafts: Vec::new(), uploads: Vec::new() },
+            creates: false,
+            lines: 0,
+            last: 0,
+        });
+        let before = batch.ingested.drafts.len();
+        match step.and_then(|step| self.ingest(step, &mut batch.ingested)) {
+            Ok(()) => self.added += 1,
+            // One line that does not fit does not keep the others out.
+            Err(error @ (Error::Invalid(_) | Error::TooLarge(_))) => {
+                batch.ingested.drafts.truncate(before);
+                problems.push(format!("line {line}: {error}; left out"));
+            }
+            Err(error) => {
+                self.scope.shared().uploaded(&batch.ingested.uploads);
+                return Err(error);
+            }
+        }
+        (batch.last, batch.lines) = (line, batch.lines + 1);
+        let full = batch.lines == LINES_PER_BATCH || batch.ingested.drafts.len() > BATCH_EVENTS_MAX / 2;
+        self.batch = Some(batch);
+        if full { self.flush() } else { Ok(()) }
+    }
+
+    fn ingest(&self, step: Step, into: &mut Ingested) -> Result<(), Error> {
+        let shared = self.scope.shared();
+        match step {
+            Step::Turn { message, actor, model, metadata, occurred_at, .. } => {
+                let turn = NewTurn {
+                    actor,
+                    model,
+                    metadata,
+                    occurred_at,
+                    adapter: Some(FORMAT.into()),
+                    ..NewTurn::message(message.get())
+                };
+                let fresh = || {
+                    let (tenant, now) = (self.scope.tenant.clone(), shared.now());
+                    Conversation::new(self.id, tenant, now, Head::genesis(self.id))
+                };
+                let conversation = self.conversation.clone().unwrap_or_else(fresh);
+                shared.ingest(&conversation, turn, Place::Whole, into)
+            }
+            Step::Event { kind, body, occurred_at } => {
+                let draft = Draft { occurred_at, ..shared.draft(kind, &body)? };
+                draft.check()?;
+                into.drafts.push(draft);
+                Ok(())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let Some(Batch { mut ingested, creates, last, .. }) = self.batch.take() else { return Ok(()) };
+        let shared = self.scope.shared();
+        let marker = shared.draft(kind::IMPORT_FINISHED, &Progress { format: FORMAT.into(), line: last });
+        match marker {
+            Ok(marker) => ingested.drafts.push(marker),
+            Err(error) => {
+                shared.uploaded(&ingested.uploads);
+                return Err(error);
+            }
+        }
+        let action = match creates {
+            true => Action::Create { drafts: ingested.drafts, parent: None, idempotency: None },
+            false => Action::Append { drafts: ingested.drafts, expected_seq: None, idempotency: None },
+        };
+        let submitted = shared.submit(Write { key: self.scope.key(self.id), action }, ingested.uploads);
+        let committed = Commit::new(submitted, Ok).wait()?;
+        self.conversation = Some(Arc::unwrap_or_clone(committed.conversation));
+        self.done = last;
+        Ok(())
+    }
+}
