@@ -347,8 +347,8 @@ mod tests {
             ),
             ("tests/x.py::test_y", vec![(Path, "tests/x.py"), (Symbol, "test_y")]),
             (
-                "std::fs::read_to_string(",
-                vec![(Symbol, "std::fs::read_to_string"), (Symbol, "read_to_string")],
+                "alloc::fmt::from_slice(",
+                vec![(Symbol, "alloc::fmt::from_slice"), (Symbol, "from_slice")],
             ),
             ("self.user_name", vec![(Symbol, "user_name")]),
             (
