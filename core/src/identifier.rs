@@ -346,10 +346,7 @@ mod tests {
                 vec![(FileName, "Cargo.toml"), (FileName, ".gitignore"), (FileName, "café.md")],
             ),
             ("tests/x.py::test_y", vec![(Path, "tests/x.py"), (Symbol, "test_y")]),
-            (
-                "alloc::fmt::from_slice(",
-                vec![(Symbol, "alloc::fmt::from_slice"), (Symbol, "from_slice")],
-            ),
+            ("alloc::fmt::from_slice(", vec![(Symbol, "alloc::fmt::from_slice"), (Symbol, "from_slice")]),
             ("self.user_name", vec![(Symbol, "user_name")]),
             (
                 "UserService getUser HTTPServer snake_case __init__",
