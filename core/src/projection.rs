@@ -31,7 +31,6 @@ use crate::Error;
 use crate::json::Raw;
 use crate::message::carries_signature;
 use edit::Edit;
-use hash::Canonical;
 use record::Recorded;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -42,6 +41,10 @@ use std::borrow::Cow;
 pub struct Message {
     raw: Raw,
     value: Value,
+    /// What a view's hash is made of. It is worked out once, because a transcript is projected again at every turn.
+    canonical: Box<str>,
+    chars: usize,
+    signed: bool,
 }
 
 impl Message {
@@ -54,12 +57,22 @@ impl Message {
                 Error::invalid("projection.message", format!("the message cannot be read: {e}"))
             })?,
         };
-        Ok(Message { raw, value })
+        Ok(Message::new(raw, value))
     }
 
     /// A message that was never text.
     pub fn of(value: Value) -> Result<Message, Error> {
-        Ok(Message { raw: Raw::of(&value)?, value })
+        Ok(Message::new(Raw::of(&value)?, value))
+    }
+
+    fn new(raw: Raw, value: Value) -> Message {
+        Message {
+            canonical: hash::canonical(&value).into(),
+            chars: raw.get().chars().count(),
+            signed: carries_signature(&value),
+            raw,
+            value,
+        }
     }
 
     /// The text.
@@ -73,7 +86,7 @@ impl Message {
     }
 
     fn chars(&self) -> usize {
-        self.raw.get().chars().count()
+        self.chars
     }
 }
 
@@ -277,7 +290,7 @@ fn guarded<'a>(
         whole[source] = true;
     }
     let broken =
-        (0..messages.len()).find(|index| !whole[*index] && carries_signature(messages[*index].value()));
+        (0..messages.len()).find(|index| !whole[*index] && messages[*index].signed);
     let Some(index) = broken else { return Ok(decided) };
     Ok(Decided {
         shown: raw(messages),
@@ -347,16 +360,7 @@ fn reclaimed(messages: &[Message], shown: &[Shown<'_>]) -> (usize, usize) {
 }
 
 fn hash_of(shown: &[Shown<'_>]) -> String {
-    let mut canonical = Canonical::new();
-    canonical.text("[");
-    for (n, shown) in shown.iter().enumerate() {
-        if n > 0 {
-            canonical.text(",");
-        }
-        canonical.value(shown.value());
-    }
-    canonical.text("]");
-    canonical.finish().0
+    hash::of_list(shown.iter().map(|shown| &*shown.message.canonical))
 }
 
 impl<'a> Decided<'a> {

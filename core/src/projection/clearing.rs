@@ -5,7 +5,6 @@ use super::options::Trigger;
 use super::part::Cut;
 use super::pointer::{INPUT_CLEARED, Pointer};
 use super::{Options, Policy, Shown, Signatures};
-use crate::message::carries_signature;
 use crate::pairing::{Answer, Call, Pairs, pair};
 use serde_json::Value;
 
@@ -22,7 +21,7 @@ pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str)
         return (Cut::default(), "clear_tool_uses_below_trigger");
     }
     let stays =
-        |index: usize| options.signatures == Signatures::PerTurn && carries_signature(shown[index].value());
+        |index: usize| options.signatures == Signatures::PerTurn && shown[index].message.signed;
     let mut cut = Cut::default();
     let old = pairs.results.len().saturating_sub(knobs.keep);
     for result in &pairs.results[..old] {

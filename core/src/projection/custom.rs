@@ -144,13 +144,13 @@ impl Answer {
 
 /// For each returned message the one it is, in order: the first equal one behind the one before.
 fn match_in_order(returned: &[Value], shown: &[Shown<'_>]) -> Vec<Option<usize>> {
-    let mut equal: HashMap<String, VecDeque<usize>> = HashMap::new();
+    let mut equal: HashMap<&str, VecDeque<usize>> = HashMap::new();
     for (index, shown) in shown.iter().enumerate() {
-        equal.entry(hash::of_value(shown.value())).or_default().push_back(index);
+        equal.entry(&shown.message.canonical).or_default().push_back(index);
     }
     let mut next = 0;
     let mut find = |message: &Value| {
-        let places = equal.get_mut(&hash::of_value(message))?;
+        let places = equal.get_mut(hash::canonical(message).as_str())?;
         while places.front().is_some_and(|place| *place < next) {
             places.pop_front();
         }

@@ -5,7 +5,7 @@ use super::pointer::Pointer;
 use super::{Message, Shown};
 use crate::Error;
 use crate::json::Raw;
-use crate::message::{self, Part, carries_signature};
+use crate::message::{self, Part};
 use crate::pairing::{Pairs, Place, pair};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -168,7 +168,7 @@ fn drop_reasoning(pairs: &Pairs<'_>, dropped: &mut [bool]) {
 
 /// The messages of turns with signed reasoning: those that carry it, and what a signed reasoning item led to.
 pub(super) fn protected(shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Vec<bool> {
-    let mut protected: Vec<bool> = shown.iter().map(|shown| carries_signature(shown.value())).collect();
+    let mut protected: Vec<bool> = shown.iter().map(|shown| shown.message.signed).collect();
     let mut end_of_turn = 0;
     let signed: Vec<_> = pairs.reasoning.iter().filter(|(start, _)| protected[*start]).copied().collect();
     for (start, end) in signed {

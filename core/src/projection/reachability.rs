@@ -8,7 +8,6 @@ use super::hash::of_body;
 use super::part::Cut;
 use super::{Options, Policy, Shown, Signatures};
 use crate::identifier::{self, Kind};
-use crate::message::carries_signature;
 use crate::pairing::{Answer, Pairs, pair};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -31,7 +30,7 @@ pub(super) fn cut(
     let mut kept = Vec::new();
     for result in pairs.results.iter().take_while(|result| result.message < window) {
         let stays = result.failed
-            || options.signatures == Signatures::PerTurn && carries_signature(shown[result.message].value());
+            || options.signatures == Signatures::PerTurn && shown[result.message].message.signed;
         if stays || !is_long(result, knobs.min_chars) {
             kept.push(result);
         } else {
