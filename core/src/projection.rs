@@ -289,8 +289,7 @@ fn guarded<'a>(
     for source in decided.shown.iter().filter(|shown| shown.is_unchanged()).filter_map(Shown::source) {
         whole[source] = true;
     }
-    let broken =
-        (0..messages.len()).find(|index| !whole[*index] && messages[*index].signed);
+    let broken = (0..messages.len()).find(|index| !whole[*index] && messages[*index].signed);
     let Some(index) = broken else { return Ok(decided) };
     Ok(Decided {
         shown: raw(messages),

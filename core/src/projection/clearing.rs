@@ -20,8 +20,7 @@ pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str)
     if size <= trigger {
         return (Cut::default(), "clear_tool_uses_below_trigger");
     }
-    let stays =
-        |index: usize| options.signatures == Signatures::PerTurn && shown[index].message.signed;
+    let stays = |index: usize| options.signatures == Signatures::PerTurn && shown[index].message.signed;
     let mut cut = Cut::default();
     let old = pairs.results.len().saturating_sub(knobs.keep);
     for result in &pairs.results[..old] {
