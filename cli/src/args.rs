@@ -14,16 +14,30 @@ use std::path::PathBuf;
 )]
 pub struct Args {
     /// Where conversations are kept: sqlite:PATH, or sqlite: for the file in your data folder
-    #[arg(long, global = true, env = "EVERTURN_STORE", default_value = "sqlite:", value_name = "URL")]
+    #[arg(
+        long,
+        global = true,
+        env = "EVERTURN_STORE",
+        hide_env_values = true,
+        default_value = "sqlite:",
+        value_name = "URL"
+    )]
     pub store: String,
     /// Whose conversations
-    #[arg(long, global = true, env = "EVERTURN_TENANT", default_value = "default", value_name = "NAME")]
+    #[arg(
+        long,
+        global = true,
+        env = "EVERTURN_TENANT",
+        hide_env_values = true,
+        default_value = "default",
+        value_name = "NAME"
+    )]
     pub tenant: String,
     /// Print JSON instead of text for people
     #[arg(long, global = true)]
     pub json: bool,
     /// Mirror what is written into a file per conversation
-    #[arg(long, global = true, env = "EVERTURN_MIRROR", value_name = "DIR")]
+    #[arg(long, global = true, env = "EVERTURN_MIRROR", hide_env_values = true, value_name = "DIR")]
     pub mirror: Option<PathBuf>,
     /// Say more on standard error about what is being done (twice: even more)
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]

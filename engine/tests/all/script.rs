@@ -119,6 +119,10 @@ fn every_function_does_what_its_page_says() {
         {"role": "user", "content": "Grüße an Ada"},
         {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "image"}, {"type": "text", "text": "two"}]},
         {"role": "tool", "tool_call_id": "a", "content": "result"},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": "first"},
+            {"type": "tool_result", "tool_use_id": "b", "content": [{"type": "text", "text": "second"}]},
+        ]},
     ]));
     for (expression, value) in [
         ("messages[0].content.len", json!(12)),
@@ -137,6 +141,7 @@ fn every_function_does_what_its_page_says() {
         ("text(messages[0])", json!("Grüße an Ada")),
         ("messages[1].text()", json!("one\ntwo")),
         ("messages[2].text()", json!("result")),
+        ("messages[3].text()", json!("first\nsecond")),
         ("messages[1].content[2].text", json!("two")),
         ("messages[0].nothing ?? messages[0].nothing?.more ?? 5", json!(5)),
         ("[1, 2] + [3]", json!([1, 2, 3])),
@@ -158,6 +163,7 @@ fn every_function_does_what_its_page_says() {
             "[messages[0] == messages[0], messages[0] != messages[1], [1] == [1.0]]",
             json!([true, true, false]),
         ),
+        ("[#{a: 1} == #{a: 1, b: 2}, #{a: 1} == #{b: 1}, [1] == [1, 2]]", json!([false, false, false])),
         ("messages[0].keys()", json!(["content", "role"])),
         (
             "let m = messages[0]; m.remove(\"role\"); m + #{a: 1, b: ()}",
