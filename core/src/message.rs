@@ -51,9 +51,19 @@ pub enum Part<'a> {
     Other(&'a str),
 }
 
+/// A field of an object. Messages have few, and comparing those is quicker than the hash that a map's own lookup takes.
+pub(crate) fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    const FEW: usize = 16;
+    let fields = value.as_object()?;
+    if fields.len() > FEW {
+        return fields.get(name);
+    }
+    fields.iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| value)
+}
+
 /// In which role a message speaks, whatever its shape.
 pub fn role(message: &Value) -> Result<Role, Error> {
-    if let Some(role) = message.get("role") {
+    if let Some(role) = field(message, "role") {
         return match role.as_str() {
             Some("user") => Ok(Role::User),
             Some("assistant" | "model") => Ok(Role::Assistant),
@@ -65,7 +75,7 @@ pub fn role(message: &Value) -> Result<Role, Error> {
             )),
         };
     }
-    match message.get("type").and_then(Value::as_str) {
+    match field(message, "type").and_then(Value::as_str) {
         Some("reasoning") => Ok(Role::Assistant),
         Some(kind) if kind.ends_with("_output") => Ok(Role::Tool),
         Some(kind) if kind.ends_with("_call") => Ok(Role::Assistant),
@@ -79,19 +89,19 @@ pub fn role(message: &Value) -> Result<Role, Error> {
 /// What is in a message, in order.
 pub fn parts(message: &Value) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
-    if message.get("role").is_none() && message.get("type").is_some() {
+    if field(message, "role").is_none() && field(message, "type").is_some() {
         parts.push(block(message));
         return parts;
     }
-    match message.get("content") {
+    match field(message, "content") {
         Some(Value::String(text)) => parts.push(Part::Text(text)),
         Some(Value::Array(blocks)) => parts.extend(blocks.iter().map(block)),
         _ => {}
     }
-    for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
+    for call in field(message, "tool_calls").and_then(Value::as_array).into_iter().flatten() {
         parts.push(tool_call(call));
     }
-    for result in message.get("tool_results").and_then(Value::as_array).into_iter().flatten() {
+    for result in field(message, "tool_results").and_then(Value::as_array).into_iter().flatten() {
         parts.push(tool_result(result));
     }
     parts
@@ -99,7 +109,7 @@ pub fn parts(message: &Value) -> Vec<Part<'_>> {
 
 /// What a block's `visibility` is: as written, else `internal` for tool results and `public` for the rest.
 pub fn visibility(block: &Value) -> Visibility {
-    match block.get("visibility").and_then(Value::as_str).and_then(|word| word.parse().ok()) {
+    match field(block, "visibility").and_then(Value::as_str).and_then(|word| word.parse().ok()) {
         Some(visibility) => visibility,
         None if matches!(self::block(block), Part::Result { .. }) => Visibility::Internal,
         None => Visibility::Public,
@@ -111,7 +121,7 @@ pub(crate) fn block(block: &Value) -> Part<'_> {
     if let Value::String(text) = block {
         return Part::Text(text);
     }
-    let Some(kind) = block.get("type").and_then(Value::as_str) else {
+    let Some(kind) = field(block, "type").and_then(Value::as_str) else {
         return match text(block, &["text"]) {
             Some(text) => Part::Text(text),
             None => Part::Other("block"),
@@ -144,7 +154,7 @@ pub fn is_signed(kind: &str, block: &Value) -> bool {
 pub fn carries_signature(message: &Value) -> bool {
     const LISTS: [&str; 4] = ["content", "tool_calls", "reasoning_details", "thinking_blocks"];
     let sealed = |block: &Value| {
-        let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
+        let kind = field(block, "type").and_then(Value::as_str).unwrap_or_default();
         match kind {
             "thinking" | "reasoning" | "redacted_thinking" | "encrypted_content" => is_signed(kind, block),
             // Elsewhere a `signature` may be anything, but these names have one meaning.
@@ -157,21 +167,21 @@ pub fn carries_signature(message: &Value) -> bool {
         }
     };
     sealed(message)
-        || message.get("role").is_some_and(|role| role == "assistant") && has(message, "signature")
+        || field(message, "role").is_some_and(|role| role == "assistant") && has(message, "signature")
         || LISTS
             .iter()
-            .any(|list| message.get(list).and_then(Value::as_array).into_iter().flatten().any(sealed))
+            .any(|list| field(message, list).and_then(Value::as_array).into_iter().flatten().any(sealed))
 }
 
 fn has(block: &Value, seal: &str) -> bool {
-    block.get(seal).is_some_and(|value| !value.is_null() && value != "")
+    field(block, seal).is_some_and(|value| !value.is_null() && value != "")
 }
 
 pub(crate) fn tool_call(call: &Value) -> Part<'_> {
-    let function = call.get("function").unwrap_or(call);
+    let function = field(call, "function").unwrap_or(call);
     let name =
         text(function, &["name", "tool_name"]).or_else(|| text(call, &["name", "type"])).unwrap_or("tool");
-    let arguments = ["arguments", "input", "args"].iter().find_map(|key| function.get(key));
+    let arguments = ["arguments", "input", "args"].iter().find_map(|key| field(function, key));
     Part::Call { id: text(call, &["call_id", "id", "tool_call_id"]), name, arguments }
 }
 
@@ -179,7 +189,7 @@ pub(crate) fn tool_result(result: &Value) -> Part<'_> {
     Part::Result {
         id: text(result, &["tool_use_id", "tool_call_id", "call_id", "id"]),
         name: text(result, &["name", "tool_name"]),
-        content: ["content", "output", "result"].iter().find_map(|key| result.get(key)),
+        content: ["content", "output", "result"].iter().find_map(|key| field(result, key)),
     }
 }
 
@@ -194,14 +204,14 @@ pub(crate) fn tool_message(message: &Value) -> Part<'_> {
 }
 
 fn media<'a>(kind: &'a str, block: &'a Value) -> Part<'a> {
-    let inner = block.get("file").or_else(|| block.get("source")).unwrap_or(block);
+    let inner = field(block, "file").or_else(|| field(block, "source")).unwrap_or(block);
     const NAMES: [&str; 6] = ["name", "title", "filename", "file_name", "path", "label"];
     let label = text(block, &NAMES).or_else(|| text(inner, &NAMES));
     Part::Media { kind, label, asset_id: text(block, &["asset_id"]) }
 }
 
 fn text<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a str> {
-    keys.iter().find_map(|key| value.get(key)?.as_str()).filter(|text| !text.is_empty())
+    keys.iter().find_map(|key| field(value, key)?.as_str()).filter(|text| !text.is_empty())
 }
 
 /// A message for people. `asset_label` gives the name of an asset whose block has none of its own.

@@ -4,7 +4,7 @@
 //! messages out asks here what belongs together. By id where there are ids; else by name, the nearest that follows,
 //! before the assistant speaks again.
 
-use crate::message::{self, Part};
+use crate::message::{self, Part, field};
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -124,7 +124,7 @@ pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
     let mut acted = false;
     for (index, message) in messages.into_iter().enumerate() {
         reach.push(index);
-        let item = message.get("role").is_none();
+        let item = field(message, "role").is_none();
         let (calls, results) = (pairs.calls.len(), pairs.results.len());
         read(index, message, &mut pairs);
         if (pairs.calls.len() > calls || says_assistant(message)) && (!item || open.answered) {
@@ -142,7 +142,7 @@ pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
             reach[called.message] = index;
         }
         // A reasoning item is valid only with what it led to: the items of the assistant that follow it.
-        let thinks = item && message.get("type").and_then(Value::as_str) == Some("reasoning");
+        let thinks = item && field(message, "type").and_then(Value::as_str) == Some("reasoning");
         if thinks && acted || !thinks && !says_assistant(message) {
             thoughts.clear();
         }
@@ -254,8 +254,8 @@ fn says_assistant(message: &Value) -> bool {
 }
 
 fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
-    let array = |key| message.get(key).and_then(Value::as_array).into_iter().flatten().enumerate();
-    if message.get("role").is_none() {
+    let array = |key| field(message, key).and_then(Value::as_array).into_iter().flatten().enumerate();
+    if field(message, "role").is_none() {
         return note(index, Place::Message, message::block(message), message, pairs);
     }
     let results = pairs.results.len();
@@ -265,7 +265,7 @@ fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
     for (n, call) in array("tool_calls") {
         note(index, Place::ToolCall(n), message::tool_call(call), call, pairs);
     }
-    if let Some(call) = message.get("function_call").filter(|call| call.is_object()) {
+    if let Some(call) = field(message, "function_call").filter(|call| call.is_object()) {
         note(index, Place::FunctionCall, message::tool_call(call), call, pairs);
     }
     for (n, result) in array("tool_results") {
@@ -302,21 +302,21 @@ fn note<'a>(index: usize, place: Place, part: Part<'a>, whole: &'a Value, pairs:
 fn failed(result: &Value, content: Option<&Value>) -> bool {
     const FAILURES: [&str; 5] = ["error", "failed", "rejected", "exception", "denied"];
     // Of a Responses item `status` says how far its transmission came, not how the tool fared.
-    let item = result.get("role").is_none()
-        && result.get("type").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("_output"));
-    let status = result.get("status").and_then(Value::as_str).filter(|status| {
+    let item = field(result, "role").is_none()
+        && field(result, "type").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("_output"));
+    let status = field(result, "status").and_then(Value::as_str).filter(|status| {
         let of_item = item && matches!(*status, "in_progress" | "completed" | "incomplete");
         !status.is_empty() && !of_item
     });
     let flags = [
-        result.get("is_error").and_then(Value::as_bool),
-        result.get("error").and_then(|error| match error {
+        field(result, "is_error").and_then(Value::as_bool),
+        field(result, "error").and_then(|error| match error {
             Value::Bool(error) => Some(*error),
             Value::String(text) => (!text.is_empty()).then_some(true),
             Value::Object(_) => Some(true),
             _ => None,
         }),
-        result.get("success").and_then(Value::as_bool).map(|success| !success),
+        field(result, "success").and_then(Value::as_bool).map(|success| !success),
         status.map(|status| FAILURES.iter().any(|failure| status.eq_ignore_ascii_case(failure))),
     ];
     if flags.iter().any(Option::is_some) {
@@ -326,7 +326,7 @@ fn failed(result: &Value, content: Option<&Value>) -> bool {
         Some(Value::String(text)) => text,
         Some(Value::Array(blocks)) => blocks
             .iter()
-            .find_map(|block| block.as_str().or_else(|| block.get("text")?.as_str()))
+            .find_map(|block| block.as_str().or_else(|| field(block, "text")?.as_str()))
             .unwrap_or_default(),
         _ => "",
     };

@@ -5,7 +5,7 @@ use super::pointer::Pointer;
 use super::{Message, Shown};
 use crate::Error;
 use crate::json::Raw;
-use crate::message::{self, Part};
+use crate::message::{self, Part, field};
 use crate::pairing::{Pairs, Place, pair};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -120,10 +120,10 @@ impl<'a> Shown<'a> {
 /// Whether nothing that speaks is left of a message without the parts. Reasoning alone does not: it led to them.
 fn is_nothing_left(message: &Value, gone: &HashSet<Place>) -> bool {
     let empty_list = |key: &str, place: fn(usize) -> Place| {
-        let items = message.get(key).and_then(Value::as_array).map_or(0, Vec::len);
+        let items = field(message, key).and_then(Value::as_array).map_or(0, Vec::len);
         (0..items).all(|n| gone.contains(&place(n)))
     };
-    let empty_content = match message.get("content") {
+    let empty_content = match field(message, "content") {
         Some(Value::String(text)) => text.trim().is_empty(),
         Some(Value::Array(blocks)) => blocks.iter().enumerate().all(|(n, block)| {
             gone.contains(&Place::Block(n))
@@ -135,7 +135,7 @@ fn is_nothing_left(message: &Value, gone: &HashSet<Place>) -> bool {
         }),
         other => other.is_none_or(Value::is_null),
     };
-    let has = |key: &str| message.get(key).is_some_and(|value| !value.is_null() && value != "");
+    let has = |key: &str| field(message, key).is_some_and(|value| !value.is_null() && value != "");
     gone.contains(&Place::Message)
         || empty_content
             && empty_list("tool_calls", Place::ToolCall)
