@@ -10,9 +10,10 @@ use everturn_core::compaction::{
 use everturn_core::conversation::{CheckpointRef, Conversation};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, EventId, Key};
+use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::tokens::Family;
 use everturn_core::turn::{Status, Turn};
-use everturn_core::write::{Action, Summarized, Write};
+use everturn_core::write::{Action, Summarized, Write, move_view};
 use everturn_store::TurnQuery;
 use serde::Serialize;
 use serde_json::Value;
@@ -369,38 +370,28 @@ impl Scope {
         self.append_compaction(key, &revert).map(drop)
     }
 
-    /// After checkpoints were erased: what they covered is summarized again from what is left of it.
+    /// After a checkpoint was erased: the one before it is in force again, and what it covered is summarized anew from what
+    /// is left of it.
     pub(crate) fn summarize_anew(
         &self,
         id: ConversationId,
-        erased: &[CheckpointRef],
+        erased: CheckpointRef,
         before: Option<CheckpointRef>,
     ) -> Result<Head, Error> {
         let key = self.key(id);
-        if let Some(newest) = erased.first() {
-            self.restore_checkpoint(&key, *newest, before)?;
-            let options = CompactOptions { extractive: true, ..CompactOptions::default() };
-            while self
-                .shared()
-                .index
-                .conversation(&key)?
-                .checkpoint
-                .is_none_or(|at| at.through_seq < newest.through_seq)
-            {
-                let unsummarized = self.unsummarized(id, None)?;
-                let policy = Policy {
-                    strategy: Strategy::Tail,
-                    keep_last: 0,
-                    ..unsummarized.conversation.compaction()
-                };
-                let barrier = Some(newest.through_seq + 1);
-                let Some(cut) = compaction::plan(&policy, &unsummarized.candidates(), barrier, true) else {
-                    break;
-                };
-                self.compact_to(&unsummarized, &policy, cut, &options)?;
+        self.restore_checkpoint(&key, erased, before)?;
+        let options = CompactOptions { extractive: true, ..CompactOptions::default() };
+        loop {
+            let unsummarized = self.unsummarized(id, None)?;
+            let conversation = &unsummarized.conversation;
+            let policy = Policy { strategy: Strategy::Tail, keep_last: 0, ..conversation.compaction() };
+            let barrier = Some(erased.through_seq + 1);
+            // Where nothing is left to be covered, it is done.
+            match compaction::plan(&policy, &unsummarized.candidates(), barrier, true) {
+                Some(cut) => drop(self.compact_to(&unsummarized, &policy, cut, &options)?),
+                None => return Ok(conversation.head),
             }
         }
-        Ok(self.shared().index.conversation(&key)?.head)
     }
 
     /// A summary of the turns between two places. Touches nothing. `style` is what to tell a model beside the rules.
@@ -424,20 +415,30 @@ impl Scope {
         Ok(Summary { covers, summarizer: written.summarizer, checkpoint: written.checkpoint })
     }
 
-    /// The checkpoints that cover a place, newest first, by walking back from the one in force; and the one before them.
+    /// Every checkpoint that ever covered a place, also one that was taken back since, and the last one that did not.
+    /// Reads all events after the place: what is to be erased must not be missed.
     pub(crate) fn checkpoints_over(
         &self,
         key: &Key,
         seq: u64,
     ) -> Result<(Vec<CheckpointRef>, Option<CheckpointRef>), Error> {
-        let mut found = Vec::new();
-        let mut next = self.shared().index.conversation(key)?.checkpoint;
-        while let Some(at) = next.filter(|at| at.through_seq >= seq) {
-            found.push(at);
-            next =
-                self.event_at(key, at.seq)?.and_then(|e| e.read::<CompactionBody>()).and_then(|b| b.previous);
+        let mut checkpoint = self.shared().fold(key, seq)?.checkpoint;
+        let (mut found, mut before) = (Vec::new(), checkpoint);
+        let mut after = seq;
+        loop {
+            let page = self.shared().log.events(key, after, PAGE_ENTRIES_MAX)?;
+            let Some(last) = page.last() else { return Ok((found, before)) };
+            after = last.seq;
+            for event in page.iter().filter(|event| event.kind == kind::COMPACTION) {
+                move_view(event, &mut checkpoint, &mut None);
+                match checkpoint.filter(|at| at.through_seq >= seq) {
+                    Some(at) if at.seq == event.seq => found.push(at),
+                    // One that covers it is in force again.
+                    Some(_) => {}
+                    None => before = checkpoint,
+                }
+            }
         }
-        Ok((found, next))
     }
 }
 

@@ -182,21 +182,18 @@ impl Scope {
             let message = said.value().unwrap_or_default();
             let results = everturn_core::pairing::pair([&message]).results;
             let answered = results.iter().filter_map(|result| result.id.map(str::to_string)).collect();
-            Ok((self.checkpoints_over(&self.key(id), said.seq)?, answered))
+            let (checkpoints, before) = self.checkpoints_over(&self.key(id), said.seq)?;
+            let events = checkpoints.iter().map(|at| at.seq).collect();
+            let current = self.shared().index.conversation(&self.key(id))?.checkpoint;
+            let current = current.filter(|current| checkpoints.contains(current));
+            Ok((Erasure { turns: vec![turn], answered, events }, current, before))
         })();
         match found {
             Err(error) => Commit::ready(Err(error)),
-            Ok(((checkpoints, _), answered)) if checkpoints.is_empty() => self.erase_turns(
-                id,
-                Erasure { turns: vec![turn], answered, ..Erasure::default() },
-                by,
-                reason,
-            ),
-            Ok(((checkpoints, before), answered)) => {
-                let events = checkpoints.iter().map(|at| at.seq).collect();
-                let erasure = Erasure { turns: vec![turn], answered, events };
+            Ok((erasure, None, _)) => self.erase_turns(id, erasure, by, reason),
+            Ok((erasure, Some(current), before)) => {
                 let erased = self.erase_turns(id, erasure, by, reason).wait();
-                Commit::ready(erased.and_then(|_| self.summarize_anew(id, &checkpoints, before)))
+                Commit::ready(erased.and_then(|_| self.summarize_anew(id, current, before)))
             }
         }
     }

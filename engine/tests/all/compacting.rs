@@ -397,6 +397,23 @@ fn erasing_a_turn_takes_its_words_out_of_the_summaries_as_well() {
     }
 }
 
+/// A compaction that was taken back is not in force, and was not found when its words were to be erased.
+#[test]
+fn erasing_reaches_a_summary_that_was_taken_back() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let turn = scope.say(id, NewTurn::user("We decided to use the violet submarine codeword.")).id;
+    talk(&scope, id, 6);
+    scope.compact(id, by_hand(4)).unwrap();
+    scope.revert_compaction(id).unwrap();
+    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    assert_eq!(shown(&scope.get(id).unwrap()), None, "what was taken back stays so");
+    drop((scope, store));
+    assert_eq!(stage.files_with("violet submarine"), Vec::<std::path::PathBuf>::new());
+}
+
 #[test]
 fn a_fork_has_the_checkpoint_that_was_in_force_where_it_left() {
     let (_store, scope) = memory();

@@ -54,12 +54,13 @@ impl Writer for Neutral {
                 out.push(item.text.to_string(), Some(item.source));
                 continue;
             }
-            let content = match content.as_slice() {
-                [] => quote(""),
+            let said: Vec<&Piece<'_>> = content.iter().filter(|piece| !is_empty(piece)).collect();
+            let content = match said.as_slice() {
                 [Piece { kind: Kind::Text(text), .. }] => quote(text),
-                pieces => array(
-                    &pieces.iter().filter(|piece| !is_empty(piece)).filter_map(block).collect::<Vec<_>>(),
-                ),
+                pieces => match pieces.iter().filter_map(|piece| block(piece)).collect::<Vec<_>>() {
+                    blocks if blocks.is_empty() => quote(""),
+                    blocks => array(&blocks),
+                },
             };
             let mut fields = vec![
                 ("role", quote("tool")),

@@ -486,3 +486,15 @@ fn names_of_tools_are_made_acceptable() {
     assert!(name(Provider::Gemini).contains("\"fs.read_file\""));
     assert!(name(Provider::Neutral).contains("\"fs.read file\""));
 }
+
+#[test]
+fn a_result_of_nothing_but_empty_text_is_an_empty_result() {
+    let call = json!({"type": "function", "id": "a", "function": {"name": "read", "arguments": "{}"}});
+    let messages = [
+        json!({"role": "assistant", "content": null, "tool_calls": [call]}),
+        json!({"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": ""}, {"type": "text", "text": ""}]}),
+    ];
+    let first = given(Provider::Neutral, &messages);
+    assert_eq!(first[1]["content"], "");
+    assert_eq!(given(Provider::Neutral, &first), first);
+}
