@@ -1,0 +1,107 @@
+//! Bodies, queries and paths of requests: read strictly, refused with a reason.
+
+use crate::app::App;
+use crate::problem::Problem;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use everturn_core::Error;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// A JSON body. Its text passed the same door as everything that is kept, so fields that are [`Raw`] keep their bytes.
+///
+/// [`Raw`]: everturn_core::json::Raw
+pub struct Json<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Json<T>, Problem> {
+        let kind =
+            request.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default().to_string());
+        let text = body(request, app.config.body_bytes_max).await?;
+        if let Some(kind) = kind.filter(|_| !text.is_empty()) {
+            let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+            if essence != "application/json" && !essence.ends_with("+json") {
+                return Err(Problem::new(
+                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                    "body.not_json",
+                    "the body must be JSON; send it with Content-Type: application/json",
+                ));
+            }
+        }
+        read(&text).map(Json)
+    }
+}
+
+/// The text of a body, inside a limit.
+pub async fn body(request: Request, bytes_max: usize) -> Result<String, Problem> {
+    let bytes = bytes(request, bytes_max).await?;
+    String::from_utf8(bytes.into()).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        Problem::from(Error::invalid(
+            "body.not_utf8",
+            format!("the body is not UTF-8 at byte {at}; send UTF-8"),
+        ))
+    })
+}
+
+/// The bytes of a body, inside a limit.
+pub async fn bytes(request: Request, bytes_max: usize) -> Result<Bytes, Problem> {
+    axum::body::to_bytes(request.into_body(), bytes_max).await.map_err(|error| {
+        let source = std::error::Error::source(&error);
+        if source.is_some_and(|e| e.is::<axum::extract::rejection::LengthLimitError>())
+            || error.to_string().contains("length limit")
+        {
+            return Problem::from(Error::too_large(
+                "limit.exceeded",
+                format!("the body is larger than {bytes_max} bytes; send it in parts, or payloads as assets"),
+            ));
+        }
+        Problem::from(Error::invalid("body.broken", "the body ended before it was whole; send it again"))
+    })
+}
+
+/// JSON text read as `T`; an empty text is an empty object.
+pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
+    let text = if text.trim().is_empty() { "{}" } else { text };
+    everturn_core::json::check(text)?;
+    serde_json::from_str(text).map_err(|e| {
+        Problem::from(Error::invalid("body.shape", format!("the body is not what is expected: {e}")))
+    })
+}
+
+/// The query of a URL.
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Query<T>, Problem> {
+        axum::extract::Query::try_from_uri(&parts.uri)
+            .map(|axum::extract::Query(query)| Query(query))
+            .map_err(|e| {
+                Error::invalid("query.shape", format!("the query is not what is expected: {}", e.body_text()))
+                    .into()
+            })
+    }
+}
+
+/// The variable parts of a path. What does not even have the form of an id names nothing.
+pub struct Path<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Path<T>, Problem> {
+        axum::extract::Path::from_request_parts(parts, state)
+            .await
+            .map(|axum::extract::Path(path)| Path(path))
+            .map_err(|_| {
+                Error::not_found("id.malformed", "the path names nothing that can exist; check the id").into()
+            })
+    }
+}

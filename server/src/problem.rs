@@ -1,0 +1,135 @@
+//! Every error as RFC 9457 problem+json, with a stable code; and the one table from error to status.
+
+use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use everturn_core::Error;
+use serde::Serialize;
+use std::any::Any;
+use std::borrow::Cow;
+use utoipa::ToSchema;
+
+/// What went wrong: a status, a stable code, and a sentence that says what to do.
+#[derive(Debug)]
+pub struct Problem {
+    /// The status.
+    pub status: StatusCode,
+    /// Stable, dotted, lower case.
+    pub code: &'static str,
+    /// What happened and what to do next.
+    pub detail: Cow<'static, str>,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+/// The body of every error.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub struct ProblemBody<'a> {
+    /// `urn:everturn:` and the code.
+    #[serde(rename = "type")]
+    kind: String,
+    /// The status in words.
+    title: &'a str,
+    /// The status.
+    status: u16,
+    /// What happened and what to do next.
+    detail: &'a str,
+    /// Stable, dotted, lower case: `append.stale_seq`.
+    code: &'a str,
+}
+
+impl Problem {
+    /// A problem that is not the engine's.
+    pub fn new(status: StatusCode, code: &'static str, detail: impl Into<Cow<'static, str>>) -> Problem {
+        Problem { status, code, detail: detail.into(), header: None }
+    }
+
+    /// Nobody, or nobody we know, asks.
+    pub fn unauthorized(detail: impl Into<Cow<'static, str>>) -> Problem {
+        let challenge = HeaderValue::from_static("Bearer");
+        Problem {
+            header: Some((WWW_AUTHENTICATE, challenge)),
+            ..Problem::new(StatusCode::UNAUTHORIZED, "access.unauthorized", detail)
+        }
+    }
+
+    /// Not now.
+    pub fn too_many(seconds: u64) -> Problem {
+        let detail = format!("too many requests with this key; try again in {seconds} s");
+        Problem {
+            header: Some((RETRY_AFTER, HeaderValue::from(seconds))),
+            ..Problem::new(StatusCode::TOO_MANY_REQUESTS, "access.rate", detail)
+        }
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Problem {
+        let status = match &error {
+            Error::NotFound(_) => StatusCode::NOT_FOUND,
+            Error::Invalid(_) => StatusCode::BAD_REQUEST,
+            Error::Conflict(_) => StatusCode::CONFLICT,
+            Error::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Error::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Error::Corrupt(_) | Error::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let header = matches!(error, Error::Busy(_)).then(|| (RETRY_AFTER, HeaderValue::from_static("1")));
+        Problem { status, code: error.code(), detail: error.text().to_string().into(), header }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        if self.status.is_server_error() {
+            tracing::warn!(code = self.code, status = self.status.as_u16(), "a request failed");
+        }
+        let body = ProblemBody {
+            kind: format!("urn:everturn:{}", self.code),
+            title: self.status.canonical_reason().unwrap_or("Error"),
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            code: self.code,
+        };
+        let text = serde_json::to_string(&body).unwrap_or_default();
+        let mut response = (self.status, text).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.extend(self.header);
+        response.extensions_mut().insert(Code(self.code));
+        response
+    }
+}
+
+/// The code of an error, for whoever counts them.
+#[derive(Clone, Copy)]
+pub struct Code(pub &'static str);
+
+/// There is nothing at this path.
+pub async fn no_such_route(uri: Uri) -> Problem {
+    let path = everturn_core::id::clip(uri.path()).to_string();
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        "route.absent",
+        format!("there is nothing at {path}; see /openapi.json"),
+    )
+}
+
+/// Not in this way.
+pub async fn no_such_method(method: Method, uri: Uri) -> Problem {
+    let path = everturn_core::id::clip(uri.path()).to_string();
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "route.method",
+        format!("{path} does not answer {method}; see /openapi.json"),
+    )
+}
+
+/// A fault of ours must not take the connection with it.
+pub fn panicked(_: Box<dyn Any + Send>) -> Response {
+    Problem::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "server.panic",
+        "the request failed inside the server; see its log",
+    )
+    .into_response()
+}

@@ -1,0 +1,13 @@
+//! The native API, one file per noun.
+
+pub mod conversations;
+pub mod health;
+
+use crate::app::App;
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+
+/// Everything under `/api/v1`.
+pub fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().merge(conversations::routes())
+}

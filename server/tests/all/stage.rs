@@ -1,0 +1,81 @@
+//! A server on a free port, in this process, that ends with the test.
+
+use everturn_engine::{Everturn, Options, script::Metered};
+use everturn_server::{App, Config, Server, serve};
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::Value;
+use std::net::{Ipv4Addr, SocketAddr};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// Scripts are stopped by the memory they take, which only this counts.
+#[global_allocator]
+static ALLOCATOR: Metered<std::alloc::System> = Metered(std::alloc::System);
+
+/// A running server.
+pub struct Stage {
+    /// `http://127.0.0.1:PORT`
+    pub url: String,
+    /// A client.
+    pub http: reqwest::Client,
+    stop: Option<oneshot::Sender<()>>,
+    running: Option<JoinHandle<()>>,
+}
+
+/// Listens on any free port of this machine.
+pub fn config() -> Config {
+    Config { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), ..Config::default() }
+}
+
+impl Stage {
+    /// Over an empty store in memory.
+    pub async fn new() -> Stage {
+        Stage::over(Everturn::open_with("memory:", Options::default()).unwrap(), config()).await
+    }
+
+    /// Over a store.
+    pub async fn over(store: Everturn, config: Config) -> Stage {
+        let server = Server::bind(App::new(store, config)).await.unwrap();
+        let url = format!("http://{}", server.address);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = tokio::spawn(async move {
+            let stopped = async move { drop(stopped.await) };
+            serve(server, stopped).await.unwrap();
+        });
+        // Fails only where another test of this process was first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        Stage { url, http, stop: Some(stop), running: Some(running) }
+    }
+
+    /// A request to a path.
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url))
+    }
+
+    /// Posts JSON, expects this status and gives the answer.
+    pub async fn post(&self, path: &str, body: &Value, status: u16) -> Value {
+        let request = self.request(Method::POST, path).header("content-type", "application/json");
+        answer(request.body(body.to_string()), status).await
+    }
+
+    /// Gets JSON, expects this status.
+    pub async fn get(&self, path: &str, status: u16) -> Value {
+        answer(self.request(Method::GET, path), status).await
+    }
+
+    /// Stops the server and waits for its end.
+    pub async fn stop(mut self) {
+        drop(self.stop.take());
+        self.running.take().unwrap().await.unwrap();
+    }
+}
+
+/// Sends it, expects this status and gives the JSON.
+pub async fn answer(request: RequestBuilder, status: u16) -> Value {
+    let response = request.send().await.unwrap();
+    let got = response.status();
+    let text = response.text().await.unwrap();
+    assert_eq!(got, StatusCode::from_u16(status).unwrap(), "{text}");
+    serde_json::from_str(&text).unwrap_or(Value::Null)
+}
