@@ -36,12 +36,13 @@ mod world;
 mod writer;
 
 pub use everturn_core::Error;
-pub use hub::{Chunk, Subscription, Update};
+pub use hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use ingest::NewTurn;
 pub use proof::{Doctor, Finding};
 pub use scope::{
-    AppendOptions, Appended, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry, HistoryQuery,
-    ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection, Receipt, Scope, Summary,
+    AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry,
+    HistoryQuery, ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection, Receipt, Scope,
+    Summary,
 };
 
 pub use transfer::Imported;
