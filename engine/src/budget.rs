@@ -15,9 +15,8 @@ use everturn_core::turn::{Status, Turn, TurnBody};
 use everturn_core::write::{self, Summarized};
 use everturn_store::TurnQuery;
 use serde_json::{Value, json};
+use std::ops::ControlFlow;
 
-/// Turns read at a time.
-const PAGE: usize = 500;
 /// Compactions that may be needed until there is room.
 const ROUNDS_MAX: usize = 16;
 
@@ -160,20 +159,12 @@ impl Scope {
 
     fn view_turns(&self, id: ConversationId, after: u64) -> Result<Vec<Turn>, Error> {
         let mut turns: Vec<Turn> = Vec::new();
-        loop {
-            let after = turns.last().map_or(after, |turn| turn.seq);
-            let query = TurnQuery {
-                after: Some(after),
-                include_superseded: true,
-                limit: PAGE,
-                ..TurnQuery::default()
-            };
-            let page = self.shared().index.turns(&self.key(id), &query)?;
-            if page.is_empty() {
-                return Ok(turns);
-            }
-            turns.extend(page);
-        }
+        let query = TurnQuery { after: Some(after), include_superseded: true, ..TurnQuery::default() };
+        self.each_turn(&self.key(id), query, |turn| {
+            turns.push(turn);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(turns)
     }
 
     /// `metadata.transcript_budget`: the policy, what is used of it, and what was done about it last.
