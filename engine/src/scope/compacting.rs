@@ -150,17 +150,16 @@ impl Scope {
     }
 
     fn checkpoint_tokens(&self, conversation: &Conversation) -> Result<u64, Error> {
-        let Some(at) = conversation.checkpoint else { return Ok(0) };
-        let checkpoint = self.checkpoint(&self.key(conversation.id), at)?;
+        let checkpoint = self.checkpoint(&self.key(conversation.id), conversation.checkpoint)?;
         Ok(checkpoint.map_or(0, |checkpoint| Family::default().count(&compaction::render(&checkpoint))))
     }
 
     /// Up to where turns are summarized. A checkpoint that was erased, in the conversation that this one was forked from,
     /// summarizes nothing any more.
     fn summarized_seq(&self, conversation: &Conversation) -> Result<u64, Error> {
-        let Some(at) = conversation.checkpoint else { return Ok(0) };
+        let at = conversation.checkpoint;
         let there = self.checkpoint(&self.key(conversation.id), at)?.is_some();
-        Ok(if there { at.through_seq } else { 0 })
+        Ok(at.filter(|_| there).map_or(0, |at| at.through_seq))
     }
 
     /// The turns after the checkpoint, or those between two places.
@@ -207,10 +206,7 @@ impl Scope {
     ) -> Result<Compacted, Error> {
         let conversation = &unsummarized.conversation;
         let key = self.key(conversation.id);
-        let previous = match conversation.checkpoint {
-            Some(at) => self.checkpoint(&key, at)?,
-            None => None,
-        };
+        let previous = self.checkpoint(&key, conversation.checkpoint)?;
         let candidates = unsummarized.candidates();
         let covered = &candidates[..cut.turns];
         let asked = Asked { extractive: options.extractive, ..Asked::default() };

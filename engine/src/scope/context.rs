@@ -319,8 +319,7 @@ impl Scope {
             let (turns, more) = self.tail(key, fold, options, projected)?;
             material.more = more;
             let summary = || -> Result<Option<String>, Error> {
-                let Some(at) = fold.checkpoint else { return Ok(None) };
-                Ok(self.checkpoint(key, at)?.map(|checkpoint| checkpoint.handoff_md))
+                Ok(self.checkpoint(key, fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md))
             };
             // Only a projection needs them apart from their turns.
             let apart = if projected { &turns[..] } else { &[] };
@@ -573,7 +572,7 @@ impl Scope {
         let fold = self.shared().fold(key, receipt.through_seq)?;
         if let Some(at) = fold.checkpoint
             && receipt.blocks.iter().any(|block| block.section == Section::State)
-            && self.checkpoint(key, at)?.is_none()
+            && self.checkpoint(key, Some(at))?.is_none()
         {
             return gone(&at.event.to_string());
         }

@@ -48,10 +48,7 @@ impl Scope {
         let fold = self.shared().fold(&key, head)?;
         let after_seq = view_start(&fold);
         let messages = self.messages(&key, after_seq, head)?;
-        let summary = match fold.checkpoint {
-            Some(at) => self.checkpoint(&key, at)?.map(|checkpoint| checkpoint.handoff_md),
-            None => None,
-        };
+        let summary = self.checkpoint(&key, fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
         let previous = self.previous_projection(&key, &fold)?;
         let view = projection::project_after(&messages, summary.as_deref(), options, previous.as_ref())?;
         Ok(Projection {
