@@ -17,6 +17,7 @@ use everturn_core::write::{Action, Summarized, Write, move_view};
 use everturn_store::TurnQuery;
 use serde::Serialize;
 use serde_json::Value;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -149,17 +150,16 @@ impl Scope {
     }
 
     fn checkpoint_tokens(&self, conversation: &Conversation) -> Result<u64, Error> {
-        let Some(at) = conversation.checkpoint else { return Ok(0) };
-        let checkpoint = self.checkpoint(&self.key(conversation.id), at)?;
+        let checkpoint = self.checkpoint(&self.key(conversation.id), conversation.checkpoint)?;
         Ok(checkpoint.map_or(0, |checkpoint| Family::default().count(&compaction::render(&checkpoint))))
     }
 
     /// Up to where turns are summarized. A checkpoint that was erased, in the conversation that this one was forked from,
     /// summarizes nothing any more.
     fn summarized_seq(&self, conversation: &Conversation) -> Result<u64, Error> {
-        let Some(at) = conversation.checkpoint else { return Ok(0) };
+        let at = conversation.checkpoint;
         let there = self.checkpoint(&self.key(conversation.id), at)?.is_some();
-        Ok(if there { at.through_seq } else { 0 })
+        Ok(at.filter(|_| there).map_or(0, |at| at.through_seq))
     }
 
     /// The turns after the checkpoint, or those between two places.
@@ -167,40 +167,34 @@ impl Scope {
         let key = self.key(id);
         let conversation = Arc::new(self.shared().index.conversation(&key)?);
         let fold = self.shared().fold(&key, conversation.head.seq)?;
-        let (mut after, through) = match range {
+        let (after, through) = match range {
             Some((from, to)) => (from.saturating_sub(1), to),
             None => (self.summarized_seq(&conversation)?, conversation.head.seq),
         };
         let mut read =
             Unsummarized { conversation, turns: Vec::new(), fallen: Vec::new(), barrier: fold.barrier() };
-        loop {
-            let query = TurnQuery {
-                after: Some(after),
-                before: Some(through + 1),
-                include_superseded: true,
-                limit: 500,
-                ..TurnQuery::default()
-            };
-            let page = self.shared().index.turns(&key, &query)?;
-            let Some(last) = page.last() else { return Ok(read) };
-            after = last.seq;
-            for turn in page {
-                let stands = turn.superseded_by.is_none()
-                    && matches!(turn.status, Status::Complete | Status::Interrupted);
-                if !stands {
-                    read.fallen.push(turn.seq);
-                    continue;
-                }
-                let message = turn.value();
-                let tokens = message
-                    .as_ref()
-                    .map_or(0, |message| self.shared().count(Family::default(), turn.id, message));
-                read.turns.push((turn, message, tokens));
-                if read.turns.len() == COVERED_TURNS_MAX {
-                    return Ok(read);
-                }
+        let query = TurnQuery {
+            after: Some(after),
+            before: Some(through.saturating_add(1)),
+            include_superseded: true,
+            ..TurnQuery::default()
+        };
+        self.each_turn(&key, query, |turn| {
+            let stands =
+                turn.superseded_by.is_none() && matches!(turn.status, Status::Complete | Status::Interrupted);
+            if !stands {
+                read.fallen.push(turn.seq);
+                return Ok(ControlFlow::Continue(()));
             }
-        }
+            let message = turn.value();
+            let tokens = message
+                .as_ref()
+                .map_or(0, |message| self.shared().count(Family::default(), turn.id, message));
+            read.turns.push((turn, message, tokens));
+            let full = read.turns.len() == COVERED_TURNS_MAX;
+            Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(read)
     }
 
     fn compact_to(
@@ -212,10 +206,7 @@ impl Scope {
     ) -> Result<Compacted, Error> {
         let conversation = &unsummarized.conversation;
         let key = self.key(conversation.id);
-        let previous = match conversation.checkpoint {
-            Some(at) => self.checkpoint(&key, at)?,
-            None => None,
-        };
+        let previous = self.checkpoint(&key, conversation.checkpoint)?;
         let candidates = unsummarized.candidates();
         let covered = &candidates[..cut.turns];
         let asked = Asked { extractive: options.extractive, ..Asked::default() };

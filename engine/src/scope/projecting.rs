@@ -9,11 +9,11 @@ use everturn_core::id::{ConversationId, Key};
 use everturn_core::json::Raw;
 use everturn_core::projection::{self, Message, Options};
 use everturn_core::state::Fold;
-use everturn_core::turn::Turn;
 use everturn_core::write::Action;
 use everturn_store::TurnQuery;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::ops::ControlFlow;
 
 /// A view of a conversation.
 #[derive(Clone, Debug)]
@@ -48,10 +48,7 @@ impl Scope {
         let fold = self.shared().fold(&key, head)?;
         let after_seq = view_start(&fold);
         let messages = self.messages(&key, after_seq, head)?;
-        let summary = match fold.checkpoint {
-            Some(at) => self.checkpoint(&key, at)?.map(|checkpoint| checkpoint.handoff_md),
-            None => None,
-        };
+        let summary = self.checkpoint(&key, fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
         let previous = self.previous_projection(&key, &fold)?;
         let view = projection::project_after(&messages, summary.as_deref(), options, previous.as_ref())?;
         Ok(Projection {
@@ -108,18 +105,12 @@ impl Scope {
     /// The messages of the turns after a place that stood when the log ended at another.
     fn messages(&self, key: &Key, after: u64, through: u64) -> Result<Vec<Message>, Error> {
         let mut messages = Vec::new();
-        let mut after = after;
-        loop {
-            let query =
-                TurnQuery { after: Some(after), as_of: Some(through), limit: 500, ..TurnQuery::default() };
-            let page = self.shared().index.turns(key, &query)?;
-            let Some(last) = page.last() else { return Ok(messages) };
-            after = last.seq;
-            let said = page.into_iter().filter_map(|turn: Turn| turn.message);
-            for raw in said {
-                messages.push(Message::read(raw)?);
-            }
-        }
+        let query = TurnQuery { after: Some(after), as_of: Some(through), ..TurnQuery::default() };
+        self.each_turn(key, query, |turn| {
+            messages.extend(turn.message.map(Message::read).transpose()?);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(messages)
     }
 }
 
