@@ -39,7 +39,7 @@ pub fn plan<'a>(
     }
     let table = Table::new(items, pairs);
     table.drop_orphans(items, left_out);
-    let lost = table.drop_unanswered(provider, items, left_out);
+    let (lost, pending) = table.drop_unanswered(provider, items, left_out);
     drop_broken_turns(provider, items, &lost, left_out);
     table.drop_orphans(items, &mut Vec::new());
     table.name(provider, items);
@@ -51,7 +51,7 @@ pub fn plan<'a>(
         forget_ids_after_dropped_reasoning(items, left_out);
         keep_kinds_together(items, &table);
     }
-    let steps = table.steps(provider, items, fits);
+    let steps = table.steps(provider, items, pending, fits);
     if let (Provider::Anthropic, Some(Step::Say(group))) = (provider, steps.last()) {
         trim_last_words(&mut items[group[group.len() - 1]]);
     }
@@ -203,13 +203,13 @@ impl<'p, 'a> Table<'p, 'a> {
     }
 
     /// Leaves out calls without a result, unless they are what the list ends with. Says for each item whether it lost
-    /// one.
+    /// one, and from which item on calls wait for their results.
     fn drop_unanswered(
         &self,
         provider: Provider,
         items: &mut [Item<'_>],
         left_out: &mut Vec<LeftOut>,
-    ) -> Vec<bool> {
+    ) -> (Vec<bool>, usize) {
         let mut lost = vec![false; items.len()];
         let end =
             items.iter().rposition(|item| item.pieces.iter().any(|piece| piece.keep)).map_or(0, |n| n + 1);
@@ -233,7 +233,7 @@ impl<'p, 'a> Table<'p, 'a> {
             lost[i] = true;
             leave(left_out, &items[i], format!("call of {} without its result", self.pairs.calls[call].name));
         }
-        lost
+        (lost, if waits { start } else { items.len() })
     }
 
     /// Gives every call and its result the id under which they are written.
@@ -264,7 +264,13 @@ impl<'p, 'a> Table<'p, 'a> {
     }
 
     /// The order: what is said in the order of the items, results right after their calls.
-    fn steps(&self, provider: Provider, items: &[Item<'a>], fits: &dyn Fn(&Item<'a>) -> bool) -> Vec<Step> {
+    fn steps(
+        &self,
+        provider: Provider,
+        items: &[Item<'a>],
+        pending: usize,
+        fits: &dyn Fn(&Item<'a>) -> bool,
+    ) -> Vec<Step> {
         let mut steps = Vec::new();
         let mut group: Vec<usize> = Vec::new();
         let mut done = vec![false; items.len()];
@@ -273,8 +279,9 @@ impl<'p, 'a> Table<'p, 'a> {
             let next = items.get(i).filter(|item| item.said().next().is_some());
             let joins = match (group.last(), next) {
                 (Some(last), Some(next)) if joins(provider, &items[*last], next) => {
-                    // Results may have stood between the two; if none will, they are neighbours now.
-                    !parted || !answered
+                    // Results may have stood between the two; if none will, they are neighbours now. Calls that wait are
+                    // never beside answered ones, also if all that stood between them was left out.
+                    !(parted || *last < pending && pending <= i) || !answered
                 }
                 _ => false,
             };
