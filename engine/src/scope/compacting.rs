@@ -2,7 +2,7 @@
 
 use super::Scope;
 use crate::Shared;
-use crate::model::Summarize;
+use crate::model::{self, Summarize};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::compaction::{
@@ -20,11 +20,8 @@ use serde::Serialize;
 use serde_json::Value;
 use std::cell::OnceCell;
 use std::ops::ControlFlow;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most turns that one compaction covers. What is left over is the next one's.
 pub const COVERED_TURNS_MAX: usize = 4096;
@@ -297,8 +294,8 @@ impl Scope {
             let mut system = prompt.system.clone();
             for attempt in 1..=ATTEMPTS {
                 let time = Duration::from_secs(policy.timeout_s);
-                let answer =
-                    wait_for(summarizer.summarize(&system, &prompt.user), time).unwrap_or_else(|| {
+                let answer = model::wait_for(summarizer.summarize(&system, &prompt.user), Some(time))
+                    .unwrap_or_else(|| {
                         let text = format!("no answer within {} s", policy.timeout_s);
                         Err(Error::busy("model.timeout", text))
                     });
@@ -483,27 +480,4 @@ fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> 
         },
     };
     Error::invalid("compaction.nothing", format!("nothing to compact: {text}"))
-}
-
-/// Waits for a future, but not for ever: one that hangs is dropped, which ends its work.
-fn wait_for<T>(future: impl Future<Output = T>, time: Duration) -> Option<T> {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    let end = Instant::now() + time;
-    loop {
-        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return Some(done);
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return None;
-        }
-        std::thread::park_timeout(left);
-    }
 }
