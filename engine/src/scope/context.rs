@@ -245,10 +245,10 @@ impl Scope {
             Some(seq) => self.event_at(key, seq)?.and_then(|event| event.read::<Receipt>()),
             None => None,
         };
-        let Assembled { mut tokens, blocks, mut left_out, .. } = assembled;
+        let Assembled { mut tokens, blocks, mut left_out, tail, .. } = assembled;
         tokens.budget = options.token_budget;
         left_out.extend(rendered.left_out.iter().map(|left| LeftOut {
-            section: Section::Tail,
+            section: if left.message < tail { Section::Tail } else { Section::Input },
             source: None,
             turns: None,
             reason: left.what.clone(),
