@@ -1,7 +1,7 @@
 //! Building what a model call is given, and giving it back later from its receipt.
 
 use super::Scope;
-use super::projecting::{prompt_hash, view_start};
+use super::projecting::prompt_hash;
 use everturn_core::Error;
 use everturn_core::asset::{Asset, Payload};
 use everturn_core::chain::Hash;
@@ -9,7 +9,7 @@ use everturn_core::context::{
     self, Assembled, Block, Cache, LeftOut, Material, Piece, Request, Said, Section, Sections, Seen, Source,
     Tokens, seen_by,
 };
-use everturn_core::conversation::Settings;
+use everturn_core::conversation::{Settings, view_start};
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, EventId, Key, TurnId};
 use everturn_core::json::Raw;
@@ -259,10 +259,10 @@ impl Scope {
             Some(seq) => self.event_at(key, seq)?.and_then(|event| event.read::<Receipt>()),
             None => None,
         };
-        let Assembled { mut tokens, blocks, mut left_out, .. } = assembled;
+        let Assembled { mut tokens, blocks, mut left_out, tail, .. } = assembled;
         tokens.budget = options.token_budget;
         left_out.extend(rendered.left_out.iter().map(|left| LeftOut {
-            section: Section::Tail,
+            section: if left.message < tail { Section::Tail } else { Section::Input },
             source: None,
             turns: None,
             reason: left.what.clone(),
@@ -408,7 +408,7 @@ impl Scope {
         projected: bool,
     ) -> Result<(Vec<Tailed>, bool), Error> {
         let family = options.family();
-        let start = view_start(fold);
+        let (start, _) = view_start(fold.checkpoint, fold.budget);
         let budgets = if projected { PROJECTED_BUDGETS } else { 1 };
         let room = options.token_budget.saturating_mul(budgets);
         let mut turns: Vec<(Turn, Message)> = Vec::new();

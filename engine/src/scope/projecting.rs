@@ -4,6 +4,7 @@ use super::Scope;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
+use everturn_core::conversation::view_start;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::json::Raw;
@@ -46,7 +47,7 @@ impl Scope {
         let key = self.key(id);
         let head = self.shared().index.conversation(&key)?.head.seq;
         let fold = self.shared().fold(&key, head)?;
-        let after_seq = view_start(&fold);
+        let (after_seq, _) = view_start(fold.checkpoint, fold.budget);
         let messages = self.messages(&key, after_seq, head)?;
         let summary = self.checkpoint(&key, fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
         let previous = self.previous_projection(&key, &fold)?;
@@ -112,12 +113,6 @@ impl Scope {
         })?;
         Ok(messages)
     }
-}
-
-/// Where the messages view begins: turns up to this place are summarized or trimmed.
-pub(crate) fn view_start(fold: &Fold) -> u64 {
-    let summarized = fold.checkpoint.map_or(0, |at| at.through_seq);
-    summarized.max(fold.budget.map_or(0, |at| at.through_seq))
 }
 
 /// The hash of a rendered prompt: its system part and its messages, line by line.
