@@ -72,12 +72,26 @@ pub struct Call<'a> {
     pub id: Option<&'a str>,
     /// The tool.
     pub name: &'a str,
-    /// Its arguments: an object, or JSON in a string.
-    pub arguments: Option<&'a Value>,
     /// The index of its result in [`Pairs::results`].
     pub result: Option<usize>,
+    /// How many calls of the message are in front of it.
+    pub(crate) nth: usize,
+    said: &'a Value,
+}
+
+impl<'a> Call<'a> {
+    /// Its arguments: an object, or JSON in a string.
+    pub fn arguments(&self) -> Option<&'a Value> {
+        match part(self.said, self.place) {
+            Part::Call { arguments, .. } => arguments,
+            _ => None,
+        }
+    }
+
     /// The message, the block or the entry itself.
-    pub(crate) whole: &'a Value,
+    pub(crate) fn whole(&self) -> &'a Value {
+        whole(self.said, self.place)
+    }
 }
 
 /// A tool answered.
@@ -91,14 +105,28 @@ pub struct Answer<'a> {
     pub id: Option<&'a str>,
     /// The tool: as the result says, else as its call says.
     pub name: Option<&'a str>,
-    /// What it said: a string, blocks or any JSON.
-    pub content: Option<&'a Value>,
     /// Whether it says that the call failed.
     pub failed: bool,
     /// The index of its call in [`Pairs::calls`].
     pub call: Option<usize>,
+    /// How many results of the message are in front of it.
+    pub(crate) nth: usize,
+    said: &'a Value,
+}
+
+impl<'a> Answer<'a> {
+    /// What it said: a string, blocks or any JSON.
+    pub fn content(&self) -> Option<&'a Value> {
+        match part(self.said, self.place) {
+            Part::Result { content, .. } => content,
+            _ => None,
+        }
+    }
+
     /// The message, the block or the entry itself.
-    pub(crate) whole: &'a Value,
+    pub(crate) fn whole(&self) -> &'a Value {
+        whole(self.said, self.place)
+    }
 }
 
 /// The calls and results of a list of messages, each in order.
@@ -114,8 +142,97 @@ pub struct Pairs<'a> {
     cuttable: Vec<bool>,
 }
 
+/// What pairing asks of a message, worked out once for messages that are paired again and again.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    says: Says,
+    calls: Box<[(Place, Option<Box<str>>, Box<str>)]>,
+    /// The flag: whether it failed.
+    results: Box<[(Place, Option<Box<str>>, Option<Box<str>>, bool)]>,
+}
+
+impl Facts {
+    pub(crate) fn of(message: &Value) -> Facts {
+        let mut pairs = Pairs::default();
+        read(0, message, &mut pairs);
+        let own = |text: Option<&str>| text.map(Box::from);
+        Facts {
+            says: Says::of(message),
+            calls: pairs.calls.iter().map(|call| (call.place, own(call.id), call.name.into())).collect(),
+            results: pairs
+                .results
+                .iter()
+                .map(|result| (result.place, own(result.id), own(result.name), result.failed))
+                .collect(),
+        }
+    }
+
+    fn tell<'a>(&'a self, index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
+        let calls = self.calls.iter().enumerate();
+        pairs.calls.extend(calls.map(|(nth, (place, id, name))| Call {
+            message: index,
+            place: *place,
+            id: id.as_deref(),
+            name,
+            result: None,
+            nth,
+            said: message,
+        }));
+        let results = self.results.iter().enumerate();
+        pairs.results.extend(results.map(|(nth, (place, id, name, failed))| Answer {
+            message: index,
+            place: *place,
+            id: id.as_deref(),
+            name: name.as_deref(),
+            failed: *failed,
+            call: None,
+            nth,
+            said: message,
+        }));
+    }
+}
+
+/// In which voice a message speaks.
+#[derive(Clone, Copy, Debug)]
+struct Says {
+    /// It is a Responses item and not a message with a role.
+    item: bool,
+    assistant: bool,
+    /// It is a reasoning item.
+    thinks: bool,
+}
+
+impl Says {
+    fn of(message: &Value) -> Says {
+        let item = field(message, "role").is_none();
+        Says {
+            item,
+            assistant: matches!(message::role(message), Ok(crate::turn::Role::Assistant)),
+            thinks: item && field(message, "type").and_then(Value::as_str) == Some("reasoning"),
+        }
+    }
+}
+
 /// Finds what belongs together, in time linear in the number of messages and blocks.
 pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
+    pair_by(messages, |index, message, pairs| {
+        read(index, message, pairs);
+        Says::of(message)
+    })
+}
+
+/// The same for messages of which the facts are known.
+pub(crate) fn pair_known<'a>(messages: impl IntoIterator<Item = (&'a Value, &'a Facts)>) -> Pairs<'a> {
+    pair_by(messages, |index, (message, facts), pairs| {
+        facts.tell(index, message, pairs);
+        facts.says
+    })
+}
+
+fn pair_by<'a, M>(
+    messages: impl IntoIterator<Item = M>,
+    tell: impl Fn(usize, M, &mut Pairs<'a>) -> Says,
+) -> Pairs<'a> {
     let mut open = Open::default();
     let mut pairs = Pairs::default();
     // For each message the last one that must stay with it.
@@ -124,10 +241,9 @@ pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
     let mut acted = false;
     for (index, message) in messages.into_iter().enumerate() {
         reach.push(index);
-        let item = field(message, "role").is_none();
         let (calls, results) = (pairs.calls.len(), pairs.results.len());
-        read(index, message, &mut pairs);
-        if (pairs.calls.len() > calls || says_assistant(message)) && (!item || open.answered) {
+        let Says { item, assistant, thinks } = tell(index, message, &mut pairs);
+        if (pairs.calls.len() > calls || assistant) && (!item || open.answered) {
             open.turn(calls);
         }
         for (n, call) in pairs.calls.iter().enumerate().skip(calls) {
@@ -142,8 +258,7 @@ pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
             reach[called.message] = index;
         }
         // A reasoning item is valid only with what it led to: the items of the assistant that follow it.
-        let thinks = item && field(message, "type").and_then(Value::as_str) == Some("reasoning");
-        if thinks && acted || !thinks && !says_assistant(message) {
+        if thinks && acted || !thinks && !assistant {
             thoughts.clear();
         }
         acted = !thinks;
@@ -249,52 +364,56 @@ impl<'a> Open<'a> {
     }
 }
 
-fn says_assistant(message: &Value) -> bool {
-    matches!(message::role(message), Ok(crate::turn::Role::Assistant))
+/// What is at a place of a message.
+fn whole(message: &Value, place: Place) -> &Value {
+    let at = |key, n: usize| field(message, key).and_then(|list| list.get(n));
+    let found = match place {
+        Place::Message => None,
+        Place::Block(n) => at("content", n),
+        Place::ToolCall(n) => at("tool_calls", n),
+        Place::ToolResult(n) => at("tool_results", n),
+        Place::FunctionCall => field(message, "function_call"),
+    };
+    found.unwrap_or(message)
+}
+
+fn part(message: &Value, place: Place) -> Part<'_> {
+    let whole = whole(message, place);
+    match place {
+        Place::Message if field(message, "role").is_some() => message::tool_message(whole),
+        Place::Message | Place::Block(_) => message::block(whole),
+        Place::ToolCall(_) | Place::FunctionCall => message::tool_call(whole),
+        Place::ToolResult(_) => message::tool_result(whole),
+    }
 }
 
 fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
-    let array = |key| field(message, key).and_then(Value::as_array).into_iter().flatten().enumerate();
-    if field(message, "role").is_none() {
-        return note(index, Place::Message, message::block(message), message, pairs);
-    }
-    let results = pairs.results.len();
-    for (n, block) in array("content") {
-        note(index, Place::Block(n), message::block(block), block, pairs);
-    }
-    for (n, call) in array("tool_calls") {
-        note(index, Place::ToolCall(n), message::tool_call(call), call, pairs);
-    }
-    if let Some(call) = field(message, "function_call").filter(|call| call.is_object()) {
-        note(index, Place::FunctionCall, message::tool_call(call), call, pairs);
-    }
-    for (n, result) in array("tool_results") {
-        note(index, Place::ToolResult(n), message::tool_result(result), result, pairs);
-    }
-    if results == pairs.results.len() && matches!(message::role(message), Ok(crate::turn::Role::Tool)) {
-        note(index, Place::Message, message::tool_message(message), message, pairs);
-    }
-}
-
-fn note<'a>(index: usize, place: Place, part: Part<'a>, whole: &'a Value, pairs: &mut Pairs<'a>) {
-    match part {
-        Part::Call { id, name, arguments } => {
-            pairs.calls.push(Call { message: index, place, id, name, arguments, result: None, whole });
+    let (calls, results) = (pairs.calls.len(), pairs.results.len());
+    let note = |place: Place, pairs: &mut Pairs<'a>| match part(message, place) {
+        Part::Call { id, name, .. } => {
+            let nth = pairs.calls.len() - calls;
+            pairs.calls.push(Call { message: index, place, id, name, result: None, nth, said: message });
         }
         Part::Result { id, name, content } => {
-            let failed = failed(whole, content);
-            pairs.results.push(Answer {
-                message: index,
-                place,
-                id,
-                name,
-                content,
-                failed,
-                call: None,
-                whole,
-            });
+            let nth = pairs.results.len() - results;
+            let failed = failed(whole(message, place), content);
+            let (call, said) = (None, message);
+            pairs.results.push(Answer { message: index, place, id, name, failed, call, nth, said });
         }
         _ => {}
+    };
+    if field(message, "role").is_none() {
+        return note(Place::Message, pairs);
+    }
+    let length = |key| field(message, key).and_then(Value::as_array).map_or(0, Vec::len);
+    (0..length("content")).for_each(|n| note(Place::Block(n), pairs));
+    (0..length("tool_calls")).for_each(|n| note(Place::ToolCall(n), pairs));
+    if field(message, "function_call").is_some_and(Value::is_object) {
+        note(Place::FunctionCall, pairs);
+    }
+    (0..length("tool_results")).for_each(|n| note(Place::ToolResult(n), pairs));
+    if results == pairs.results.len() && matches!(message::role(message), Ok(crate::turn::Role::Tool)) {
+        note(Place::Message, pairs);
     }
 }
 

@@ -3,6 +3,7 @@
 //! Frozen: events carry these hashes. Keys sorted by their UTF-8 bytes at every depth, no white space, non-ASCII
 //! unescaped, strings and numbers as `serde_json` writes them.
 
+use super::Message;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -19,17 +20,30 @@ pub(super) fn of_value(value: &Value) -> String {
     spell(Sha256::digest(canonical(value)).as_slice())
 }
 
-/// The hash of a list whose entries are canonical JSON already.
-pub(super) fn of_list<'a>(entries: impl Iterator<Item = &'a str>) -> String {
-    let mut hasher = Sha256::new_with_prefix("[");
-    for (n, entry) in entries.enumerate() {
-        if n > 0 {
-            hasher.update(",");
+/// How far the hash of a list of messages had come behind each of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Chain(Vec<(Message, Sha256)>);
+
+impl Chain {
+    /// The hash of the list's canonical JSON. Only what is behind the beginning that it shares with the last list is hashed.
+    pub(super) fn hash<'m>(&mut self, messages: impl Iterator<Item = &'m Message>) -> String {
+        let mut messages = messages.peekable();
+        let same = self.0.iter().take_while(|(known, _)| messages.next_if(|next| next.is(known)).is_some());
+        let same = same.count();
+        self.0.truncate(same);
+        for message in messages {
+            let mut hasher = self.0.last().map_or_else(Sha256::new, |(_, hasher)| hasher.clone());
+            hasher.update(if self.0.is_empty() { "[" } else { "," });
+            hasher.update(message.canonical());
+            self.0.push((message.clone(), hasher));
         }
-        hasher.update(entry);
+        let mut hasher = match self.0.last() {
+            Some((_, hasher)) => hasher.clone(),
+            None => Sha256::new_with_prefix("["),
+        };
+        hasher.update("]");
+        spell(hasher.finalize().as_slice())
     }
-    hasher.update("]");
-    spell(hasher.finalize().as_slice())
 }
 
 /// The hash of a tool result's body and its length: a string's own characters, of anything else the canonical JSON.

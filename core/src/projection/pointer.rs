@@ -9,12 +9,13 @@ use crate::pairing::Place;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 
 /// Points from a reclaimed body to the raw transcript.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Pointer {
     /// The policy that reclaimed it.
-    pub policy: String,
+    pub policy: Cow<'static, str>,
     /// `transcript.messages[N].content` or `transcript.messages[N].content[B].content`.
     pub source: String,
     /// N.
@@ -32,7 +33,7 @@ pub struct Pointer {
     /// The tool.
     pub tool_name: Option<String>,
     /// Why it was reclaimed.
-    pub reason: String,
+    pub reason: Cow<'static, str>,
     #[serde(skip)]
     pub(super) place: Place,
     /// The key of the body in what is at that place; `function.arguments` is nested.
@@ -76,14 +77,15 @@ struct Written {
 
 impl Pointer {
     /// A pointer to what is under `field` at `place` of message `index`.
-    pub(super) fn new(index: usize, place: Place, field: &str, body: &Value) -> Pointer {
-        let (content_hash, content_chars) = hash::of_body(body);
+    /// `body` is its hash and its length.
+    pub(super) fn new(index: usize, place: Place, field: &str, body: (String, usize)) -> Pointer {
+        let (content_hash, content_chars) = body;
         let at = match place {
             Place::Message => String::new(),
             place => format!(".{place}"),
         };
         Pointer {
-            policy: String::new(),
+            policy: Cow::Borrowed(""),
             source: format!("transcript.messages[{index}]{at}.{field}"),
             source_index: index,
             source_block_index: match place {
@@ -95,7 +97,7 @@ impl Pointer {
             estimated_tokens_reclaimed: content_chars / 4,
             tool_call_id: None,
             tool_name: None,
-            reason: String::new(),
+            reason: Cow::Borrowed(""),
             place,
             field: field.to_string(),
         }
@@ -128,12 +130,12 @@ impl Pointer {
             place,
             field: field.to_string(),
             estimated_tokens_reclaimed: written.content_chars / 4,
-            policy: written.policy,
+            policy: written.policy.into(),
             content_hash: written.content_hash,
             content_chars: written.content_chars,
             tool_call_id: written.tool_call_id,
             tool_name: written.tool_name,
-            reason: written.reason,
+            reason: written.reason.into(),
             source: written.source,
         })
     }
@@ -146,7 +148,7 @@ impl Pointer {
         crate::json::quote(&self.line())
     }
 
-    fn is_input(&self) -> bool {
+    pub(super) fn is_input(&self) -> bool {
         self.reason == INPUT_CLEARED
     }
 
