@@ -146,45 +146,51 @@ pub struct Pairs<'a> {
 #[derive(Debug)]
 pub(crate) struct Facts {
     says: Says,
-    calls: Box<[(Place, Option<Box<str>>, Box<str>)]>,
-    /// The flag: whether it failed.
-    results: Box<[(Place, Option<Box<str>>, Option<Box<str>>, bool)]>,
+    calls: Box<[Fact]>,
+    results: Box<[Fact]>,
+}
+
+/// A call, or a result.
+#[derive(Debug)]
+struct Fact {
+    place: Place,
+    id: Option<Box<str>>,
+    name: Option<Box<str>>,
+    failed: bool,
+}
+
+impl Fact {
+    fn of(place: Place, id: Option<&str>, name: Option<&str>, failed: bool) -> Fact {
+        Fact { place, id: id.map(Box::from), name: name.map(Box::from), failed }
+    }
 }
 
 impl Facts {
     pub(crate) fn of(message: &Value) -> Facts {
         let mut pairs = Pairs::default();
         read(0, message, &mut pairs);
-        let own = |text: Option<&str>| text.map(Box::from);
-        Facts {
-            says: Says::of(message),
-            calls: pairs.calls.iter().map(|call| (call.place, own(call.id), call.name.into())).collect(),
-            results: pairs
-                .results
-                .iter()
-                .map(|result| (result.place, own(result.id), own(result.name), result.failed))
-                .collect(),
-        }
+        let calls = pairs.calls.iter().map(|call| Fact::of(call.place, call.id, Some(call.name), false));
+        let results = pairs.results.iter();
+        let results = results.map(|result| Fact::of(result.place, result.id, result.name, result.failed));
+        Facts { says: Says::of(message), calls: calls.collect(), results: results.collect() }
     }
 
     fn tell<'a>(&'a self, index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
-        let calls = self.calls.iter().enumerate();
-        pairs.calls.extend(calls.map(|(nth, (place, id, name))| Call {
+        pairs.calls.extend(self.calls.iter().enumerate().map(|(nth, call)| Call {
             message: index,
-            place: *place,
-            id: id.as_deref(),
-            name,
+            place: call.place,
+            id: call.id.as_deref(),
+            name: call.name.as_deref().unwrap_or_default(),
             result: None,
             nth,
             said: message,
         }));
-        let results = self.results.iter().enumerate();
-        pairs.results.extend(results.map(|(nth, (place, id, name, failed))| Answer {
+        pairs.results.extend(self.results.iter().enumerate().map(|(nth, result)| Answer {
             message: index,
-            place: *place,
-            id: id.as_deref(),
-            name: name.as_deref(),
-            failed: *failed,
+            place: result.place,
+            id: result.id.as_deref(),
+            name: result.name.as_deref(),
+            failed: result.failed,
             call: None,
             nth,
             said: message,
@@ -235,19 +241,20 @@ fn pair_by<'a, M>(
 ) -> Pairs<'a> {
     let mut open = Open::default();
     let mut pairs = Pairs::default();
+    let messages = messages.into_iter();
     // For each message the last one that must stay with it.
-    let mut reach: Vec<usize> = Vec::new();
+    let mut reach: Vec<usize> = Vec::with_capacity(messages.size_hint().0);
     let mut thoughts: Vec<usize> = Vec::new();
     let mut acted = false;
-    for (index, message) in messages.into_iter().enumerate() {
+    for (index, message) in messages.enumerate() {
         reach.push(index);
         let (calls, results) = (pairs.calls.len(), pairs.results.len());
         let Says { item, assistant, thinks } = tell(index, message, &mut pairs);
         if (pairs.calls.len() > calls || assistant) && (!item || open.answered) {
             open.turn(calls);
         }
-        for (n, call) in pairs.calls.iter().enumerate().skip(calls) {
-            open.add(n, call);
+        if pairs.calls.len() > calls {
+            open.by_name = None;
         }
         for n in results..pairs.results.len() {
             let Some(call) = open.answer(&pairs.results[n], &pairs.calls) else { continue };
@@ -298,7 +305,8 @@ impl Pairs<'_> {
 /// The calls that wait for a result.
 #[derive(Default)]
 struct Open<'a> {
-    /// The latest call with an id, and for each call the one before it with the same id.
+    /// The latest call with an id, and for each call the one before it with the same id. Filled only once a result answers
+    /// none of the last calls: most results do, and then no id needs to be hashed.
     by_id: HashMap<&'a str, usize>,
     before: Vec<Option<usize>>,
     /// The first call since the assistant last spoke, and whether one was answered since.
@@ -314,15 +322,19 @@ impl<'a> Open<'a> {
         (self.turn, self.answered, self.by_name) = (first, false, None);
     }
 
-    fn add(&mut self, n: usize, call: &Call<'a>) {
-        self.before.push(call.id.and_then(|id| self.by_id.insert(id, n)));
-        self.by_name = None;
-    }
-
     /// The call that the result answers. The same id may come again in a later turn, so the nearest one counts.
     fn answer(&mut self, result: &Answer<'a>, calls: &[Call<'a>]) -> Option<usize> {
         self.answered = true;
         let free = |call: &usize| calls[*call].result.is_none();
+        const LAST: usize = 8;
+        let last = calls.len().saturating_sub(LAST)..calls.len();
+        let mut last = last.rev().filter(|call| result.id.is_some() && calls[*call].id == result.id);
+        if let Some(call) = last.find(free) {
+            return Some(call);
+        }
+        for (n, call) in calls.iter().enumerate().skip(self.before.len()) {
+            self.before.push(call.id.and_then(|id| self.by_id.insert(id, n)));
+        }
         let mut candidate = result.id.and_then(|id| self.by_id.get(id).copied());
         while let (Some(call), Some(id)) = (candidate, result.id) {
             candidate = self.before[call];

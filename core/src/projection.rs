@@ -27,7 +27,7 @@ pub use custom::Projector;
 pub use memo::Memo;
 pub use message::Message;
 pub use options::{Clearing, Options, POLICIES_MAX, Policy, Reachability, Signatures, Trigger};
-pub use pointer::{Pointer, resolve_pointer, strip_markers};
+pub use pointer::{Pointed, Pointer, resolve_pointer, strip_markers};
 pub use record::replay;
 pub use told::session_update;
 

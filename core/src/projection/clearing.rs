@@ -1,11 +1,11 @@
 //! `clear_tool_uses`: without the bodies of old tool results, by the knobs of Anthropic's context editing.
 
 use super::edit::MARKER;
-use super::hash::of_body;
 use super::options::Trigger;
 use super::part::Cut;
-use super::pointer::{INPUT_CLEARED, Pointer};
+use super::pointer::{INPUT_CLEARED, Pointed, Pointer};
 use super::{Memo, Options, Policy, Shown, Signatures, pair};
+use crate::message::field;
 use crate::pairing::{Answer, Call, Pairs};
 use serde_json::Value;
 
@@ -61,31 +61,34 @@ pub(super) fn body_pointer(
 ) -> Option<Pointer> {
     let message = &shown[result.message];
     let source = message.source.filter(|_| !message.foreign)?;
-    let field =
-        ["content", "output", "result"].into_iter().find(|field| result.whole().get(field).is_some())?;
+    let key =
+        ["content", "output", "result"].into_iter().find(|name| field(result.whole(), name).is_some())?;
     let body = result.content().filter(|body| !body.is_null() && *body != "")?;
-    if result.whole().get(MARKER).is_some() {
+    if field(result.whole(), MARKER).is_some() {
         return None;
     }
     let call = result.call.map(|call| &pairs.calls[call]);
     let place = message.edit.origin(result.place);
-    let known = message.is_unchanged().then(|| memo.body(source, &message.message, place)).flatten();
-    Some(Pointer {
+    let id = result.id.or(call.and_then(|call| call.id));
+    let known = memo.pointer(source, &message.message, place).filter(|known| {
+        let about = (known.policy.as_ref(), known.tool_call_id.as_deref(), known.tool_name.as_deref());
+        about == (policy.name(), id, result.name)
+    });
+    if known.is_some() {
+        return known.cloned();
+    }
+    let reason = match policy {
+        Policy::ReachabilityGc => "stale_tool_result_unreachable",
+        _ => "old_tool_result_cleared",
+    };
+    let pointed = Pointed {
         policy: policy.name().into(),
-        tool_call_id: result.id.or(call.and_then(|call| call.id)).map(str::to_string),
+        tool_call_id: id.map(str::to_string),
         tool_name: result.name.map(str::to_string),
-        reason: match policy {
-            Policy::ReachabilityGc => "stale_tool_result_unreachable",
-            _ => "old_tool_result_cleared",
-        }
-        .into(),
-        ..Pointer::new(
-            source,
-            place,
-            field,
-            known.map_or_else(|| of_body(body), |(hash, chars)| (hash.to_string(), chars)),
-        )
-    })
+        reason: reason.into(),
+        ..Pointed::new(source, place, key, body)
+    };
+    Some(pointed.into())
 }
 
 /// A pointer to a call's arguments, if there is anything in them.
@@ -106,11 +109,12 @@ fn input_pointer(shown: &[Shown<'_>], call: &Call<'_>) -> Option<Pointer> {
         None => ("", call.whole()),
     };
     let field = ["arguments", "input", "args"].into_iter().find(|field| inside.get(field).is_some())?;
-    Some(Pointer {
+    let pointed = Pointed {
         policy: Policy::ClearToolUses.name().into(),
         tool_call_id: call.id.map(str::to_string),
         tool_name: Some(call.name.to_string()),
         reason: INPUT_CLEARED.into(),
-        ..Pointer::new(source, message.edit.origin(call.place), &format!("{outer}{field}"), of_body(input))
-    })
+        ..Pointed::new(source, message.edit.origin(call.place), &format!("{outer}{field}"), input)
+    };
+    Some(pointed.into())
 }

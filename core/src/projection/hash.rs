@@ -10,7 +10,12 @@ use std::fmt::Write;
 
 /// A value's canonical JSON.
 pub(super) fn canonical(value: &Value) -> String {
-    let mut out = String::new();
+    canonical_of(value, 0)
+}
+
+/// The same, if it is known about how long it is.
+pub(super) fn canonical_of(value: &Value, bytes: usize) -> String {
+    let mut out = String::with_capacity(bytes);
     write(value, &mut out, &mut Vec::new());
     out
 }
@@ -99,17 +104,24 @@ fn write<'a>(value: &'a Value, out: &mut String, keys: &mut Vec<(&'a str, &'a Va
     }
 }
 
+/// Where the next byte is that cannot stand in a string as it is. Most text has few of them, so chunks are asked as a
+/// whole, which the compiler turns into a few instructions.
+fn next_escaped(bytes: &[u8], from: usize) -> Option<usize> {
+    let escaped = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
+    let (chunks, _) = bytes[from..].as_chunks::<16>();
+    let plain = chunks.iter().take_while(|chunk| !chunk.iter().fold(false, |any, byte| any | escaped(byte)));
+    let from = from + plain.count() * 16;
+    bytes[from..].iter().position(escaped).map(|n| from + n)
+}
+
 fn string(text: &str, out: &mut String) {
     out.push('"');
     let mut done = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        if byte >= 0x20 && byte != b'"' && byte != b'\\' {
-            continue;
-        }
+    while let Some(at) = next_escaped(text.as_bytes(), done) {
         // What is escaped is one byte long, so both cuts are between characters.
         out.push_str(&text[done..at]);
         done = at + 1;
-        match byte {
+        match text.as_bytes()[at] {
             b'"' => out.push_str("\\\""),
             b'\\' => out.push_str("\\\\"),
             b'\n' => out.push_str("\\n"),

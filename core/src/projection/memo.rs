@@ -2,6 +2,7 @@
 
 use super::edit::Edit;
 use super::hash::Chain;
+use super::pointer::Pointer;
 use super::{Message, Options, Shown, View, made};
 use crate::Error;
 use crate::pairing::Place;
@@ -48,11 +49,10 @@ impl Memo {
         self.chain.hash(shown.iter().map(|shown| &*shown.message))
     }
 
-    /// The hash and the length of a body that was reclaimed before.
-    pub(super) fn body(&self, index: usize, source: &Message, place: Place) -> Option<(&str, usize)> {
-        let changed = self.changed(index, source)?;
-        let pointer = changed.edit.pointers.iter().find(|pointer| pointer.place == place)?;
-        (!pointer.is_input()).then_some((&pointer.content_hash, pointer.content_chars))
+    /// The pointer to a body that was reclaimed before.
+    pub(super) fn pointer(&self, index: usize, source: &Message, place: Place) -> Option<&Pointer> {
+        let pointers = &self.changed(index, source)?.edit.pointers;
+        pointers.iter().find(|pointer| pointer.place == place && !pointer.is_input())
     }
 
     /// The message with the edit, if that was made before; and the edit with what it took out counted.

@@ -21,7 +21,7 @@ struct Kept {
     raw: Raw,
     value: Value,
     /// What a view's hash is made of.
-    canonical: OnceLock<Box<str>>,
+    canonical: OnceLock<String>,
     chars: OnceLock<usize>,
     signed: OnceLock<bool>,
     facts: OnceLock<Facts>,
@@ -74,7 +74,7 @@ impl Message {
     }
 
     pub(super) fn canonical(&self) -> &str {
-        self.0.canonical.get_or_init(|| hash::canonical(self.value()).into())
+        self.0.canonical.get_or_init(|| hash::canonical_of(self.value(), self.raw().get().len()))
     }
 
     pub(super) fn chars(&self) -> usize {

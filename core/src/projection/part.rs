@@ -62,16 +62,16 @@ impl Cut {
     pub(super) fn apply<'a>(
         mut self,
         messages: &'a [Message],
-        shown: Vec<Shown<'a>>,
+        mut shown: Vec<Shown<'a>>,
         memo: &mut Memo,
     ) -> Result<Vec<Shown<'a>>, Error> {
         self.removed.sort_by_key(|(index, _)| *index);
         self.reclaimed.sort_by_key(|(index, _)| *index);
         let mut removed = self.removed.into_iter().peekable();
         let mut reclaimed = self.reclaimed.into_iter().peekable();
-        let mut out = Vec::with_capacity(shown.len() + 1);
-        out.extend(self.front.map(|message| Shown::written(message, None)));
-        for (index, mut shown) in shown.into_iter().enumerate() {
+        loop {
+            let next = [removed.peek().map(|(index, _)| *index), reclaimed.peek().map(|(index, _)| *index)];
+            let Some(index) = next.into_iter().flatten().min() else { break };
             let mut edit = Edit::default();
             while let Some((_, place)) = removed.next_if(|(at, _)| *at == index) {
                 edit.removed.push(place);
@@ -79,15 +79,18 @@ impl Cut {
             while let Some((_, pointer)) = reclaimed.next_if(|(at, _)| *at == index) {
                 edit.pointers.push(pointer);
             }
-            if self.dropped.get(index) == Some(&true) {
-                continue;
+            if self.dropped.get(index) != Some(&true) {
+                shown[index].change(messages, edit, memo)?;
             }
-            if !edit.removed.is_empty() || !edit.pointers.is_empty() {
-                shown.change(messages, edit, memo)?;
-            }
-            out.push(shown);
         }
-        Ok(out)
+        if !self.dropped.is_empty() {
+            let mut dropped = self.dropped.into_iter();
+            shown.retain(|_| dropped.next() != Some(true));
+        }
+        if let Some(front) = self.front {
+            shown.insert(0, Shown::written(front, None));
+        }
+        Ok(shown)
     }
 }
 

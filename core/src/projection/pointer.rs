@@ -6,14 +6,40 @@ use crate::Error;
 use crate::id::clip;
 use crate::json::Raw;
 use crate::pairing::Place;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::ops::Deref;
+use std::sync::Arc;
 
-/// Points from a reclaimed body to the raw transcript.
+/// Points from a reclaimed body to the raw transcript. A clone is the same pointer, not a copy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pointer(Arc<Pointed>);
+
+impl Deref for Pointer {
+    type Target = Pointed;
+
+    fn deref(&self) -> &Pointed {
+        &self.0
+    }
+}
+
+impl Serialize for Pointer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl From<Pointed> for Pointer {
+    fn from(pointed: Pointed) -> Pointer {
+        Pointer(Arc::new(pointed))
+    }
+}
+
+/// What a [`Pointer`] says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Pointer {
+pub struct Pointed {
     /// The policy that reclaimed it.
     pub policy: Cow<'static, str>,
     /// `transcript.messages[N].content` or `transcript.messages[N].content[B].content`.
@@ -75,16 +101,15 @@ struct Written {
     reason: String,
 }
 
-impl Pointer {
+impl Pointed {
     /// A pointer to what is under `field` at `place` of message `index`.
-    /// `body` is its hash and its length.
-    pub(super) fn new(index: usize, place: Place, field: &str, body: (String, usize)) -> Pointer {
-        let (content_hash, content_chars) = body;
+    pub(super) fn new(index: usize, place: Place, field: &str, body: &Value) -> Pointed {
+        let (content_hash, content_chars) = hash::of_body(body);
         let at = match place {
             Place::Message => String::new(),
             place => format!(".{place}"),
         };
-        Pointer {
+        Pointed {
             policy: Cow::Borrowed(""),
             source: format!("transcript.messages[{index}]{at}.{field}"),
             source_index: index,
@@ -102,7 +127,9 @@ impl Pointer {
             field: field.to_string(),
         }
     }
+}
 
+impl Pointer {
     /// A pointer as it was recorded.
     pub(super) fn read(value: &Value) -> Result<Pointer, Error> {
         let written = Written::deserialize(value)
@@ -124,7 +151,7 @@ impl Pointer {
             Place::Block(block) => Some(block),
             _ => None,
         };
-        Ok(Pointer {
+        Ok(Pointer::from(Pointed {
             source_index: index,
             source_block_index: block,
             place,
@@ -137,7 +164,7 @@ impl Pointer {
             tool_name: written.tool_name,
             reason: written.reason.into(),
             source: written.source,
-        })
+        }))
     }
 
     /// What stands in the view instead: one line for a body, nothing for arguments, in the type they had.
