@@ -1,25 +1,33 @@
 //! Projections of long transcripts, and with `--reference` against the reference implementation on the same ones.
 //!
-//! Only the projection is timed: on both sides the messages are there before the clock starts. The two sides are two
-//! processes that take turns.
+//! Only the projection is timed: on both sides the messages are there as parsed values before the clock starts. The two
+//! sides are two processes that take turns. The reference starts from nothing but those values at every call; ours is
+//! measured twice against that same call:
+//!
+//! - *cold*: from nothing but those values too, with messages that were never projected before;
+//! - *next turn*: as an agent does it, with the `Memo` of a projection of all but the last call and its result.
 
 use crate::figures::{Samples, bytes, count, time};
 use crate::project_fixture::{self, SIZES};
 use crate::report::Row;
 use crate::{Result, Scale, allocations, processor};
-use everturn_core::projection::{self, Message, Options};
+use everturn_core::projection::{self, Memo, Message, Options, View};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// What spec 7 asks for, at the largest size.
 const BAR: f64 = 20.0;
 
-/// How long a policy is measured at least in each round.
-const TIME_MIN: Duration = Duration::from_millis(50);
+/// How often a call is timed in each round, each time with messages or a memo of its own: as often as the timer does that
+/// is given no time.
+const RUNS: usize = 30;
+
+/// What one turn adds: a call and its result.
+const TURN: usize = 2;
 
 pub fn run(with_reference: bool, scale: Scale) -> Result<Vec<Row>> {
     if with_reference {
@@ -27,7 +35,6 @@ pub fn run(with_reference: bool, scale: Scale) -> Result<Vec<Row>> {
         reference("build")?;
     }
     let mut subjects = subjects()?;
-    let mut floor = Samples::default();
     eprintln!("project: {} rounds", scale.rounds);
     for _ in 0..scale.rounds {
         if with_reference {
@@ -39,16 +46,8 @@ pub fn run(with_reference: bool, scale: Scale) -> Result<Vec<Row>> {
         for subject in &mut subjects {
             subject.measure()?;
         }
-        if let Some(subject) = subjects.iter().find(|subject| subject.is_largest()) {
-            floor.push(subject.hash_alone());
-        }
     }
-    let mut rows: Vec<Row> = subjects.iter().map(Subject::speed).collect();
-    rows.push(Row::new(
-        "SHA-256 of the largest transcript's bytes and nothing else",
-        time(floor.median()),
-        "",
-    ));
+    let mut rows: Vec<Row> = subjects.iter().flat_map(Subject::speed).collect();
     rows.extend(subjects.iter().filter(|subject| subject.is_largest()).map(Subject::view));
     Ok(rows)
 }
@@ -58,33 +57,36 @@ struct Subject {
     policy: String,
     tokens: usize,
     options: Options,
-    messages: Arc<[Message]>,
-    ours: Side,
+    values: Rc<[Value]>,
+    cold: Side,
+    next_turn: Side,
     reference: Option<Side>,
+    /// SHA-256 over the view's bytes and nothing else: what no implementation that starts from nothing can do without,
+    /// since the hash of a view is part of every result.
+    floor: Samples,
 }
 
 fn subjects() -> Result<Vec<Subject>> {
     let mut subjects = Vec::new();
     for tokens in SIZES {
-        let messages = project_fixture::messages(tokens).into_iter().map(Message::of);
-        let messages: Arc<[Message]> = messages.collect::<Result<_, _>>()?;
+        let values: Rc<[Value]> = project_fixture::messages(tokens).into();
         let mut add = |policy: &str, options| {
-            let (policy, messages) = (policy.into(), messages.clone());
             subjects.push(Subject {
-                policy,
+                policy: policy.into(),
                 tokens,
                 options,
-                messages,
-                ours: Side::default(),
+                values: values.clone(),
+                cold: Side::default(),
+                next_turn: Side::default(),
                 reference: None,
+                floor: Samples::default(),
             });
         };
         for (policy, options) in project_fixture::policies() {
             add(policy, Options::parse(&options)?);
         }
-        let all_but_the_first = |messages: &[&Message]| {
-            Ok(messages.iter().skip(1).map(|message| message.value().clone()).collect())
-        };
+        // The reference's projector returns the messages it was given, which are shared there; here indices say that.
+        let all_but_the_first = |messages: &[&Message]| Ok((1..messages.len()).collect());
         add("custom", Options::custom(all_but_the_first));
         // The reference has no such policy.
         let clearing = json!({"policy": "clear_tool_uses", "trigger": 0, "keep": 3});
@@ -108,42 +110,72 @@ struct Side {
 
 impl Subject {
     fn measure(&mut self) -> Result<()> {
-        let project = || projection::project(&self.messages, None, &self.options);
-        let view = project()?;
-        self.ours.kept = view.kept_count as u64;
-        self.ours.dropped = view.dropped_count as u64;
-        self.ours.redacted = view.redacted_count as u64;
-        self.ours.prefix_hash = view.prefix_hash;
-        (self.ours.allocations, self.ours.allocated_bytes) = allocations::of(project);
-        self.ours.times.push(seconds(project));
-        Ok(())
-    }
+        let read = || self.values.iter().cloned().map(Message::of).collect::<Result<Vec<_>, _>>();
+        let copies = (0..=RUNS).map(|_| read()).collect::<Result<Vec<_>, _>>()?;
+        let messages = &copies[0];
+        let mut copies = copies.iter().rev();
+        let mut cold = || Ok(projection::project(copies.next().ok_or(OUT)?, None, &self.options)?);
+        self.cold.measure(&mut cold)?;
 
-    /// What no implementation can do without, since the hash of a view is part of every result.
-    fn hash_alone(&self) -> f64 {
-        let text: String = self.messages.iter().map(|message| message.raw().get()).collect();
-        seconds(|| Sha256::digest(&text))
+        let mut memo = Memo::default();
+        let before = &messages[..messages.len() - TURN];
+        memo.project(before, None, &self.options, None)?;
+        let turn = || -> Result<_> {
+            let new = self.values[before.len()..].iter().cloned().map(Message::of);
+            Ok((memo.clone(), before.iter().cloned().map(Ok).chain(new).collect::<Result<Vec<_>, _>>()?))
+        };
+        let mut turns = (0..=RUNS).map(|_| turn()).collect::<Result<Vec<_>>>()?;
+        let mut turns = turns.iter_mut();
+        let mut next_turn = || {
+            let (memo, messages) = turns.next().ok_or(OUT)?;
+            Ok(memo.project(messages, None, &self.options, None)?)
+        };
+        let view = self.next_turn.measure(&mut next_turn)?;
+
+        let text: String = view.messages.iter().map(|shown| shown.raw().get()).collect();
+        self.floor.push(seconds(|| Sha256::digest(&text)));
+        Ok(())
     }
 
     fn is_largest(&self) -> bool {
         SIZES.iter().max() == Some(&self.tokens)
     }
 
-    fn speed(&self) -> Row {
-        let what = format!("projection, {} tokens, {}", count(self.tokens as f64), self.policy);
-        let Some(reference) = &self.reference else { return Row::new(what, self.ours.cost(), "") };
-        let row = Row::new(what, self.ours.cost(), format!("{}, reference", reference.cost()))
-            .ratios(&reference.times.over(&self.ours.times));
-        if self.is_largest() { row.at_least(BAR) } else { row }
+    fn speed(&self) -> [Row; 2] {
+        [(&self.cold, "cold"), (&self.next_turn, "next turn")].map(|(side, when)| {
+            let what = format!("projection, {} tokens, {}, {when}", count(self.tokens as f64), self.policy);
+            let floors = side.times.over(&self.floor).median();
+            let cost = format!("{}, {floors:.2} × its SHA-256", side.cost());
+            let Some(reference) = &self.reference else { return Row::new(what, cost, "") };
+            let row = Row::new(what, cost, format!("{}, reference", reference.cost()))
+                .ratios(&reference.times.over(&side.times));
+            if self.is_largest() { row.at_least(BAR) } else { row }
+        })
     }
 
     fn view(&self) -> Row {
         let what = format!("what is left by {}", self.policy);
-        Row::new(what, self.ours.left(), self.reference.as_ref().map_or(String::new(), Side::left))
+        Row::new(what, self.cold.left(), self.reference.as_ref().map_or(String::new(), Side::left))
     }
 }
 
+/// The timer called more often than it says.
+const OUT: &str = "everything that was prepared has been measured";
+
 impl Side {
+    /// Times a call, and gives the view that one more made.
+    fn measure<'a>(&mut self, call: &mut impl FnMut() -> Result<View<'a>>) -> Result<View<'a>> {
+        self.times.push(seconds(&mut *call));
+        let mut view = Err(OUT.into());
+        (self.allocations, self.allocated_bytes) = allocations::of(|| view = call());
+        let view = view?;
+        self.kept = view.kept_count as u64;
+        self.dropped = view.dropped_count as u64;
+        self.redacted = view.redacted_count as u64;
+        self.prefix_hash = view.prefix_hash.clone();
+        Ok(view)
+    }
+
     fn cost(&self) -> String {
         let times = count(self.allocations as f64);
         format!("{}, {times} allocations, {}", time(self.times.median()), bytes(self.allocated_bytes))
@@ -158,7 +190,7 @@ impl Side {
 
 /// How long a call typically takes.
 fn seconds<T>(call: impl FnMut() -> T) -> f64 {
-    processor::median(&processor::time(TIME_MIN, call)) / 1e6
+    processor::median(&processor::time(Duration::ZERO, call)) / 1e6
 }
 
 /// Adds a line of the reference to what it is about.

@@ -72,12 +72,26 @@ pub struct Call<'a> {
     pub id: Option<&'a str>,
     /// The tool.
     pub name: &'a str,
-    /// Its arguments: an object, or JSON in a string.
-    pub arguments: Option<&'a Value>,
     /// The index of its result in [`Pairs::results`].
     pub result: Option<usize>,
+    /// How many calls of the message are in front of it.
+    pub(crate) nth: usize,
+    said: &'a Value,
+}
+
+impl<'a> Call<'a> {
+    /// Its arguments: an object, or JSON in a string.
+    pub fn arguments(&self) -> Option<&'a Value> {
+        match part(self.said, self.place) {
+            Part::Call { arguments, .. } => arguments,
+            _ => None,
+        }
+    }
+
     /// The message, the block or the entry itself.
-    pub(crate) whole: &'a Value,
+    pub(crate) fn whole(&self) -> &'a Value {
+        whole(self.said, self.place)
+    }
 }
 
 /// A tool answered.
@@ -91,14 +105,28 @@ pub struct Answer<'a> {
     pub id: Option<&'a str>,
     /// The tool: as the result says, else as its call says.
     pub name: Option<&'a str>,
-    /// What it said: a string, blocks or any JSON.
-    pub content: Option<&'a Value>,
     /// Whether it says that the call failed.
     pub failed: bool,
     /// The index of its call in [`Pairs::calls`].
     pub call: Option<usize>,
+    /// How many results of the message are in front of it.
+    pub(crate) nth: usize,
+    said: &'a Value,
+}
+
+impl<'a> Answer<'a> {
+    /// What it said: a string, blocks or any JSON.
+    pub fn content(&self) -> Option<&'a Value> {
+        match part(self.said, self.place) {
+            Part::Result { content, .. } => content,
+            _ => None,
+        }
+    }
+
     /// The message, the block or the entry itself.
-    pub(crate) whole: &'a Value,
+    pub(crate) fn whole(&self) -> &'a Value {
+        whole(self.said, self.place)
+    }
 }
 
 /// The calls and results of a list of messages, each in order.
@@ -114,24 +142,119 @@ pub struct Pairs<'a> {
     cuttable: Vec<bool>,
 }
 
+/// What pairing asks of a message, worked out once for messages that are paired again and again.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    says: Says,
+    calls: Box<[Fact]>,
+    results: Box<[Fact]>,
+}
+
+/// A call, or a result.
+#[derive(Debug)]
+struct Fact {
+    place: Place,
+    id: Option<Box<str>>,
+    name: Option<Box<str>>,
+    failed: bool,
+}
+
+impl Fact {
+    fn of(place: Place, id: Option<&str>, name: Option<&str>, failed: bool) -> Fact {
+        Fact { place, id: id.map(Box::from), name: name.map(Box::from), failed }
+    }
+}
+
+impl Facts {
+    pub(crate) fn of(message: &Value) -> Facts {
+        let mut pairs = Pairs::default();
+        read(0, message, &mut pairs);
+        let calls = pairs.calls.iter().map(|call| Fact::of(call.place, call.id, Some(call.name), false));
+        let results = pairs.results.iter();
+        let results = results.map(|result| Fact::of(result.place, result.id, result.name, result.failed));
+        Facts { says: Says::of(message), calls: calls.collect(), results: results.collect() }
+    }
+
+    fn tell<'a>(&'a self, index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
+        pairs.calls.extend(self.calls.iter().enumerate().map(|(nth, call)| Call {
+            message: index,
+            place: call.place,
+            id: call.id.as_deref(),
+            name: call.name.as_deref().unwrap_or_default(),
+            result: None,
+            nth,
+            said: message,
+        }));
+        pairs.results.extend(self.results.iter().enumerate().map(|(nth, result)| Answer {
+            message: index,
+            place: result.place,
+            id: result.id.as_deref(),
+            name: result.name.as_deref(),
+            failed: result.failed,
+            call: None,
+            nth,
+            said: message,
+        }));
+    }
+}
+
+/// In which voice a message speaks.
+#[derive(Clone, Copy, Debug)]
+struct Says {
+    /// It is a Responses item and not a message with a role.
+    item: bool,
+    assistant: bool,
+    /// It is a reasoning item.
+    thinks: bool,
+}
+
+impl Says {
+    fn of(message: &Value) -> Says {
+        let item = field(message, "role").is_none();
+        Says {
+            item,
+            assistant: matches!(message::role(message), Ok(crate::turn::Role::Assistant)),
+            thinks: item && field(message, "type").and_then(Value::as_str) == Some("reasoning"),
+        }
+    }
+}
+
 /// Finds what belongs together, in time linear in the number of messages and blocks.
 pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
+    pair_by(messages, |index, message, pairs| {
+        read(index, message, pairs);
+        Says::of(message)
+    })
+}
+
+/// The same for messages of which the facts are known.
+pub(crate) fn pair_known<'a>(messages: impl IntoIterator<Item = (&'a Value, &'a Facts)>) -> Pairs<'a> {
+    pair_by(messages, |index, (message, facts), pairs| {
+        facts.tell(index, message, pairs);
+        facts.says
+    })
+}
+
+fn pair_by<'a, M>(
+    messages: impl IntoIterator<Item = M>,
+    tell: impl Fn(usize, M, &mut Pairs<'a>) -> Says,
+) -> Pairs<'a> {
     let mut open = Open::default();
     let mut pairs = Pairs::default();
+    let messages = messages.into_iter();
     // For each message the last one that must stay with it.
-    let mut reach: Vec<usize> = Vec::new();
+    let mut reach: Vec<usize> = Vec::with_capacity(messages.size_hint().0);
     let mut thoughts: Vec<usize> = Vec::new();
     let mut acted = false;
-    for (index, message) in messages.into_iter().enumerate() {
+    for (index, message) in messages.enumerate() {
         reach.push(index);
-        let item = field(message, "role").is_none();
         let (calls, results) = (pairs.calls.len(), pairs.results.len());
-        read(index, message, &mut pairs);
-        if (pairs.calls.len() > calls || says_assistant(message)) && (!item || open.answered) {
+        let Says { item, assistant, thinks } = tell(index, message, &mut pairs);
+        if (pairs.calls.len() > calls || assistant) && (!item || open.answered) {
             open.turn(calls);
         }
-        for (n, call) in pairs.calls.iter().enumerate().skip(calls) {
-            open.add(n, call);
+        if pairs.calls.len() > calls {
+            open.by_name = None;
         }
         for n in results..pairs.results.len() {
             let Some(call) = open.answer(&pairs.results[n], &pairs.calls) else { continue };
@@ -142,8 +265,7 @@ pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
             reach[called.message] = index;
         }
         // A reasoning item is valid only with what it led to: the items of the assistant that follow it.
-        let thinks = item && field(message, "type").and_then(Value::as_str) == Some("reasoning");
-        if thinks && acted || !thinks && !says_assistant(message) {
+        if thinks && acted || !thinks && !assistant {
             thoughts.clear();
         }
         acted = !thinks;
@@ -183,7 +305,8 @@ impl Pairs<'_> {
 /// The calls that wait for a result.
 #[derive(Default)]
 struct Open<'a> {
-    /// The latest call with an id, and for each call the one before it with the same id.
+    /// The latest call with an id, and for each call the one before it with the same id. Filled only once a result answers
+    /// none of the last calls: most results do, and then no id needs to be hashed.
     by_id: HashMap<&'a str, usize>,
     before: Vec<Option<usize>>,
     /// The first call since the assistant last spoke, and whether one was answered since.
@@ -199,15 +322,19 @@ impl<'a> Open<'a> {
         (self.turn, self.answered, self.by_name) = (first, false, None);
     }
 
-    fn add(&mut self, n: usize, call: &Call<'a>) {
-        self.before.push(call.id.and_then(|id| self.by_id.insert(id, n)));
-        self.by_name = None;
-    }
-
     /// The call that the result answers. The same id may come again in a later turn, so the nearest one counts.
     fn answer(&mut self, result: &Answer<'a>, calls: &[Call<'a>]) -> Option<usize> {
         self.answered = true;
         let free = |call: &usize| calls[*call].result.is_none();
+        const LAST: usize = 8;
+        let last = calls.len().saturating_sub(LAST)..calls.len();
+        let mut last = last.rev().filter(|call| result.id.is_some() && calls[*call].id == result.id);
+        if let Some(call) = last.find(free) {
+            return Some(call);
+        }
+        for (n, call) in calls.iter().enumerate().skip(self.before.len()) {
+            self.before.push(call.id.and_then(|id| self.by_id.insert(id, n)));
+        }
         let mut candidate = result.id.and_then(|id| self.by_id.get(id).copied());
         while let (Some(call), Some(id)) = (candidate, result.id) {
             candidate = self.before[call];
@@ -249,52 +376,56 @@ impl<'a> Open<'a> {
     }
 }
 
-fn says_assistant(message: &Value) -> bool {
-    matches!(message::role(message), Ok(crate::turn::Role::Assistant))
+/// What is at a place of a message.
+fn whole(message: &Value, place: Place) -> &Value {
+    let at = |key, n: usize| field(message, key).and_then(|list| list.get(n));
+    let found = match place {
+        Place::Message => None,
+        Place::Block(n) => at("content", n),
+        Place::ToolCall(n) => at("tool_calls", n),
+        Place::ToolResult(n) => at("tool_results", n),
+        Place::FunctionCall => field(message, "function_call"),
+    };
+    found.unwrap_or(message)
+}
+
+fn part(message: &Value, place: Place) -> Part<'_> {
+    let whole = whole(message, place);
+    match place {
+        Place::Message if field(message, "role").is_some() => message::tool_message(whole),
+        Place::Message | Place::Block(_) => message::block(whole),
+        Place::ToolCall(_) | Place::FunctionCall => message::tool_call(whole),
+        Place::ToolResult(_) => message::tool_result(whole),
+    }
 }
 
 fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
-    let array = |key| field(message, key).and_then(Value::as_array).into_iter().flatten().enumerate();
-    if field(message, "role").is_none() {
-        return note(index, Place::Message, message::block(message), message, pairs);
-    }
-    let results = pairs.results.len();
-    for (n, block) in array("content") {
-        note(index, Place::Block(n), message::block(block), block, pairs);
-    }
-    for (n, call) in array("tool_calls") {
-        note(index, Place::ToolCall(n), message::tool_call(call), call, pairs);
-    }
-    if let Some(call) = field(message, "function_call").filter(|call| call.is_object()) {
-        note(index, Place::FunctionCall, message::tool_call(call), call, pairs);
-    }
-    for (n, result) in array("tool_results") {
-        note(index, Place::ToolResult(n), message::tool_result(result), result, pairs);
-    }
-    if results == pairs.results.len() && matches!(message::role(message), Ok(crate::turn::Role::Tool)) {
-        note(index, Place::Message, message::tool_message(message), message, pairs);
-    }
-}
-
-fn note<'a>(index: usize, place: Place, part: Part<'a>, whole: &'a Value, pairs: &mut Pairs<'a>) {
-    match part {
-        Part::Call { id, name, arguments } => {
-            pairs.calls.push(Call { message: index, place, id, name, arguments, result: None, whole });
+    let (calls, results) = (pairs.calls.len(), pairs.results.len());
+    let note = |place: Place, pairs: &mut Pairs<'a>| match part(message, place) {
+        Part::Call { id, name, .. } => {
+            let nth = pairs.calls.len() - calls;
+            pairs.calls.push(Call { message: index, place, id, name, result: None, nth, said: message });
         }
         Part::Result { id, name, content } => {
-            let failed = failed(whole, content);
-            pairs.results.push(Answer {
-                message: index,
-                place,
-                id,
-                name,
-                content,
-                failed,
-                call: None,
-                whole,
-            });
+            let nth = pairs.results.len() - results;
+            let failed = failed(whole(message, place), content);
+            let (call, said) = (None, message);
+            pairs.results.push(Answer { message: index, place, id, name, failed, call, nth, said });
         }
         _ => {}
+    };
+    if field(message, "role").is_none() {
+        return note(Place::Message, pairs);
+    }
+    let length = |key| field(message, key).and_then(Value::as_array).map_or(0, Vec::len);
+    (0..length("content")).for_each(|n| note(Place::Block(n), pairs));
+    (0..length("tool_calls")).for_each(|n| note(Place::ToolCall(n), pairs));
+    if field(message, "function_call").is_some_and(Value::is_object) {
+        note(Place::FunctionCall, pairs);
+    }
+    (0..length("tool_results")).for_each(|n| note(Place::ToolResult(n), pairs));
+    if results == pairs.results.len() && matches!(message::role(message), Ok(crate::turn::Role::Tool)) {
+        note(Place::Message, pairs);
     }
 }
 

@@ -4,7 +4,7 @@
 //! message itself, not a copy; one that is changed keeps every byte that the change does not concern. Whatever a policy
 //! leaves out, a call and its result leave together, and signed reasoning stays whole.
 //!
-//! [`project`] makes a view, `options` says how one is asked for, `repair`, `summary`, `reachability`, `clearing` and
+//! [`project`] makes a view, [`Memo`] makes the next one of a growing transcript, `message` is what views are made of, `options` says how one is asked for, `repair`, `summary`, `reachability`, `clearing` and
 //! `custom` are the policies, `part` takes messages and parts out, `pointer` finds what was reclaimed, `record` makes
 //! a view again from its event.
 
@@ -12,6 +12,8 @@ mod clearing;
 mod custom;
 mod edit;
 mod hash;
+mod memo;
+mod message;
 mod options;
 mod part;
 mod pointer;
@@ -22,103 +24,21 @@ mod summary;
 mod told;
 
 pub use custom::Projector;
+pub use memo::Memo;
+pub use message::Message;
 pub use options::{Clearing, Options, POLICIES_MAX, Policy, Reachability, Signatures, Trigger};
-pub use pointer::{Pointer, resolve_pointer, strip_markers};
+pub use pointer::{Pointed, Pointer, resolve_pointer, strip_markers};
 pub use record::replay;
 pub use told::session_update;
 
 use crate::Error;
 use crate::json::Raw;
-use crate::message::carries_signature;
+use crate::pairing::{Pairs, pair_known};
 use edit::Edit;
 use record::Recorded;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::borrow::Cow;
-
-/// A message as it came, and what it says.
-#[derive(Clone, Debug)]
-pub struct Message {
-    raw: Raw,
-    value: Value,
-    /// What a view's hash is made of. It is worked out once, because a transcript is projected again at every turn.
-    canonical: Box<str>,
-    chars: usize,
-    signed: bool,
-}
-
-impl Message {
-    /// Reads a message. A number too large for a double is its spelling in [`Message::value`]; what is shown and sent
-    /// is the text, in which it stays as it is.
-    pub fn read(raw: Raw) -> Result<Message, Error> {
-        let value = match serde_json::from_str(raw.get()) {
-            Ok(value) => value,
-            Err(_) => serde_json::from_str(&with_huge_numbers_quoted(raw.get())).map_err(|e| {
-                Error::invalid("projection.message", format!("the message cannot be read: {e}"))
-            })?,
-        };
-        Ok(Message::new(raw, value))
-    }
-
-    /// A message that was never text.
-    pub fn of(value: Value) -> Result<Message, Error> {
-        Ok(Message::new(Raw::of(&value)?, value))
-    }
-
-    fn new(raw: Raw, value: Value) -> Message {
-        Message {
-            canonical: hash::canonical(&value).into(),
-            chars: raw.get().chars().count(),
-            signed: carries_signature(&value),
-            raw,
-            value,
-        }
-    }
-
-    /// The text.
-    pub fn raw(&self) -> &Raw {
-        &self.raw
-    }
-
-    /// What it says.
-    pub fn value(&self) -> &Value {
-        &self.value
-    }
-
-    fn chars(&self) -> usize {
-        self.chars
-    }
-}
-
-fn with_huge_numbers_quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    let mut rest = text;
-    while let Some(start) = rest.find(|char: char| char == '"' || char == '-' || char.is_ascii_digit()) {
-        out.push_str(&rest[..start]);
-        rest = &rest[start..];
-        let bytes = rest.as_bytes();
-        let mut end = 1;
-        if bytes[0] == b'"' {
-            while end < bytes.len() && bytes[end] != b'"' {
-                end += if bytes[end] == b'\\' { 2 } else { 1 };
-            }
-            end = rest.len().min(end + 1);
-        } else {
-            while end < bytes.len() && matches!(bytes[end], b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E') {
-                end += 1;
-            }
-        }
-        let (token, behind) = rest.split_at(end);
-        rest = behind;
-        if token.parse().is_ok_and(f64::is_infinite) {
-            out.extend(["\"", token, "\""]);
-        } else {
-            out.push_str(token);
-        }
-    }
-    out.push_str(rest);
-    out
-}
 
 /// A message in a view.
 #[derive(Clone, Debug)]
@@ -222,7 +142,7 @@ pub fn project<'a>(
     summary: Option<&str>,
     options: &Options,
 ) -> Result<View<'a>, Error> {
-    project_after(messages, summary, options, None)
+    Memo::default().project(messages, summary, options, None)
 }
 
 /// Makes a view that comes after another. `previous` is the metadata of that one's event: with `freeze`, its decisions
@@ -233,16 +153,26 @@ pub fn project_after<'a>(
     options: &Options,
     previous: Option<&Value>,
 ) -> Result<View<'a>, Error> {
-    let decided = guarded(messages, summary, options)?;
-    let Some(previous) = previous else { return Ok(decided.view(messages, options)) };
+    Memo::default().project(messages, summary, options, previous)
+}
+
+fn made<'a>(
+    messages: &'a [Message],
+    summary: Option<&str>,
+    options: &Options,
+    previous: Option<&Value>,
+    memo: &mut Memo,
+) -> Result<View<'a>, Error> {
+    let decided = guarded(messages, summary, options, memo)?;
+    let Some(previous) = previous else { return Ok(decided.view(messages, options, memo)) };
     let recorded = Recorded::read(previous)?;
-    let earlier = recorded.as_ref().and_then(|recorded| recorded.shown(messages).ok());
+    let earlier = recorded.as_ref().and_then(|recorded| recorded.shown(messages, memo).ok());
     let (Some(recorded), Some(earlier)) = (recorded, earlier) else {
-        return Ok(decided.view_after(messages, options, &[]));
+        return Ok(decided.view_after(messages, options, &[], memo));
     };
-    if hash_of(&earlier) != recorded.prefix_hash {
+    if memo.hash(&earlier) != recorded.prefix_hash {
         // The messages are others than then, as after a compaction: nothing that was decided applies to them.
-        return Ok(decided.view_after(messages, options, &[]));
+        return Ok(decided.view_after(messages, options, &[], memo));
     }
     if let Some(gain) = options.freeze
         && !decided.blocked
@@ -255,10 +185,10 @@ pub fn project_after<'a>(
         if (fresh.saturating_sub(kept) as u64) < gain && part::is_valid(messages, &frozen) {
             let reason = format!("{}_frozen", options.name());
             let frozen = Decided { shown: frozen, reasons: vec![reason], ..decided };
-            return Ok(frozen.view_after(messages, options, &earlier));
+            return Ok(frozen.view_after(messages, options, &earlier, memo));
         }
     }
-    Ok(decided.view_after(messages, options, &earlier))
+    Ok(decided.view_after(messages, options, &earlier, memo))
 }
 
 /// What the policies left.
@@ -280,8 +210,9 @@ fn guarded<'a>(
     messages: &'a [Message],
     summary: Option<&str>,
     options: &Options,
+    memo: &mut Memo,
 ) -> Result<Decided<'a>, Error> {
-    let decided = decide(messages, summary, options)?;
+    let decided = decide(messages, summary, options, memo)?;
     if options.signatures == Signatures::Ignore {
         return Ok(decided);
     }
@@ -289,7 +220,7 @@ fn guarded<'a>(
     for source in decided.shown.iter().filter(|shown| shown.is_unchanged()).filter_map(Shown::source) {
         whole[source] = true;
     }
-    let broken = (0..messages.len()).find(|index| !whole[*index] && messages[*index].signed);
+    let broken = (0..messages.len()).find(|index| !whole[*index] && messages[*index].is_signed());
     let Some(index) = broken else { return Ok(decided) };
     Ok(Decided {
         shown: raw(messages),
@@ -304,6 +235,7 @@ fn decide<'a>(
     messages: &'a [Message],
     summary: Option<&str>,
     options: &Options,
+    memo: &mut Memo,
 ) -> Result<Decided<'a>, Error> {
     let mut decided =
         Decided { shown: raw(messages), reasons: Vec::new(), roots: Vec::new(), blocked: false, claim: None };
@@ -313,25 +245,25 @@ fn decide<'a>(
             Policy::Raw => "raw_passthrough".to_string(),
             Policy::CleanToolRepair | Policy::SquashFailedCalls => {
                 let cut = repair::cut(&decided.shown, *policy, options);
-                decided.shown = cut.apply(messages, decided.shown)?;
+                decided.shown = cut.apply(messages, decided.shown, memo)?;
                 policy.name().to_string()
             }
             Policy::SummaryPrefix => {
                 let (cut, reason) = summary::cut(&decided.shown, summary, options)?;
-                decided.shown = cut.apply(messages, decided.shown)?;
+                decided.shown = cut.apply(messages, decided.shown, memo)?;
                 reason.to_string()
             }
             Policy::ReachabilityGc => {
-                let (cut, reason) = reachability::cut(&decided.shown, options, &mut decided.roots);
-                decided.shown = cut.apply(messages, decided.shown)?;
+                let (cut, reason) = reachability::cut(&decided.shown, options, &mut decided.roots, memo);
+                decided.shown = cut.apply(messages, decided.shown, memo)?;
                 reason.to_string()
             }
             Policy::ClearToolUses => {
-                let (cut, reason) = clearing::cut(&decided.shown, options);
-                decided.shown = cut.apply(messages, decided.shown)?;
+                let (cut, reason) = clearing::cut(&decided.shown, options, memo);
+                decided.shown = cut.apply(messages, decided.shown, memo)?;
                 reason.to_string()
             }
-            Policy::Custom => custom::run(messages, &mut decided, options)?,
+            Policy::Custom => custom::run(messages, &mut decided, options, memo)?,
         };
         if !decided.reasons.contains(&reason) {
             decided.reasons.push(reason);
@@ -358,21 +290,28 @@ fn reclaimed(messages: &[Message], shown: &[Shown<'_>]) -> (usize, usize) {
     total
 }
 
-fn hash_of(shown: &[Shown<'_>]) -> String {
-    hash::of_list(shown.iter().map(|shown| &*shown.message.canonical))
+/// What belongs together in a view.
+fn pair<'v>(shown: &'v [Shown<'_>]) -> Pairs<'v> {
+    pair_known(shown.iter().map(|shown| shown.message.paired()))
 }
 
 impl<'a> Decided<'a> {
-    fn view_after(self, messages: &[Message], options: &Options, earlier: &[Shown<'_>]) -> View<'a> {
+    fn view_after(
+        self,
+        messages: &[Message],
+        options: &Options,
+        earlier: &[Shown<'_>],
+        memo: &mut Memo,
+    ) -> View<'a> {
         let same = self.shown.iter().zip(earlier).take_while(|(now, then)| now.is_same(then));
         let chars: usize = same.map(|(now, _)| now.message.chars()).sum();
-        let mut view = self.view(messages, options);
+        let mut view = self.view(messages, options, memo);
         view.unchanged_leading_tokens = Some(chars / 4);
         view.event["metadata"]["unchanged_leading_tokens"] = (chars / 4).into();
         view
     }
 
-    fn view(self, messages: &[Message], options: &Options) -> View<'a> {
+    fn view(self, messages: &[Message], options: &Options, memo: &mut Memo) -> View<'a> {
         let reason = match &options.reason {
             Some(reason) if !self.blocked => reason.clone(),
             _ => self.reasons.join("; "),
@@ -405,7 +344,7 @@ impl<'a> Decided<'a> {
             redacted_indices,
             reclaimed_chars,
             reclaimed_tokens,
-            prefix_hash: hash_of(&shown),
+            prefix_hash: memo.hash(&shown),
             provider_safety_blocked: self.blocked,
             roots_consulted: self.roots,
             redaction_pointers: pointers,

@@ -435,7 +435,7 @@ impl PendingTool {
         let arguments = message.and_then(|message| {
             let calls = pairing::pair([message]).calls;
             let call = calls.iter().find(|call| call.name == tool.name && call.id == tool.id.as_deref())?;
-            call.arguments.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_string))
+            call.arguments().map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_string))
         });
         PendingTool::new(tool, arguments)
     }

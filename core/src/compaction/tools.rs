@@ -42,8 +42,8 @@ pub(super) fn work(turns: &[Candidate<'_>]) -> Work {
     let mut known: HashMap<(String, String), usize> = HashMap::new();
     for call in &pairs.calls {
         let Some(answer) = call.result.and_then(|index| pairs.results.get(index)) else { continue };
-        let target = call.arguments.map(|arguments| target(call.name, arguments)).unwrap_or_default();
-        let failure = failure(answer.content, answer.failed, looks(call.name));
+        let target = call.arguments().map(|arguments| target(call.name, arguments)).unwrap_or_default();
+        let failure = failure(answer.content(), answer.failed, looks(call.name));
         let key = (call.name.to_string(), target.clone());
         let index = *known.entry(key).or_insert_with(|| {
             deeds.push(Deed { tool: call.name.to_string(), target, times: 0, failure: None, place: 0 });

@@ -3,14 +3,15 @@
 use super::edit::MARKER;
 use super::options::Trigger;
 use super::part::Cut;
-use super::pointer::{INPUT_CLEARED, Pointer};
-use super::{Options, Policy, Shown, Signatures};
-use crate::pairing::{Answer, Call, Pairs, pair};
+use super::pointer::{INPUT_CLEARED, Pointed, Pointer};
+use super::{Memo, Options, Policy, Shown, Signatures, pair};
+use crate::message::field;
+use crate::pairing::{Answer, Call, Pairs};
 use serde_json::Value;
 
-pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str) {
+pub(super) fn cut(shown: &[Shown<'_>], options: &Options, memo: &Memo) -> (Cut, &'static str) {
     let knobs = &options.clearing;
-    let pairs = pair(shown.iter().map(Shown::value));
+    let pairs = pair(shown);
     let (size, trigger) = match knobs.trigger {
         Trigger::ToolUses(uses) => (pairs.calls.len() as u64, uses),
         Trigger::InputTokens(tokens) => {
@@ -20,7 +21,7 @@ pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str)
     if size <= trigger {
         return (Cut::default(), "clear_tool_uses_below_trigger");
     }
-    let stays = |index: usize| options.signatures == Signatures::PerTurn && shown[index].message.signed;
+    let stays = |index: usize| options.signatures == Signatures::PerTurn && shown[index].message.is_signed();
     let mut cut = Cut::default();
     let old = pairs.results.len().saturating_sub(knobs.keep);
     for result in &pairs.results[..old] {
@@ -28,7 +29,9 @@ pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str)
         if excluded || stays(result.message) {
             continue;
         }
-        let Some(pointer) = body_pointer(shown, &pairs, result, Policy::ClearToolUses) else { continue };
+        let Some(pointer) = body_pointer(shown, &pairs, result, Policy::ClearToolUses, memo) else {
+            continue;
+        };
         // A body shorter than the line in its place would make the view longer.
         if pointer.content_chars <= pointer.line().len() {
             continue;
@@ -54,52 +57,64 @@ pub(super) fn body_pointer(
     pairs: &Pairs<'_>,
     result: &Answer<'_>,
     policy: Policy,
+    memo: &Memo,
 ) -> Option<Pointer> {
     let message = &shown[result.message];
     let source = message.source.filter(|_| !message.foreign)?;
-    let field =
-        ["content", "output", "result"].into_iter().find(|field| result.whole.get(field).is_some())?;
-    let body = result.content.filter(|body| !body.is_null() && *body != "")?;
-    if result.whole.get(MARKER).is_some() {
+    let key =
+        ["content", "output", "result"].into_iter().find(|name| field(result.whole(), name).is_some())?;
+    let body = result.content().filter(|body| !body.is_null() && *body != "")?;
+    if field(result.whole(), MARKER).is_some() {
         return None;
     }
     let call = result.call.map(|call| &pairs.calls[call]);
-    Some(Pointer {
-        policy: policy.name().to_string(),
-        tool_call_id: result.id.or(call.and_then(|call| call.id)).map(str::to_string),
+    let place = message.edit.origin(result.place);
+    let id = result.id.or(call.and_then(|call| call.id));
+    let known = memo.pointer(source, &message.message, place).filter(|known| {
+        let about = (known.policy.as_ref(), known.tool_call_id.as_deref(), known.tool_name.as_deref());
+        about == (policy.name(), id, result.name)
+    });
+    if known.is_some() {
+        return known.cloned();
+    }
+    let reason = match policy {
+        Policy::ReachabilityGc => "stale_tool_result_unreachable",
+        _ => "old_tool_result_cleared",
+    };
+    let pointed = Pointed {
+        policy: policy.name().into(),
+        tool_call_id: id.map(str::to_string),
         tool_name: result.name.map(str::to_string),
-        reason: match policy {
-            Policy::ReachabilityGc => "stale_tool_result_unreachable",
-            _ => "old_tool_result_cleared",
-        }
-        .to_string(),
-        ..Pointer::new(source, message.edit.origin(result.place), field, body)
-    })
+        reason: reason.into(),
+        ..Pointed::new(source, place, key, body)
+    };
+    Some(pointed.into())
 }
 
 /// A pointer to a call's arguments, if there is anything in them.
 fn input_pointer(shown: &[Shown<'_>], call: &Call<'_>) -> Option<Pointer> {
     let message = &shown[call.message];
     let source = message.source.filter(|_| !message.foreign)?;
-    let input = call.arguments?;
+    let input = call.arguments()?;
     let empty = match input {
         Value::Object(fields) => fields.is_empty(),
         Value::String(text) => text.len() <= 2,
         _ => true,
     };
-    if empty || call.whole.get(MARKER).is_some() {
+    if empty || call.whole().get(MARKER).is_some() {
         return None;
     }
-    let (outer, inside) = match call.whole.get("function") {
+    let (outer, inside) = match call.whole().get("function") {
         Some(function) => ("function.", function),
-        None => ("", call.whole),
+        None => ("", call.whole()),
     };
     let field = ["arguments", "input", "args"].into_iter().find(|field| inside.get(field).is_some())?;
-    Some(Pointer {
-        policy: Policy::ClearToolUses.name().to_string(),
+    let pointed = Pointed {
+        policy: Policy::ClearToolUses.name().into(),
         tool_call_id: call.id.map(str::to_string),
         tool_name: Some(call.name.to_string()),
-        reason: INPUT_CLEARED.to_string(),
-        ..Pointer::new(source, message.edit.origin(call.place), &format!("{outer}{field}"), input)
-    })
+        reason: INPUT_CLEARED.into(),
+        ..Pointed::new(source, message.edit.origin(call.place), &format!("{outer}{field}"), input)
+    };
+    Some(pointed.into())
 }

@@ -2,16 +2,17 @@
 
 use super::options::wrong;
 use super::part::{Cut, protected_with_partners};
-use super::{Decided, Message, Options, Shown, Signatures, hash};
+use super::{Decided, Memo, Message, Options, Shown, Signatures, hash, pair};
 use crate::Error;
-use crate::pairing::{Pairs, Place, pair};
+use crate::pairing::Pairs;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Chooses what a view shows. Must be pure: the same messages, the same answer.
 pub trait Projector: Send + Sync {
     /// Gets the messages and returns a list of messages, or `{messages, reason?, kept_indices?, dropped_indices?}`.
-    /// A message that comes back equal is shown as it came, byte for byte.
+    /// A message that comes back equal is shown as it came, byte for byte. A number stands for the message given at that
+    /// index, so that nothing has to be copied and compared.
     fn project(&self, messages: &[&Message]) -> Result<Value, Error>;
 }
 
@@ -26,14 +27,15 @@ pub(super) fn run<'a>(
     messages: &'a [Message],
     decided: &mut Decided<'a>,
     options: &Options,
+    memo: &mut Memo,
 ) -> Result<String, Error> {
     let projector =
         options.projector.as_ref().ok_or_else(|| wrong("projector", "is missing; custom needs one"))?;
     let given: Vec<&Message> = decided.shown.iter().map(|shown| &*shown.message).collect();
     let mut answer = Answer::read(projector.project(&given)?, given.len())?;
     let before = std::mem::take(&mut decided.shown);
-    let pairs = pair(before.iter().map(Shown::value));
-    let mut sources = match_in_order(&answer.messages, &before);
+    let pairs = pair(&before);
+    let mut sources = match_in_order(&mut answer.messages, &before)?;
     if options.signatures == Signatures::PerTurn && sources.iter().all(Option::is_some) {
         // Only with nothing but messages of the transcript is it clear where one that is put back belongs.
         let keep = protected_with_partners(&before, &pairs);
@@ -47,7 +49,6 @@ pub(super) fn run<'a>(
             answer.messages.clear();
         }
     }
-    let partners = partners(&pairs);
     let mut written = answer.messages.into_iter();
     let mut origins = Vec::with_capacity(sources.len());
     let mut shown = Vec::with_capacity(sources.len());
@@ -63,9 +64,9 @@ pub(super) fn run<'a>(
             }
         });
     }
-    let cut = mend(&shown, &origins, &partners);
+    let cut = mend(&shown, &origins, &pairs, before.len());
     let mended = cut.dropped.contains(&true);
-    decided.shown = cut.apply(messages, shown)?;
+    decided.shown = cut.apply(messages, shown, memo)?;
     let to_source = |indices: Vec<usize>| indices.iter().filter_map(|index| before[*index].source).collect();
     decided.claim = match (answer.kept, answer.dropped) {
         (Some(kept), Some(dropped)) if !mended && before.len() == messages.len() => {
@@ -142,69 +143,88 @@ impl Answer {
     }
 }
 
-/// For each returned message the one it is, in order: the first equal one behind the one before.
-fn match_in_order(returned: &[Value], shown: &[Shown<'_>]) -> Vec<Option<usize>> {
-    let mut equal: HashMap<&str, VecDeque<usize>> = HashMap::new();
-    for (index, shown) in shown.iter().enumerate() {
-        equal.entry(&shown.message.canonical).or_default().push_back(index);
-    }
+/// For each returned message the one it is, in order: the first equal one behind the one before. A number that stands for
+/// a message in front of that becomes what the message says.
+fn match_in_order(returned: &mut [Value], shown: &[Shown<'_>]) -> Result<Vec<Option<usize>>, Error> {
+    let mut equal: Option<HashMap<&str, VecDeque<usize>>> = None;
     let mut next = 0;
-    let mut find = |message: &Value| {
-        let places = equal.get_mut(hash::canonical(message).as_str())?;
+    let mut find = |message: &mut Value| {
+        if let Value::Number(number) = message {
+            let index = number.as_u64().and_then(|index| usize::try_from(index).ok());
+            let index = index.filter(|index| *index < shown.len()).ok_or_else(|| {
+                wrong("projector", format_args!("returned {number}, which is no index of a message"))
+            })?;
+            if index >= next {
+                next = index + 1;
+                return Ok(Some(index));
+            }
+            *message = shown[index].value().clone();
+        }
+        let equal = equal.get_or_insert_with(|| by_text(shown));
+        let Some(places) = equal.get_mut(hash::canonical(message).as_str()) else { return Ok(None) };
         while places.front().is_some_and(|place| *place < next) {
             places.pop_front();
         }
-        let place = places.pop_front()?;
-        next = place + 1;
-        Some(place)
+        let place = places.pop_front();
+        next = place.map_or(next, |place| place + 1);
+        Ok(place)
     };
-    returned.iter().map(&mut find).collect()
+    returned.iter_mut().map(&mut find).collect()
 }
 
-type Part = (usize, Place);
+fn by_text<'v>(shown: &'v [Shown<'_>]) -> HashMap<&'v str, VecDeque<usize>> {
+    let mut equal: HashMap<_, VecDeque<_>> = HashMap::new();
+    for (index, shown) in shown.iter().enumerate() {
+        equal.entry(shown.message.canonical()).or_default().push_back(index);
+    }
+    equal
+}
 
-/// For every call and result before the projector came, its partner if it had one.
-fn partners(pairs: &Pairs<'_>) -> HashMap<Part, Option<Part>> {
-    let results = pairs.results.iter().map(|result| {
-        let call = result.call.map(|call| &pairs.calls[call]);
-        ((result.message, result.place), call.map(|call| (call.message, call.place)))
-    });
-    let calls = pairs.calls.iter().map(|call| {
-        let result = call.result.map(|result| &pairs.results[result]);
-        ((call.message, call.place), result.map(|result| (result.message, result.place)))
-    });
-    results.chain(calls).collect()
+/// For each message how many of the parts, which are in order, are in front of it.
+fn starts(parts: impl Iterator<Item = usize>, messages: usize) -> Vec<usize> {
+    let mut starts = vec![0; messages + 1];
+    parts.for_each(|message| starts[message + 1] += 1);
+    for n in 0..messages {
+        starts[n + 1] += starts[n];
+    }
+    starts
 }
 
 /// Takes out calls that lost their result, results that lost their call, and reasoning that leads to nothing. What had
 /// no partner before the projector came is not its doing and stays.
-fn mend(shown: &[Shown<'_>], origins: &[Option<usize>], before: &HashMap<Part, Option<Part>>) -> Cut {
-    let pairs = pair(shown.iter().map(Shown::value));
-    let origin = |(index, place): Part| origins[index].map(|origin| (origin, place));
-    let is_whole = |part: Part, partner: Option<Part>| match (origin(part), partner) {
+fn mend(shown: &[Shown<'_>], origins: &[Option<usize>], before: &Pairs<'_>, messages: usize) -> Cut {
+    let pairs = pair(shown);
+    // A message that came through has the calls and results that it had, so each is found by counting.
+    let calls = starts(before.calls.iter().map(|call| call.message), messages);
+    let results = starts(before.results.iter().map(|result| result.message), messages);
+    let was_call = |n: usize| {
+        let call = &pairs.calls[n];
+        origins[call.message].map(|origin| calls[origin] + call.nth)
+    };
+    let was_result = |n: usize| {
+        let result = &pairs.results[n];
+        origins[result.message].map(|origin| results[origin] + result.nth)
+    };
+    // `partner` is what it was before, and inside what it is now if that came through.
+    let is_whole = |was: Option<Option<usize>>, partner: Option<Option<usize>>| match (was, partner) {
         // Where ids come again, two that were no pair may look like one now.
-        (Some(was), Some(partner)) => {
-            origin(partner).is_none_or(|partner| before.get(&was) == Some(&Some(partner)))
-        }
-        (Some(was), None) => before.get(&was) == Some(&None),
+        (Some(was), Some(Some(partner))) => was == Some(partner),
+        (Some(_), Some(None)) => true,
+        (Some(was), None) => was.is_none(),
         (None, partner) => partner.is_some(),
     };
     let mut parts = Vec::new();
-    for call in &pairs.calls {
-        let part = (call.message, call.place);
-        let result =
-            call.result.map(|result| &pairs.results[result]).map(|result| (result.message, result.place));
+    for (n, call) in pairs.calls.iter().enumerate() {
+        let was = was_call(n);
         // A call that the projector itself wrote at the very end waits for its result.
-        let waits = result.is_none() && origin(part).is_none() && call.message + 1 == shown.len();
-        if !waits && !is_whole(part, result) {
-            parts.push(part);
+        let waits = call.result.is_none() && was.is_none() && call.message + 1 == shown.len();
+        if !waits && !is_whole(was.map(|was| before.calls[was].result), call.result.map(was_result)) {
+            parts.push((call.message, call.place));
         }
     }
-    for result in &pairs.results {
-        let part = (result.message, result.place);
-        if !is_whole(part, result.call.map(|call| &pairs.calls[call]).map(|call| (call.message, call.place)))
-        {
-            parts.push(part);
+    for (n, result) in pairs.results.iter().enumerate() {
+        if !is_whole(was_result(n).map(|was| before.results[was].call), result.call.map(was_call)) {
+            parts.push((result.message, result.place));
         }
     }
     let mut cut = Cut::of(shown, &pairs, parts);

@@ -18,6 +18,13 @@ pub(super) struct Edit {
     pub(super) removed_chars: usize,
 }
 
+impl Edit {
+    /// Whether it does the same; what it removed need not have been counted.
+    pub(super) fn is_same(&self, other: &Edit) -> bool {
+        self.removed == other.removed && self.pointers == other.pointers
+    }
+}
+
 /// An object whose values stay text.
 pub(super) struct Fields<'a>(pub(super) Vec<(String, &'a RawValue)>);
 

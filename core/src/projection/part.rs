@@ -2,11 +2,11 @@
 
 use super::edit::{self, Edit};
 use super::pointer::Pointer;
-use super::{Message, Shown};
+use super::{Memo, Message, Shown, pair};
 use crate::Error;
 use crate::json::Raw;
 use crate::message::{self, Part, field};
-use crate::pairing::{Pairs, Place, pair};
+use crate::pairing::{Pairs, Place, pair_known};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -62,15 +62,16 @@ impl Cut {
     pub(super) fn apply<'a>(
         mut self,
         messages: &'a [Message],
-        shown: Vec<Shown<'a>>,
+        mut shown: Vec<Shown<'a>>,
+        memo: &mut Memo,
     ) -> Result<Vec<Shown<'a>>, Error> {
         self.removed.sort_by_key(|(index, _)| *index);
         self.reclaimed.sort_by_key(|(index, _)| *index);
         let mut removed = self.removed.into_iter().peekable();
         let mut reclaimed = self.reclaimed.into_iter().peekable();
-        let mut out = Vec::with_capacity(shown.len() + 1);
-        out.extend(self.front.map(|message| Shown::written(message, None)));
-        for (index, mut shown) in shown.into_iter().enumerate() {
+        loop {
+            let next = [removed.peek().map(|(index, _)| *index), reclaimed.peek().map(|(index, _)| *index)];
+            let Some(index) = next.into_iter().flatten().min() else { break };
             let mut edit = Edit::default();
             while let Some((_, place)) = removed.next_if(|(at, _)| *at == index) {
                 edit.removed.push(place);
@@ -78,30 +79,43 @@ impl Cut {
             while let Some((_, pointer)) = reclaimed.next_if(|(at, _)| *at == index) {
                 edit.pointers.push(pointer);
             }
-            if self.dropped.get(index) == Some(&true) {
-                continue;
+            if self.dropped.get(index) != Some(&true) {
+                shown[index].change(messages, edit, memo)?;
             }
-            if !edit.removed.is_empty() || !edit.pointers.is_empty() {
-                shown.change(messages, edit)?;
-            }
-            out.push(shown);
         }
-        Ok(out)
+        if !self.dropped.is_empty() {
+            let mut dropped = self.dropped.into_iter();
+            shown.retain(|_| dropped.next() != Some(true));
+        }
+        if let Some(front) = self.front {
+            shown.insert(0, Shown::written(front, None));
+        }
+        Ok(shown)
     }
 }
 
 impl<'a> Shown<'a> {
     /// Edits the transcript's message anew with everything that was done so far, so that one edit tells it all.
-    pub(super) fn change(&mut self, messages: &'a [Message], more: Edit) -> Result<(), Error> {
-        let source = self.source.and_then(|source| messages.get(source)).filter(|_| !self.foreign);
+    pub(super) fn change(
+        &mut self,
+        messages: &'a [Message],
+        more: Edit,
+        memo: &mut Memo,
+    ) -> Result<(), Error> {
+        let index = self.source.filter(|_| !self.foreign);
+        let source = index.and_then(|index| Some((index, messages.get(index)?)));
         let (text, mut edit) = match source {
             None => (self.raw().get(), more),
-            Some(source) => {
+            Some((index, source)) => {
                 let mut all = std::mem::take(&mut self.edit);
                 let places: Vec<_> = more.removed.iter().map(|place| all.origin(*place)).collect();
                 all.removed.extend(places);
                 all.removed.sort_by_key(|place| place.index());
                 all.pointers.extend(more.pointers);
+                if let Some((message, removed_chars)) = memo.edited(index, source, &all) {
+                    (self.message, self.edit) = (Cow::Owned(message), Edit { removed_chars, ..all });
+                    return Ok(());
+                }
                 (source.raw().get(), all)
             }
         };
@@ -109,10 +123,12 @@ impl<'a> Shown<'a> {
             &serde_json::value::RawValue::from_string(edit::apply(text, &mut edit)?)
                 .map_err(|e| Error::internal("projection.edit", format!("an edit made no JSON: {e}")))?,
         )?;
-        self.message = Cow::Owned(Message::read(raw)?);
-        if source.is_some() {
+        let message = Message::read(raw)?;
+        if let Some((index, source)) = source {
+            memo.keep(index, source, &edit, &message);
             self.edit = edit;
         }
+        self.message = Cow::Owned(message);
         Ok(())
     }
 }
@@ -168,7 +184,7 @@ fn drop_reasoning(pairs: &Pairs<'_>, dropped: &mut [bool]) {
 
 /// The messages of turns with signed reasoning: those that carry it, and what a signed reasoning item led to.
 pub(super) fn protected(shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Vec<bool> {
-    let mut protected: Vec<bool> = shown.iter().map(|shown| shown.message.signed).collect();
+    let mut protected: Vec<bool> = shown.iter().map(|shown| shown.message.is_signed()).collect();
     let mut end_of_turn = 0;
     let signed: Vec<_> = pairs.reasoning.iter().filter(|(start, _)| protected[*start]).copied().collect();
     for (start, end) in signed {
@@ -218,7 +234,7 @@ pub(super) fn is_valid(messages: &[Message], shown: &[Shown<'_>]) -> bool {
         }
     }
     let is_shown = |index: usize, place| gone[index].as_ref().is_some_and(|gone| !gone.contains(&place));
-    let pairs = pair(messages.iter().map(Message::value));
+    let pairs = pair_known(messages.iter().map(Message::paired));
     let whole = pairs.calls.iter().all(|call| {
         call.result
             .map(|result| &pairs.results[result])
@@ -232,7 +248,7 @@ pub(super) fn is_valid(messages: &[Message], shown: &[Shown<'_>]) -> bool {
         .map(|(start, _)| *start)
         .collect();
     whole
-        && pair(shown.iter().map(Shown::value)).reasoning.iter().all(|(start, end)| {
+        && pair(shown).reasoning.iter().all(|(start, end)| {
             let led = shown[*start].source.is_some_and(|source| led_to_something.contains(&source));
             !led || *end > start + 1 || *end == shown.len()
         })

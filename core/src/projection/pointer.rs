@@ -6,15 +6,42 @@ use crate::Error;
 use crate::id::clip;
 use crate::json::Raw;
 use crate::pairing::Place;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::ops::Deref;
+use std::sync::Arc;
 
-/// Points from a reclaimed body to the raw transcript.
+/// Points from a reclaimed body to the raw transcript. A clone is the same pointer, not a copy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pointer(Arc<Pointed>);
+
+impl Deref for Pointer {
+    type Target = Pointed;
+
+    fn deref(&self) -> &Pointed {
+        &self.0
+    }
+}
+
+impl Serialize for Pointer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl From<Pointed> for Pointer {
+    fn from(pointed: Pointed) -> Pointer {
+        Pointer(Arc::new(pointed))
+    }
+}
+
+/// What a [`Pointer`] says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Pointer {
+pub struct Pointed {
     /// The policy that reclaimed it.
-    pub policy: String,
+    pub policy: Cow<'static, str>,
     /// `transcript.messages[N].content` or `transcript.messages[N].content[B].content`.
     pub source: String,
     /// N.
@@ -32,7 +59,7 @@ pub struct Pointer {
     /// The tool.
     pub tool_name: Option<String>,
     /// Why it was reclaimed.
-    pub reason: String,
+    pub reason: Cow<'static, str>,
     #[serde(skip)]
     pub(super) place: Place,
     /// The key of the body in what is at that place; `function.arguments` is nested.
@@ -74,16 +101,16 @@ struct Written {
     reason: String,
 }
 
-impl Pointer {
+impl Pointed {
     /// A pointer to what is under `field` at `place` of message `index`.
-    pub(super) fn new(index: usize, place: Place, field: &str, body: &Value) -> Pointer {
+    pub(super) fn new(index: usize, place: Place, field: &str, body: &Value) -> Pointed {
         let (content_hash, content_chars) = hash::of_body(body);
         let at = match place {
             Place::Message => String::new(),
             place => format!(".{place}"),
         };
-        Pointer {
-            policy: String::new(),
+        Pointed {
+            policy: Cow::Borrowed(""),
             source: format!("transcript.messages[{index}]{at}.{field}"),
             source_index: index,
             source_block_index: match place {
@@ -95,12 +122,14 @@ impl Pointer {
             estimated_tokens_reclaimed: content_chars / 4,
             tool_call_id: None,
             tool_name: None,
-            reason: String::new(),
+            reason: Cow::Borrowed(""),
             place,
             field: field.to_string(),
         }
     }
+}
 
+impl Pointer {
     /// A pointer as it was recorded.
     pub(super) fn read(value: &Value) -> Result<Pointer, Error> {
         let written = Written::deserialize(value)
@@ -122,20 +151,20 @@ impl Pointer {
             Place::Block(block) => Some(block),
             _ => None,
         };
-        Ok(Pointer {
+        Ok(Pointer::from(Pointed {
             source_index: index,
             source_block_index: block,
             place,
             field: field.to_string(),
             estimated_tokens_reclaimed: written.content_chars / 4,
-            policy: written.policy,
+            policy: written.policy.into(),
             content_hash: written.content_hash,
             content_chars: written.content_chars,
             tool_call_id: written.tool_call_id,
             tool_name: written.tool_name,
-            reason: written.reason,
+            reason: written.reason.into(),
             source: written.source,
-        })
+        }))
     }
 
     /// What stands in the view instead: one line for a body, nothing for arguments, in the type they had.
@@ -146,7 +175,7 @@ impl Pointer {
         crate::json::quote(&self.line())
     }
 
-    fn is_input(&self) -> bool {
+    pub(super) fn is_input(&self) -> bool {
         self.reason == INPUT_CLEARED
     }
 

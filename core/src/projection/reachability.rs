@@ -6,9 +6,9 @@
 use super::clearing::body_pointer;
 use super::hash::of_body;
 use super::part::Cut;
-use super::{Options, Policy, Shown, Signatures};
+use super::{Memo, Options, Policy, Shown, Signatures, pair};
 use crate::identifier::{self, Kind};
-use crate::pairing::{Answer, Pairs, pair};
+use crate::pairing::{self, Answer, Pairs};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -19,18 +19,19 @@ pub(super) fn cut(
     shown: &[Shown<'_>],
     options: &Options,
     consulted: &mut Vec<String>,
+    memo: &Memo,
 ) -> (Cut, &'static str) {
     let knobs = &options.reachability;
     if knobs.require_write_barrier && !knobs.write_barrier {
         return (Cut::default(), "reachability_gc_write_barrier_missing");
     }
-    let pairs = pair(shown.iter().map(Shown::value));
+    let pairs = pair(shown);
     let window = shown.len().saturating_sub(knobs.root_window);
     let mut candidates = Vec::new();
     let mut kept = Vec::new();
     for result in pairs.results.iter().take_while(|result| result.message < window) {
         let stays = result.failed
-            || options.signatures == Signatures::PerTurn && shown[result.message].message.signed;
+            || options.signatures == Signatures::PerTurn && shown[result.message].message.is_signed();
         if stays || !is_long(result, knobs.min_chars) {
             kept.push(result);
         } else {
@@ -42,13 +43,12 @@ pub(super) fn cut(
             consulted.push(name.to_string());
         }
     };
-    let mut roots = Names::default();
+    let mut roots = Roots::default();
     if window < shown.len() {
         note("root_window");
         for shown in &shown[window..] {
             envelope(shown.value(), &mut |name, _| {
                 roots.insert(name);
-                true
             });
         }
     }
@@ -58,10 +58,7 @@ pub(super) fn cut(
     }
     if knobs.transitive {
         for result in kept {
-            names_of(result, &pairs, &mut |name, _| {
-                roots.insert(name);
-                true
-            });
+            roots.extend(names_of(result, shown, &pairs).map(|(name, _)| name));
         }
     }
     // What every conversation is full of refers to nothing.
@@ -72,26 +69,24 @@ pub(super) fn cut(
         roots.remove(&hash(name));
     }
     let reached = if knobs.transitive {
-        reached_through_results(&candidates, &pairs, &roots)
+        reached_through_results(&candidates, shown, &pairs, &roots)
     } else {
-        // Stops at the first name that is a root.
         let refers = |result: &Answer<'_>| {
             is_called_for(result, &pairs, &roots)
-                || !names_of(result, &pairs, &mut |name, is_identifier| {
-                    !(is_identifier && roots.contains(&name))
-                })
+                || names_of(result, shown, &pairs)
+                    .any(|(name, is_identifier)| is_identifier && roots.contains(&name))
         };
         candidates.iter().map(|result| refers(result)).collect()
     };
     let unreached = candidates.into_iter().zip(reached).filter(|(_, reached)| !reached);
-    let pointer = |result: &Answer<'_>| body_pointer(shown, &pairs, result, Policy::ReachabilityGc);
+    let pointer = |result: &Answer<'_>| body_pointer(shown, &pairs, result, Policy::ReachabilityGc, memo);
     let reclaimed = unreached.filter_map(|(result, _)| Some((result.message, pointer(result)?))).collect();
     (Cut { reclaimed, ..Cut::default() }, "reachability_gc")
 }
 
 /// Whether a body is long enough, as its pointer will say.
 fn is_long(result: &Answer<'_>, min_chars: usize) -> bool {
-    match result.content {
+    match result.content() {
         None => false,
         Some(Value::String(text)) => text.len() >= min_chars && text.chars().count() >= min_chars,
         Some(body) => of_body(body).1 >= min_chars,
@@ -99,14 +94,19 @@ fn is_long(result: &Answer<'_>, min_chars: usize) -> bool {
 }
 
 /// Which of the results are reached from the roots, directly or through another one.
-fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &Names) -> Vec<bool> {
+fn reached_through_results(
+    results: &[&Answer<'_>],
+    shown: &[Shown<'_>],
+    pairs: &Pairs<'_>,
+    roots: &Roots,
+) -> Vec<bool> {
     let mut reached = vec![false; results.len()];
     let mut todo = Vec::new();
     let mut says: Vec<Vec<u64>> = vec![Vec::new(); results.len()];
     // For each name the last result that bears it, and behind each entry the one before it: lists without a list each.
     let mut last: HashMap<u64, usize, Plain> = HashMap::default();
     let mut bearers: Vec<(usize, Option<usize>)> = Vec::new();
-    let tools: Names = pairs
+    let tools: Roots = pairs
         .calls
         .iter()
         .map(|call| hash(call.name))
@@ -117,9 +117,9 @@ fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &N
             reached[n] = true;
             todo.push(n);
         }
-        names_of(result, pairs, &mut |name, is_identifier| {
+        for (name, is_identifier) in names_of(result, shown, pairs) {
             if tools.contains(&name) {
-                return true;
+                continue;
             }
             says[n].push(name);
             if is_identifier {
@@ -129,8 +129,7 @@ fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &N
                     todo.push(n);
                 }
             }
-            true
-        });
+        }
     }
     while let Some(n) = todo.pop() {
         for name in std::mem::take(&mut says[n]) {
@@ -147,7 +146,47 @@ fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &N
     reached
 }
 
-type Names = HashSet<u64, Plain>;
+/// What the calls and results of a message name, each list without repetitions. The flag: an identifier (or the whole
+/// value of a reference field), and not just a word.
+#[derive(Debug)]
+pub(super) struct Names {
+    calls: Vec<Box<[Name]>>,
+    results: Vec<Box<[Name]>>,
+}
+
+type Name = (u64, bool);
+
+impl Names {
+    pub(super) fn of(message: &Value) -> Names {
+        fn collect(walk: impl FnOnce(Found<'_>)) -> Box<[Name]> {
+            let mut names = Vec::new();
+            walk(&mut |name, is_identifier| names.push((name, is_identifier)));
+            names.sort_unstable();
+            names.dedup();
+            names.into()
+        }
+        let pairs = pairing::pair([message]);
+        let arguments = pairs.calls.iter().map(|call| call.arguments().unwrap_or(&Value::Null));
+        Names {
+            calls: arguments.map(|arguments| collect(|found| walk("", arguments, found))).collect(),
+            results: pairs.results.iter().map(|one| collect(|found| envelope(one.whole(), found))).collect(),
+        }
+    }
+}
+
+/// The names in a tool result: in its body, its other fields, and the arguments of its call.
+fn names_of<'v>(
+    result: &Answer<'_>,
+    shown: &'v [Shown<'_>],
+    pairs: &Pairs<'_>,
+) -> impl Iterator<Item = Name> + 'v {
+    let names = |message: usize| shown[message].message.names();
+    let call = result.call.map(|call| &pairs.calls[call]);
+    let arguments = call.map(|call| &names(call.message).calls[call.nth]);
+    names(result.message).results[result.nth].iter().chain(arguments.into_iter().flatten()).copied()
+}
+
+type Roots = HashSet<u64, Plain>;
 type Plain = BuildHasherDefault<Same>;
 
 /// Names are hashed already.
@@ -182,9 +221,8 @@ fn hash(name: &str) -> u64 {
     fold(hash, 0)
 }
 
-/// Called with the hash of each name, and whether it is an identifier (or the whole value of a reference field) and
-/// not just a word. Goes on as long as the answer is true.
-type Found<'f> = &'f mut dyn FnMut(u64, bool) -> bool;
+/// Called with each name.
+type Found<'f> = &'f mut dyn FnMut(u64, bool);
 
 /// Words of the shapes themselves.
 #[rustfmt::skip]
@@ -225,81 +263,76 @@ fn is_reference(key: &str) -> bool {
     })
 }
 
-/// The names in a tool result: in its body, its other fields, and the arguments of its call.
-fn names_of(result: &Answer<'_>, pairs: &Pairs<'_>, found: Found<'_>) -> bool {
-    let arguments = result.call.and_then(|call| pairs.calls[call].arguments);
-    envelope(result.whole, found) && arguments.is_none_or(|arguments| walk("", arguments, found))
-}
-
 /// Whether a root names the call that the result answers.
-fn is_called_for(result: &Answer<'_>, pairs: &Pairs<'_>, roots: &Names) -> bool {
+fn is_called_for(result: &Answer<'_>, pairs: &Pairs<'_>, roots: &Roots) -> bool {
     let id = result.id.or(result.call.and_then(|call| pairs.calls[call].id));
     id.is_some_and(|id| roots.contains(&hash(id)))
 }
 
 /// The names in a message, block, call or result: everything but the words of the shape.
-fn envelope(shape: &Value, found: Found<'_>) -> bool {
+fn envelope(shape: &Value, found: Found<'_>) {
     let Value::Object(fields) = shape else { return walk("", shape, found) };
-    fields.iter().all(|(key, value)| match key.as_str() {
-        key if is_envelope(key) => true,
-        "content" | "tool_calls" | "tool_results" => match value {
-            Value::Array(items) => items.iter().all(|item| match item.get("type") {
-                None if key == "content" => walk("", item, found),
-                _ => envelope(item, found),
-            }),
-            other => walk("", other, found),
-        },
-        "function" | "function_call" => envelope(value, found),
-        key => walk(key, value, found),
-    })
+    for (key, value) in fields {
+        match key.as_str() {
+            key if is_envelope(key) => {}
+            "content" | "tool_calls" | "tool_results" => match value {
+                Value::Array(items) => items.iter().for_each(|item| match item.get("type") {
+                    None if key == "content" => walk("", item, found),
+                    _ => envelope(item, found),
+                }),
+                other => walk("", other, found),
+            },
+            "function" | "function_call" => envelope(value, found),
+            key => walk(key, value, found),
+        }
+    }
 }
 
 /// The names in any JSON that stands under `key`.
-fn walk(key: &str, value: &Value, found: Found<'_>) -> bool {
+fn walk(key: &str, value: &Value, found: Found<'_>) {
     match value {
         Value::String(text) => string(key, text, found),
         Value::Number(number) if is_reference(key) => found(hash(&number.to_string()), true),
-        Value::Array(items) => items.iter().all(|item| walk(key, item, found)),
-        Value::Object(fields) => fields.iter().all(|(key, value)| walk(key, value, found)),
-        _ => true,
+        Value::Array(items) => items.iter().for_each(|item| walk(key, item, found)),
+        Value::Object(fields) => fields.iter().for_each(|(key, value)| walk(key, value, found)),
+        _ => {}
     }
 }
 
 /// The names in a string. If it is JSON, those in its values; its keys are no names. JSON inside of that is read as
 /// text, so that nothing nests without end.
-fn string(key: &str, text: &str, found: Found<'_>) -> bool {
+fn string(key: &str, text: &str, found: Found<'_>) {
     if text.trim_start().starts_with(['{', '[']) {
         let mut reader = serde_json::Deserializer::from_str(text);
-        let mut more = true;
         loop {
             if reader.end().is_ok() {
-                return more;
+                return;
             }
             // Several values behind one another are JSON lines. What is no JSON to its end is read as text.
-            if (Walker { key: "", found: &mut *found, more: &mut more }).deserialize(&mut reader).is_err() {
+            if (Walker { key: "", found: &mut *found }).deserialize(&mut reader).is_err() {
                 break;
             }
         }
-        if !more {
-            return false;
-        }
     }
-    plain(key, text, found)
+    plain(key, text, found);
 }
 
-fn plain(key: &str, text: &str, found: Found<'_>) -> bool {
-    if is_reference(key) && !text.is_empty() && !found(hash(text), true) {
-        return false;
+fn plain(key: &str, text: &str, found: Found<'_>) {
+    if is_reference(key) && !text.is_empty() {
+        found(hash(text), true);
     }
-    identifier::words(text, |kind, word| match kind {
-        Some(Kind::Quantity) => true,
-        Some(Kind::Issue) => found(hash(&word[1..]), true),
-        kind => found(hash(word), kind.is_some()),
-    })
+    identifier::words(text, |kind, word| {
+        match kind {
+            Some(Kind::Quantity) => {}
+            Some(Kind::Issue) => found(hash(&word[1..]), true),
+            kind => found(hash(word), kind.is_some()),
+        }
+        true
+    });
 }
 
 /// The names in what a caller gave as roots. Each of its strings is one, whatever it is.
-fn material(value: &Value, roots: &mut Names) {
+fn material(value: &Value, roots: &mut Roots) {
     match value {
         Value::String(text) => {
             roots.insert(hash(text.trim()));
@@ -311,7 +344,6 @@ fn material(value: &Value, roots: &mut Names) {
     if !matches!(value, Value::Array(_)) {
         walk("", value, &mut |name, _| {
             roots.insert(name);
-            true
         });
     }
 }
@@ -320,7 +352,6 @@ fn material(value: &Value, roots: &mut Names) {
 struct Walker<'k, 'f> {
     key: &'k str,
     found: Found<'f>,
-    more: &'f mut bool,
 }
 
 impl<'de> DeserializeSeed<'de> for Walker<'_, '_> {
@@ -333,8 +364,8 @@ impl<'de> DeserializeSeed<'de> for Walker<'_, '_> {
 
 impl Walker<'_, '_> {
     fn number(self, number: impl fmt::Display) {
-        if *self.more && is_reference(self.key) {
-            *self.more = (self.found)(hash(&number.to_string()), true);
+        if is_reference(self.key) {
+            (self.found)(hash(&number.to_string()), true);
         }
     }
 }
@@ -369,22 +400,18 @@ impl<'de> Visitor<'de> for Walker<'_, '_> {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        if *self.more {
-            *self.more = plain(self.key, text, self.found);
-        }
+        plain(self.key, text, self.found);
         Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while items.next_element_seed(Walker { key: self.key, found: self.found, more: self.more })?.is_some()
-        {
-        }
+        while items.next_element_seed(Walker { key: self.key, found: self.found })?.is_some() {}
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
         while let Some(key) = fields.next_key::<std::borrow::Cow<'_, str>>()? {
-            fields.next_value_seed(Walker { key: &key, found: self.found, more: self.more })?;
+            fields.next_value_seed(Walker { key: &key, found: self.found })?;
         }
         Ok(())
     }

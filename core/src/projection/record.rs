@@ -6,7 +6,7 @@
 use super::edit::Edit;
 use super::options::{Options, wrong};
 use super::pointer::Pointer;
-use super::{Decided, Message, Policy, Shown, Signatures, View, hash_of};
+use super::{Decided, Memo, Message, Policy, Shown, Signatures, View};
 use crate::Error;
 use crate::pairing::Place;
 use serde::Deserialize;
@@ -137,7 +137,11 @@ impl Recorded {
     }
 
     /// The view's messages, from the first of those given.
-    pub(super) fn shown<'a>(&self, messages: &'a [Message]) -> Result<Vec<Shown<'a>>, Error> {
+    pub(super) fn shown<'a>(
+        &self,
+        messages: &'a [Message],
+        memo: &mut Memo,
+    ) -> Result<Vec<Shown<'a>>, Error> {
         let then = messages.get(..self.messages).ok_or_else(|| {
             Error::conflict(
                 "projection.replay",
@@ -155,7 +159,7 @@ impl Recorded {
             put_in(&mut out)?;
             let mut shown = Shown::raw_from(index, message);
             if let Some(edit) = self.edits.get(&index) {
-                shown.change(messages, edit.clone())?;
+                shown.change(messages, edit.clone(), memo)?;
             }
             out.push(shown);
         }
@@ -170,11 +174,12 @@ pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<View<'a>,
         let what = "was made by a projector that wrote messages of its own; run that projector again";
         return Err(Error::invalid("projection.replay", format!("the view {what}")));
     };
-    let shown = recorded.shown(messages)?;
+    let memo = &mut Memo::default();
+    let shown = recorded.shown(messages, memo)?;
     for pointer in shown.iter().flat_map(|shown| &shown.edit.pointers) {
         super::resolve_pointer(messages, &json!(pointer))?;
     }
-    let found = hash_of(&shown);
+    let found = memo.hash(&shown);
     if found != recorded.prefix_hash {
         return Err(Error::conflict(
             "projection.replay",
@@ -212,7 +217,7 @@ pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<View<'a>,
         blocked: flag("provider_safety_blocked"),
         claim: indices("kept_indices").zip(indices("dropped_indices")),
     };
-    let mut view = decided.view(&messages[..recorded.messages], &options);
+    let mut view = decided.view(&messages[..recorded.messages], &options, memo);
     if let Some(tokens) = metadata.get("unchanged_leading_tokens").and_then(Value::as_u64) {
         view.unchanged_leading_tokens = Some(tokens as usize);
         view.event["metadata"]["unchanged_leading_tokens"] = tokens.into();

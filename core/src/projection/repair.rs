@@ -1,12 +1,11 @@
 //! `clean_tool_repair` and `squash_failed_calls`: without failed calls.
 
 use super::part::{Cut, protected};
-use super::{Options, Policy, Shown, Signatures};
-use crate::pairing::pair;
+use super::{Options, Policy, Shown, Signatures, pair};
 use std::collections::HashMap;
 
 pub(super) fn cut(shown: &[Shown<'_>], policy: Policy, options: &Options) -> Cut {
-    let pairs = pair(shown.iter().map(Shown::value));
+    let pairs = pair(shown);
     let stays = match options.signatures {
         Signatures::PerTurn => protected(shown, &pairs),
         _ => Vec::new(),

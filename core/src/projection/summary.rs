@@ -1,9 +1,8 @@
 //! `summary_prefix`: a summary in place of the beginning.
 
 use super::part::{Cut, protected_with_partners};
-use super::{Message, Options, Shown, Signatures};
+use super::{Message, Options, Shown, Signatures, pair};
 use crate::Error;
-use crate::pairing::pair;
 use serde_json::json;
 
 pub(super) fn cut(
@@ -14,7 +13,7 @@ pub(super) fn cut(
     if options.keep_last >= shown.len() {
         return Ok((Cut::default(), "summary_prefix_noop_short_history"));
     }
-    let pairs = pair(shown.iter().map(Shown::value));
+    let pairs = pair(shown);
     let cut = pairs.cut_at_or_before(shown.len() - options.keep_last);
     let mut dropped = vec![false; shown.len()];
     dropped[..cut].fill(true);

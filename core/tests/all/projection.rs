@@ -427,6 +427,21 @@ fn what_a_projector_returns_is_read_strictly() {
     }
 }
 
+#[test]
+fn a_number_from_a_projector_is_the_message_at_that_index() {
+    let same = json!({"role":"user","content":"a"});
+    let messages = read(&json!([same, {"role":"user","content":"b"}, same]));
+    let view = custom(&messages, json!("custom"), |_| json!([2]));
+    assert_eq!(view.source_indices, [Some(2)]);
+    // In front of the one before, it is what an equal message would be there: new.
+    let turned = custom(&messages, json!("custom"), |_| json!([1, 0, 1]));
+    assert_eq!(turned.source_indices, [Some(1), Some(2), None]);
+    for unfit in [json!([3]), json!([-1]), json!([0.5])] {
+        let options = Options::custom(move |_: &[&Message]| Ok(unfit.clone()));
+        assert!(project(&messages, None, &options).unwrap_err().text().contains("no index of a message"));
+    }
+}
+
 /// The example of the documentation drops error results and leaves their calls behind, which no provider accepts.
 #[test]
 fn a_call_leaves_with_the_result_that_a_projector_drops() {

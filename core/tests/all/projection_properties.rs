@@ -4,7 +4,7 @@
 
 use crate::projection_generated::{options, transcript};
 use everturn_core::json::Raw;
-use everturn_core::projection::{Message, View, project, project_after, replay, resolve_pointer};
+use everturn_core::projection::{Memo, Message, View, project, project_after, replay, resolve_pointer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -258,6 +258,26 @@ proptest! {
             }
         } else {
             prop_assert_eq!(second.prefix_hash, project(&messages, None, &options).unwrap().prefix_hash);
+        }
+    }
+
+    /// However the transcript grows, shrinks or is read anew, and whatever was asked for before.
+    #[test]
+    fn a_view_is_the_same_with_a_memo(messages in transcript(), wishes in prop::collection::vec((options(), any::<prop::sample::Index>(), any::<bool>()), 1..6)) {
+        let mut messages = (read(&messages), read(&messages));
+        let mut memo = Memo::default();
+        let mut previous: Option<Value> = None;
+        for (options, end, anew) in wishes {
+            if anew {
+                std::mem::swap(&mut messages.0, &mut messages.1);
+            }
+            let messages = &messages.0[..end.index(messages.0.len() + 1)];
+            for previous in [None, previous.clone()] {
+                let known = memo.project(messages, None, &options, previous.as_ref()).unwrap();
+                let fresh = project_after(messages, None, &options, previous.as_ref()).unwrap();
+                prop_assert_eq!(serde_json::to_string(&known).unwrap(), serde_json::to_string(&fresh).unwrap());
+            }
+            previous = Some(project(messages, None, &options).unwrap().event["metadata"].clone());
         }
     }
 
