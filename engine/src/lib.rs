@@ -84,7 +84,7 @@ use writer::{Job, Queue, Submitted};
 /// The page about generating: what it shows is run.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/generate.md")]
-struct Page;
+struct GeneratePage;
 
 /// How a store is opened.
 #[derive(Clone)]
