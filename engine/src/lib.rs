@@ -81,6 +81,11 @@ use stream::{Open, Streams};
 use world::Source;
 use writer::{Job, Queue, Submitted};
 
+/// The page about generating: what it shows is run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/generate.md")]
+struct GeneratePage;
+
 /// How a store is opened.
 #[derive(Clone)]
 pub struct Options {

@@ -38,8 +38,8 @@ const OUTPUT_TOKENS_DEFAULT: u64 = ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
 /// The provider's word that a prompt does not fit.
 const OVERFLOW: &str = "model.context_overflow";
 
-/// Turns looked back through at most, to see what a request consists of.
-const LOOK_BACK: usize = 100;
+/// Turns looked at, at most, to see what a request consists of. Where tools ran for it, their results are the newest.
+const LOOK_BACK: usize = 16;
 
 /// What a model is asked, and how.
 #[derive(Clone)]
@@ -53,7 +53,7 @@ pub struct GenerateOptions {
     /// The model that the provider is asked for, instead of the configured one.
     pub served_model: Option<String>,
     /// What the model is given. A `token_budget` of 0 is what the model takes, less the room for its answer. `provider`
-    /// and `input_from` are set by what is asked; `at_seq` must be left out.
+    /// and `model` follow from whom is asked; `at_seq` and `input_from` must be left out.
     pub context: ContextOptions,
     /// Most tokens of the answer.
     pub max_output_tokens: Option<u64>,
@@ -151,7 +151,7 @@ impl Scope {
             gen_ai.usage.input_tokens = Empty,
             gen_ai.usage.output_tokens = Empty,
             everturn.generation.id = %generation,
-            error.r#type = Empty,
+            "error.type" = Empty,
         );
         let work = Work { scope, id, generation, options, model, news: Arc::default(), span };
         on_a_thread(move || {

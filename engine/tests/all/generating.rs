@@ -655,9 +655,15 @@ fn the_input_never_gives_way_and_is_there_once() {
     };
     generate(&scope, id, options).unwrap();
     assert_eq!(server.seen()[2].json()["messages"].as_array().unwrap().len(), 3);
+    // What was asked then is tail now, and a prompt cache knows it still.
+    let next =
+        ContextOptions { last_n: Some(3), provider: Provider::OpenaiChat, ..ContextOptions::new(4000) };
+    let next = scope.build_context(id, &next).unwrap();
+    let before = &next.included[..next.included.len() - 1];
+    assert_eq!(next.cache.stable_prefix_tokens, before.iter().map(|block| block.tokens).sum::<u64>());
 }
 
-/// A result is nothing without its call: a budget that has room for the one keeps both.
+/// A result is nothing without its call: where there is no room for both, that is said, and nobody is asked with half.
 #[test]
 fn the_calls_that_the_input_answers_stay_with_it() {
     let server = ScriptedServer::start(vec![vec![says("ok")]]);
@@ -667,11 +673,14 @@ fn the_calls_that_the_input_answers_stay_with_it() {
     scope.say(id, NewTurn::message(
         json!({"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"write","arguments":arguments}}]}).to_string(),
     ));
+    let result = NewTurn::message(r#"{"role":"tool","tool_call_id":"c1","content":"done"}"#);
     let options = GenerateOptions {
-        input: vec![NewTurn::message(r#"{"role":"tool","tool_call_id":"c1","content":"done"}"#)],
-        context: ContextOptions::new(400),
+        input: vec![result],
+        context: ContextOptions::new(150),
         ..GenerateOptions::default()
     };
+    refused(generate(&scope, id, options), "context.budget_too_small", "input");
+    let options = GenerateOptions { context: ContextOptions::new(400), ..GenerateOptions::default() };
     generate(&scope, id, options).unwrap();
     let body = server.seen()[0].json();
     let messages = body["messages"].as_array().unwrap();
@@ -849,4 +858,74 @@ fn a_turn_is_not_swept_away_while_its_model_thinks() {
     assert_eq!(store.sweep().unwrap().interrupted, 1);
     refused(generating.wait(), "turn.not_open", "is interrupted already");
     assert_eq!(scope.running_generations(id), []);
+}
+
+/// What is traced, of the conversations of one test: names and values of fields.
+struct Traced {
+    spans: Mutex<Vec<(&'static str, BTreeMap<String, String>)>>,
+}
+
+impl tracing::Subscriber for Traced {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_span() && ["chat", "everturn.compaction"].contains(&metadata.name())
+    }
+
+    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        let mut fields = BTreeMap::new();
+        span.record(&mut Reading(&mut fields));
+        let mut spans = self.spans.lock().unwrap();
+        spans.push((span.metadata().name(), fields));
+        tracing::span::Id::from_u64(spans.len() as u64)
+    }
+
+    fn record(&self, span: &tracing::span::Id, values: &tracing::span::Record<'_>) {
+        let fields = &mut self.spans.lock().unwrap()[span.into_u64() as usize - 1].1;
+        values.record(&mut Reading(fields));
+    }
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+struct Reading<'a>(&'a mut BTreeMap<String, String>);
+
+impl tracing::field::Visit for Reading<'_> {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.insert(field.name().to_string(), format!("{value:?}").trim_matches('"').to_string());
+    }
+}
+
+#[test]
+fn what_is_traced_has_the_names_that_others_use_and_no_words_of_anybody() {
+    let traced = Arc::new(Traced { spans: Mutex::default() });
+    // The work runs on other threads; whatever other tests do is told apart by the conversation.
+    tracing::subscriber::set_global_default(traced.clone()).unwrap();
+    let overflow = || vec![Act::Send(whole(400, "", OVERFLOW))];
+    let answers = vec![overflow(), vec![stream(&chat_calls())], vec![Act::Send(whole(400, "", "{}"))]];
+    let server = ScriptedServer::start(answers);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    long_ago(&scope, id);
+    generate(&scope, id, input("SECRET question")).unwrap();
+    generate(&scope, id, input("SECRET again")).unwrap_err();
+    let all = traced.spans.lock().unwrap().clone();
+    let ours: Vec<_> =
+        all.into_iter().filter(|(_, f)| f.get("gen_ai.conversation.id") == Some(&id.to_string())).collect();
+    let names: Vec<&str> = ours.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["chat", "everturn.compaction", "chat"]);
+    let of = |n: usize, field: &str| ours[n].1.get(field).map(String::as_str);
+    assert_eq!(of(0, "gen_ai.operation.name"), Some("chat"));
+    assert_eq!(of(0, "gen_ai.request.model"), Some("some-model"));
+    assert_eq!(of(0, "gen_ai.response.model"), Some("m"));
+    assert_eq!(of(0, "gen_ai.usage.input_tokens"), Some("3"));
+    assert_eq!(of(0, "gen_ai.usage.output_tokens"), Some("4"));
+    assert_eq!(of(0, "error.type"), None);
+    assert_eq!(of(1, "gen_ai.request.model"), Some("extractive"));
+    assert!(of(1, "everturn.compaction.turns").unwrap().parse::<u64>().unwrap() > 0);
+    assert_eq!(of(2, "error.type"), Some("model.refused"));
+    let told = format!("{ours:?}");
+    for word in ["SECRET", "fox", "I look", "Be brief"] {
+        assert!(!told.contains(word), "{word} in {told}");
+    }
 }
