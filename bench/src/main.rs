@@ -21,6 +21,7 @@ mod project;
 mod project_fixture;
 mod read;
 mod report;
+mod serve;
 mod size;
 
 use clap::{Parser, Subcommand};
@@ -30,7 +31,8 @@ use report::Row;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+type Fault = Box<dyn std::error::Error + Send + Sync>;
+type Result<T, E = Fault> = std::result::Result<T, E>;
 
 /// Measure the numbers that Everturn promises to hold
 #[derive(Parser)]
@@ -47,7 +49,7 @@ struct Args {
     quick: bool,
 }
 
-#[derive(Subcommand, Clone, Copy)]
+#[derive(Subcommand, Clone)]
 enum What {
     /// Durable appends: one writer against the bare disk, 64 writers against one
     Append,
@@ -65,6 +67,11 @@ enum What {
         #[arg(long)]
         reference: bool,
     },
+    /// Appends, events and contexts over HTTP against the engine, and 10,000 subscribers; not part of `all`
+    Serve,
+    /// The subscribers of `serve`, which starts this itself
+    #[command(hide = true)]
+    Readers { address: std::net::SocketAddr, conversation: String },
     /// Everything that needs a store, with the large one built once
     All,
 }
@@ -102,31 +109,37 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
+    if let What::Readers { address, conversation } = &args.what {
+        return serve::read(*address, conversation);
+    }
     let scale = if args.quick { QUICK } else { FULL };
     let place = Place::make(args.dir.as_deref())?;
     let mut rows = Vec::new();
     if let What::Append | What::All = args.what {
-        done(args.what, &mut rows, append::run(&place, scale)?);
+        done(&args.what, &mut rows, append::run(&place, scale)?);
     }
     if let What::Project { reference } = args.what {
-        done(args.what, &mut rows, project::run(reference, scale)?);
+        done(&args.what, &mut rows, project::run(reference, scale)?);
+    }
+    if let What::Serve = args.what {
+        done(&args.what, &mut rows, serve::run(&place, scale)?);
     }
     if let What::Size = args.what {
-        done(args.what, &mut rows, size::run(&place, scale, None)?);
+        done(&args.what, &mut rows, size::run(&place, scale, None)?);
     }
     if let What::Read | What::Open | What::Context | What::All = args.what {
         let (short, long) = pair(&place, scale)?;
         if let What::Read | What::All = args.what {
-            done(args.what, &mut rows, read::run(&short, &long, scale)?);
+            done(&args.what, &mut rows, read::run(&short, &long, scale)?);
         }
         if let What::Context | What::All = args.what {
-            done(args.what, &mut rows, context::run(&short, &long, scale)?);
+            done(&args.what, &mut rows, context::run(&short, &long, scale)?);
         }
         if let What::Open | What::All = args.what {
-            done(args.what, &mut rows, open::run(&short, &long, scale)?);
+            done(&args.what, &mut rows, open::run(&short, &long, scale)?);
         }
         if let What::All = args.what {
-            done(args.what, &mut rows, size::run(&place, scale, Some(&long))?);
+            done(&args.what, &mut rows, size::run(&place, scale, Some(&long))?);
         }
     }
     println!("{}\n", place.facts(args.quick));
@@ -142,7 +155,7 @@ fn pair(place: &Place, scale: Scale) -> Result<(Filled, Filled)> {
 }
 
 /// Adds rows to the report, and shows them at once where the report is still far.
-fn done(what: What, report: &mut Vec<Row>, rows: Vec<Row>) {
+fn done(what: &What, report: &mut Vec<Row>, rows: Vec<Row>) {
     if let What::All = what {
         eprintln!("\n{}", report::table(&rows));
     }

@@ -8,13 +8,15 @@ mod conversations;
 mod generating;
 mod projecting;
 mod reading;
+mod receipts;
 mod state;
 mod turns;
 
 pub use compacting::{CompactOptions, Compacted, Summary};
-pub use context::{Context, ContextOptions, Digest, Policy, Receipt};
+pub use context::{Context, ContextOptions, Digest};
 pub use generating::GenerateOptions;
 pub use projecting::Projection;
+pub use receipts::{Policy, Receipt};
 
 use crate::ingest::Ingested;
 use crate::writer::Commit;

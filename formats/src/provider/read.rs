@@ -247,7 +247,7 @@ impl<'a, 'm> Reader<'a, 'm> {
             Kind::Answer {
                 answer,
                 name: result.name.unwrap_or("tool"),
-                content: self.said(result.content, raw),
+                content: self.said(result.content(), raw),
                 failed: result.failed,
             }
         } else {

@@ -1,0 +1,200 @@
+//! Receipts: what was in a prompt, kept with the call it was for, and the same prompt again from the log.
+
+use super::Scope;
+use super::context::{Context, ContextOptions, Digest, RENDERER_VERSION};
+use everturn_core::Error;
+use everturn_core::asset::{Asset, Payload};
+use everturn_core::chain::Hash;
+use everturn_core::context::{self, Block, Section, Sections, Source};
+use everturn_core::event::{Event, kind};
+use everturn_core::id::{ConversationId, EventId, Key, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::write::Action;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What a model call was given, as hashes: the body of a `context.receipt` event.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Receipt {
+    /// The version of this.
+    pub version: u32,
+    /// The provider's shape.
+    pub renderer: String,
+    /// The version of the renderer.
+    pub renderer_version: u32,
+    /// Which model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Who counted.
+    pub tokenizer: String,
+    /// What was asked for, apart from what was given.
+    pub policy: Policy,
+    /// The last event that was taken into account.
+    pub through_seq: u64,
+    /// What went in, in order.
+    pub blocks: Vec<Block>,
+    /// The schemas of the tools, by their hashes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Hash>,
+    /// What the projection of the tail decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub projection: Option<Value>,
+    /// What it cost.
+    pub used: u64,
+    /// The hash of system and messages.
+    pub prefix_hash: String,
+}
+
+/// The part of a request that is not material.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Policy {
+    /// Most tokens.
+    pub token_budget: u64,
+    /// Most turns of the tail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_n: Option<usize>,
+    /// Whose view.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub participants: Vec<String>,
+    /// Which sections.
+    #[serde(default)]
+    pub sections: Value,
+    /// From which place on turns were what was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_from: Option<u64>,
+}
+
+impl Scope {
+    /// Records that a context was used for a model call. What was given is kept once, whatever the number of calls.
+    pub fn record_receipt(&self, id: ConversationId, context: &Context) -> Result<Event, Error> {
+        let key = self.key(id);
+        let (mut drafts, mut uploads) = (Vec::new(), Vec::new());
+        let mut kept: Vec<String> = Vec::new();
+        let prepared = (|| {
+            for (sha256, text) in &context.given {
+                let asset = given_id(*sha256);
+                if kept.contains(&asset) || self.shared().index.asset(&key, &asset)?.is_some() {
+                    continue;
+                }
+                let payload =
+                    Payload { bytes: text.clone().into_bytes(), mime_type: "text/plain".into(), name: None };
+                drafts.push(self.shared().asset_draft(
+                    &self.tenant,
+                    asset.clone(),
+                    payload,
+                    None,
+                    &mut uploads,
+                )?);
+                kept.push(asset);
+            }
+            drafts.push(self.shared().draft(kind::RECEIPT, &context.receipt)?);
+            Ok(Action::Append { drafts: std::mem::take(&mut drafts), expected_seq: None, idempotency: None })
+        })();
+        match prepared {
+            Err(error) => {
+                self.shared().uploaded(&uploads);
+                Err(error)
+            }
+            Ok(action) => {
+                let submitted = self.shared().submit(everturn_core::write::Write { key, action }, uploads);
+                crate::writer::Commit::new(submitted, |mut committed| {
+                    committed.events.pop().ok_or_else(crate::writer::closed)
+                })
+                .wait()
+            }
+        }
+    }
+
+    /// Gives back, byte for byte, what a model call was given; or says which part of it was erased since.
+    pub fn replay_context(&self, id: ConversationId, seq: u64) -> Result<Context, Error> {
+        let key = self.key(id);
+        let event = self.event_at(&key, seq)?.filter(|event| event.kind == kind::RECEIPT);
+        let receipt = event.and_then(|event| event.read::<Receipt>()).ok_or_else(|| {
+            Error::not_found("receipt.absent", format!("{id} has no context.receipt at seq {seq}"))
+        })?;
+        self.replay(id, &receipt)
+    }
+
+    /// The same for a receipt that is at hand.
+    pub fn replay(&self, id: ConversationId, receipt: &Receipt) -> Result<Context, Error> {
+        let key = self.key(id);
+        if receipt.version > context::VERSION || receipt.renderer_version > RENDERER_VERSION {
+            let text = "the receipt was written by a later version of Everturn; upgrade to replay it";
+            return Err(Error::invalid("receipt.newer", text));
+        }
+        self.check_sources(&key, receipt)?;
+        let given = |section: Section| -> Result<Vec<String>, Error> {
+            let blocks = receipt.blocks.iter().filter(|b| b.section == section && b.source == Source::Given);
+            blocks.map(|block| self.given_text(&key, block.sha256)).collect()
+        };
+        let tools = receipt.tools.iter().map(|sha256| Raw::new(self.given_text(&key, *sha256)?));
+        let options = ContextOptions {
+            last_n: receipt.policy.last_n,
+            participants: receipt.policy.participants.clone(),
+            sections: Sections::parse(&receipt.policy.sections)?,
+            instructions: Some(given(Section::System)?.join("\n\n")).filter(|text| !text.is_empty()),
+            digests: given(Section::Digests)?
+                .into_iter()
+                .map(|text| Digest { title: String::new(), text })
+                .collect(),
+            input: given(Section::Input)?.into_iter().map(Raw::new).collect::<Result<_, _>>()?,
+            tools: tools.collect::<Result<_, _>>()?,
+            provider: receipt.renderer.parse()?,
+            model: receipt.model.clone(),
+            at_seq: Some(receipt.through_seq),
+            input_from: receipt.policy.input_from,
+            ..ContextOptions::new(receipt.policy.token_budget)
+        };
+        let context = self.context_with(id, &options, Some(receipt))?;
+        if context.prefix_hash != receipt.prefix_hash {
+            let text = format!(
+                "the prompt is {} now and was {}; a turn in it may have been erased since",
+                context.prefix_hash, receipt.prefix_hash
+            );
+            return Err(Error::conflict("receipt.differs", text));
+        }
+        Ok(context)
+    }
+
+    /// Refuses where something that went in is gone, and names it.
+    fn check_sources(&self, key: &Key, receipt: &Receipt) -> Result<(), Error> {
+        let gone = |what: &str| {
+            let text = format!("{what} was erased; what the model was given cannot be shown any more");
+            Err(Error::not_found("receipt.erased", text))
+        };
+        for block in &receipt.blocks {
+            let Source::Ids(ids) = &block.source else { continue };
+            for id in ids.iter().filter(|_| matches!(block.section, Section::Tail | Section::Input)) {
+                let Ok(event) = id.parse::<EventId>() else { continue };
+                match self.shared().index.turn_in(key, TurnId(event.0)) {
+                    Ok(turn) if turn.erased => return gone(&turn.id.to_string()),
+                    Err(Error::NotFound(_)) => return gone(id),
+                    other => drop(other?),
+                }
+            }
+        }
+        let fold = self.shared().fold(key, receipt.through_seq)?;
+        if let Some(at) = fold.checkpoint
+            && receipt.blocks.iter().any(|block| block.section == Section::State)
+            && self.checkpoint(key, Some(at))?.is_none()
+        {
+            return gone(&at.event.to_string());
+        }
+        Ok(())
+    }
+
+    fn given_text(&self, key: &Key, sha256: Hash) -> Result<String, Error> {
+        let absent = || {
+            let text = format!("the text with the hash {sha256} is not kept here; was the receipt recorded?");
+            Error::not_found("receipt.given_absent", text)
+        };
+        let raw = self.shared().index.asset(key, &given_id(sha256))?.ok_or_else(absent)?;
+        let asset: Asset = raw.read().ok_or_else(absent)?;
+        String::from_utf8(self.asset_bytes(&asset)?).map_err(|_| absent())
+    }
+}
+
+/// The id under which a given text is kept. It is the same for the same text, so that it is kept once.
+fn given_id(sha256: Hash) -> String {
+    format!("given_{sha256}")
+}
