@@ -86,6 +86,11 @@ use writer::{Job, Queue, Submitted};
 #[doc = include_str!("../../docs/generate.md")]
 struct GeneratePage;
 
+/// The first page for somebody who writes Rust.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/quickstart-rust.md")]
+struct QuickstartPage;
+
 /// How a store is opened.
 #[derive(Clone)]
 pub struct Options {
