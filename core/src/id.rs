@@ -94,6 +94,10 @@ id!(
     /// Something learned: subject, predicate, object.
     FactId, "fact_"
 );
+id!(
+    /// A key that opens a tenant's conversations to whoever asks a server.
+    KeyId, "key_"
+);
 
 /// The isolation boundary. Letters, digits, `.`, `_` and `-`, so that it is also a safe folder name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]

@@ -78,6 +78,7 @@ impl Scope {
         };
         if policy.exceeded(&after.plus(incoming)).is_some() {
             action.action = Recovery::Reject.as_str().into();
+            metrics::counter!("everturn_budget_actions_total", "action" => "reject").increment(1);
             let error = policy.refuse(&after.plus(incoming));
             let mut refused = self.shared().refused.lock().unwrap_or_else(PoisonError::into_inner);
             refused.insert(self.key(conversation.id), action);
@@ -90,6 +91,8 @@ impl Scope {
         action.removed_events = before.events.saturating_sub(after.events);
         // The event itself is in the view as well.
         action.usage_after = Usage { events: after.events + 1, ..after };
+        let what = policy.recovery.as_str();
+        metrics::counter!("everturn_budget_actions_total", "action" => what).increment(1);
         Ok(vec![self.shared().draft(kind::BUDGET, &action)?])
     }
 

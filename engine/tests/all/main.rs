@@ -11,6 +11,7 @@ mod crash;
 mod dice;
 mod erasing;
 mod keeping;
+mod keys;
 mod lifecycle;
 mod mirror;
 mod model;

@@ -2,6 +2,7 @@
 
 pub mod conversations;
 pub mod health;
+pub mod keys;
 
 use crate::app::App;
 use std::sync::Arc;
@@ -9,5 +10,5 @@ use utoipa_axum::router::OpenApiRouter;
 
 /// Everything under `/api/v1`.
 pub fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().merge(conversations::routes())
+    OpenApiRouter::new().merge(conversations::routes()).merge(keys::routes())
 }
