@@ -36,12 +36,13 @@ mod world;
 mod writer;
 
 pub use everturn_core::Error;
-pub use hub::{Chunk, Subscription, Update};
+pub use hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use ingest::NewTurn;
 pub use proof::{Doctor, Finding};
 pub use scope::{
-    AppendOptions, Appended, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry, HistoryQuery,
-    ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection, Receipt, Scope, Summary,
+    AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry,
+    HistoryQuery, ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection, Receipt, Scope,
+    Summary,
 };
 
 pub use transfer::Imported;
@@ -149,7 +150,7 @@ pub(crate) struct Shared {
     /// Conversations to look at.
     pub changed: Changed,
     /// What was refused because of a budget, since nothing about it is in the log.
-    pub refused: Mutex<HashMap<Key, everturn_core::budget::Action>>,
+    refused: Mutex<HashMap<Key, everturn_core::budget::Action>>,
     pub mirror: Option<Mirror>,
     /// Bytes that were put for appends which are not committed yet, with how often.
     uploads: Mutex<HashMap<(Tenant, Hash), usize>>,
@@ -325,6 +326,11 @@ impl Shared {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The last refusal of each conversation that has not taken a turn since.
+    pub(crate) fn refused(&self) -> MutexGuard<'_, HashMap<Key, everturn_core::budget::Action>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The conversation as of its last commit here.
     pub fn conversation(&self, key: &Key) -> Result<Arc<Conversation>, Error> {
         if let Some(known) = self.known().get(key) {
@@ -415,6 +421,10 @@ impl Shared {
                 }
                 _ => {}
             }
+        }
+        if deleted || committed.events.iter().any(|event| kind::begins_turn(&event.kind)) {
+            // What the budget did last was not a refusal any more, or nobody can ask.
+            self.refused().remove(key);
         }
         if deleted {
             self.known().remove(key);

@@ -52,6 +52,19 @@ pub struct NewConversation {
     pub id: Option<ConversationId>,
 }
 
+/// What is to be different about a conversation.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    /// Title, metadata, retention, policy, system prompt, …
+    pub settings: Settings,
+    /// Put away, brought back, given up or ended.
+    pub state: Option<State>,
+    /// Why the state changes.
+    pub reason: Option<String>,
+    /// Refuse unless the log ends here: nobody changed it since it was read.
+    pub expected_seq: Option<u64>,
+}
+
 /// How turns are appended.
 #[derive(Clone, Debug, Default)]
 pub struct AppendOptions {

@@ -47,9 +47,12 @@ pub struct OpenText {
 }
 
 impl OpenText {
-    /// All of it as one piece.
-    pub fn into_chunk(self) -> Chunk {
-        Chunk { turn: self.turn, turn_seq: self.seq, offset: 0, text: self.text.into() }
+    /// What comes after an offset as one piece. All of it, if there is no such offset in this text: what somebody has
+    /// of it is then not from here.
+    pub fn chunk_after(&self, offset: u64) -> Chunk {
+        let rest = usize::try_from(offset).ok().and_then(|offset| self.text.get(offset..));
+        let (offset, text) = rest.map_or((0, self.text.as_str()), |rest| (offset, rest));
+        Chunk { turn: self.turn, turn_seq: self.seq, offset, text: text.into() }
     }
 }
 
