@@ -94,6 +94,10 @@ id!(
     /// Something learned: subject, predicate, object.
     FactId, "fact_"
 );
+id!(
+    /// An answer that a model was asked for.
+    GenerationId, "gen_"
+);
 
 /// The isolation boundary. Letters, digits, `.`, `_` and `-`, so that it is also a safe folder name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]

@@ -5,6 +5,7 @@
 mod compacting;
 mod context;
 mod conversations;
+mod generating;
 mod projecting;
 mod reading;
 mod state;
@@ -12,6 +13,7 @@ mod turns;
 
 pub use compacting::{CompactOptions, Compacted, Summary};
 pub use context::{Context, ContextOptions, Digest, Policy, Receipt};
+pub use generating::GenerateOptions;
 pub use projecting::Projection;
 
 use crate::ingest::Ingested;

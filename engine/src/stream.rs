@@ -124,6 +124,13 @@ impl Streams {
         Ok(Some(open.text.len() as u64))
     }
 
+    /// Somebody is at work on a turn although it has no new words: it is not silent.
+    pub fn touch(&self, key: &Key, turn: TurnId, now: Timestamp) {
+        if let Some(open) = self.open().get_mut(&(key.clone(), turn)) {
+            open.last = now;
+        }
+    }
+
     /// The text of a conversation's open turns, and whatever `with` reads at the same moment.
     pub fn snapshot<T>(&self, key: &Key, with: impl FnOnce() -> T) -> (Vec<OpenText>, T) {
         let streams = self.open();

@@ -14,12 +14,17 @@
 mod access;
 mod app;
 mod config;
+mod headers;
 mod json;
 mod openapi;
+mod page;
+mod pipe;
 mod problem;
+mod range;
 mod rest;
 mod schema;
 mod serve;
+mod sse;
 
 pub use access::Role;
 pub use app::App;
@@ -28,7 +33,10 @@ pub use openapi::document;
 pub use serve::{Server, serve};
 
 use axum::Router;
+use axum::http::{Extensions, HeaderMap, StatusCode, Version};
 use std::sync::Arc;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::{DefaultPredicate, Predicate};
 use utoipa_axum::router::OpenApiRouter;
 
 /// Everything that is answered.
@@ -40,7 +48,12 @@ pub fn router(app: Arc<App>) -> Router {
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), access::authenticate))
-        .layer(tower_http::compression::CompressionLayer::new())
+        .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(may_be_compressed)))
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(problem::panicked))
         .with_state(app)
+}
+
+/// Live streams never are: the default sees to that.
+fn may_be_compressed(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
+    extensions.get::<rest::AsIs>().is_none()
 }

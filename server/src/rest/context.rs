@@ -30,16 +30,15 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 }
 
 /// How a context is built. Everything but the budget may be left out.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Deserialize, ToSchema, Default)]
+#[serde(deny_unknown_fields, default)]
 #[schema(example = json!({"token_budget": 8000, "provider": "openai-chat", "input": [{"role": "user", "content": "And then?"}]}))]
-struct Build {
-    /// Most tokens.
-    token_budget: u64,
+pub struct Build {
+    /// Most tokens. A generation may leave it out: then it is what the model takes, less the room for its answer.
+    token_budget: Option<u64>,
     /// Most turns of the tail.
     last_n: Option<usize>,
     /// Whose view: these actors' turns are the assistant's, the others' the user's.
-    #[serde(default)]
     #[schema(value_type = Option<Vec<String>>)]
     participants: Vec<String>,
     /// How the tail is projected: a policy's name, or options.
@@ -50,19 +49,15 @@ struct Build {
     /// Instructions for this call, after the system prompt.
     instructions: Option<String>,
     /// Texts of yours: a work board, a memory, a scratchpad. The most important first.
-    #[serde(default)]
     #[schema(value_type = Option<Vec<DigestText>>)]
     digests: Vec<DigestText>,
     /// What is asked now, as messages of any shape.
-    #[serde(default)]
     #[schema(value_type = Option<Vec<Value>>)]
     input: Vec<Raw>,
     /// Content blocks that go with it: images, files.
-    #[serde(default)]
     #[schema(value_type = Option<Vec<Value>>)]
     attachments: Vec<Raw>,
     /// The schemas of the tools that are sent along.
-    #[serde(default)]
     #[schema(value_type = Option<Vec<Value>>)]
     tools: Vec<Raw>,
     /// Whose shape the messages get: `openai-chat`, `openai-responses`, `anthropic`, `gemini` or `neutral`.
@@ -91,7 +86,13 @@ impl From<DigestText> for Digest {
 }
 
 impl Build {
-    fn into_options(self) -> Result<ContextOptions, Error> {
+    /// Whether it says what a generation knows better.
+    pub fn says_what_follows(&self) -> bool {
+        !self.input.is_empty() || self.provider.is_some() || self.model.is_some()
+    }
+
+    /// As the engine takes them.
+    pub fn into_options(self) -> Result<ContextOptions, Error> {
         Ok(ContextOptions {
             last_n: self.last_n,
             participants: self.participants,
@@ -105,7 +106,7 @@ impl Build {
             provider: self.provider.as_deref().unwrap_or("neutral").parse()?,
             model: self.model,
             at_seq: self.at_seq,
-            ..ContextOptions::new(self.token_budget)
+            ..ContextOptions::new(self.token_budget.unwrap_or_default())
         })
     }
 }

@@ -34,7 +34,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 /// A transcript, and how to project it.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"transcript": [{"role": "user", "content": "hi"}], "options": {"policy": "no_repair_traces"}}))]
+#[schema(example = json!({"transcript": [{"role": "user", "content": "hi"}], "options": {"policy": "clean_tool_repair"}}))]
 struct Project {
     /// A list of messages, or a transcript value.
     #[schema(value_type = Value)]
@@ -79,7 +79,7 @@ fn read(transcript: &Raw) -> Result<(Vec<Message>, Option<String>), Error> {
 /// Projects a conversation. Nothing is written.
 #[utoipa::path(
     post, path = "/conversations/{id}/project", tag = "context", params(schema::InConversation),
-    request_body(content = schema::ProjectionOptions, example = json!({"policy": "no_repair_traces"})),
+    request_body(content = schema::ProjectionOptions, example = json!({"policy": "clean_tool_repair"})),
     responses((status = 200, description = "The view.", body = schema::View))
 )]
 async fn project_conversation(
@@ -94,7 +94,7 @@ async fn project_conversation(
 /// Projects a conversation and records the decision, because the view is going to be used.
 #[utoipa::path(
     post, path = "/conversations/{id}/projections", tag = "context", params(schema::InConversation),
-    request_body(content = schema::ProjectionOptions, example = json!({"policy": "no_repair_traces"})),
+    request_body(content = schema::ProjectionOptions, example = json!({"policy": "clean_tool_repair"})),
     responses((status = 201, description = "The view; `Location` is where it can be made again.", body = schema::View))
 )]
 async fn record_projection(
