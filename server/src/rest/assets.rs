@@ -197,7 +197,8 @@ fn body(scope: Scope, asset: Asset, range: Range<u64>, first: Bytes) -> Body {
             if rest.is_empty() {
                 return Ok::<_, std::io::Error>(None);
             }
-            let piece = piece(scope, asset, rest.clone()).await.map_err(|e| std::io::Error::other(e.to_string()))?;
+            let piece =
+                piece(scope, asset, rest.clone()).await.map_err(|e| std::io::Error::other(e.to_string()))?;
             let rest = rest.start + piece.len() as u64..rest.end;
             Ok(Some((piece, (None, rest))))
         }
@@ -223,7 +224,14 @@ impl axum::response::IntoResponseParts for AsIs {
 
 /// Types that a browser shows without running anything in them.
 const SHOWN: [&str; 9] = [
-    "image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "audio/mpeg", "audio/wav", "video/mp4",
+    "image/png",
+    "image/jpeg",
+    "image/gif",
+    "image/webp",
+    "image/avif",
+    "audio/mpeg",
+    "audio/wav",
+    "video/mp4",
     "video/webm",
 ];
 

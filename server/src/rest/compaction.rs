@@ -10,7 +10,6 @@ use axum::response::Response;
 use everturn_core::id::ConversationId;
 use everturn_engine::{CompactOptions, Compacted, Summary};
 use serde::Deserialize;
-use serde_json::json;
 use std::sync::Arc;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;

@@ -1,5 +1,6 @@
 //! What a model call is given.
 
+use super::projections::options;
 use crate::access::{Reader, Writer};
 use crate::app::{App, blocking};
 use crate::json::{Json, Path};
@@ -12,10 +13,9 @@ use everturn_core::Error;
 use everturn_core::context::Sections;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_engine::{Context, ContextOptions, Digest, script};
+use everturn_engine::{Context, ContextOptions, Digest};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use serde_json::Value;
 use std::sync::Arc;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -31,7 +31,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 
 /// How a context is built. Everything but the budget may be left out.
 #[derive(Deserialize, ToSchema, Default)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 #[schema(example = json!({"token_budget": 8000, "provider": "openai-chat", "input": [{"role": "user", "content": "And then?"}]}))]
 pub struct Build {
     /// Most tokens. A generation may leave it out: then it is what the model takes, less the room for its answer.
@@ -39,6 +39,7 @@ pub struct Build {
     /// Most turns of the tail.
     last_n: Option<usize>,
     /// Whose view: these actors' turns are the assistant's, the others' the user's.
+    #[serde(default)]
     #[schema(value_type = Option<Vec<String>>)]
     participants: Vec<String>,
     /// How the tail is projected: a policy's name, or options.
@@ -49,15 +50,19 @@ pub struct Build {
     /// Instructions for this call, after the system prompt.
     instructions: Option<String>,
     /// Texts of yours: a work board, a memory, a scratchpad. The most important first.
+    #[serde(default)]
     #[schema(value_type = Option<Vec<DigestText>>)]
     digests: Vec<DigestText>,
     /// What is asked now, as messages of any shape.
+    #[serde(default)]
     #[schema(value_type = Option<Vec<Value>>)]
     input: Vec<Raw>,
     /// Content blocks that go with it: images, files.
+    #[serde(default)]
     #[schema(value_type = Option<Vec<Value>>)]
     attachments: Vec<Raw>,
     /// The schemas of the tools that are sent along.
+    #[serde(default)]
     #[schema(value_type = Option<Vec<Value>>)]
     tools: Vec<Raw>,
     /// Whose shape the messages get: `openai-chat`, `openai-responses`, `anthropic`, `gemini` or `neutral`.
@@ -96,7 +101,7 @@ impl Build {
         Ok(ContextOptions {
             last_n: self.last_n,
             participants: self.participants,
-            projection: self.projection.as_ref().map(script::options).transpose()?,
+            projection: self.projection.as_ref().map(options).transpose()?,
             sections: self.sections.as_ref().map(Sections::parse).transpose()?.unwrap_or_default(),
             instructions: self.instructions,
             digests: self.digests.into_iter().map(Digest::from).collect(),

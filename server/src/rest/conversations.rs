@@ -10,14 +10,13 @@ use crate::schema;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
+use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Retention, Settings, State, SystemPrompt, Tombstone};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
-use everturn_core::Error;
 use everturn_engine::{Change, ListQuery, NewConversation, Scope};
 use serde::Deserialize;
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
@@ -66,33 +65,34 @@ struct Create {
 
 /// What is to be different. A field that is absent stays as it is; one that is null goes.
 #[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-#[derive(Default)]
+#[serde(deny_unknown_fields)]
 #[schema(example = json!({"title": "Lisbon in May", "metadata": {"project": null}}))]
 struct Patch {
     /// For people.
-    #[serde(deserialize_with = "given")]
+    #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<String>)]
     title: Option<Option<String>>,
     /// Whose it is within the tenant.
-    #[serde(deserialize_with = "given")]
+    #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<String>)]
     owner: Option<Option<String>>,
     /// Merged key by key; null removes a key.
+    #[serde(default)]
     #[schema(value_type = Option<BTreeMap<String, Value>>)]
     metadata: BTreeMap<String, Raw>,
     /// Seconds after the last change until it is deleted.
-    #[serde(deserialize_with = "given")]
+    #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<u64>)]
     ttl: Option<Option<u64>>,
     /// How long content is kept.
     #[schema(value_type = Option<schema::Retention>)]
     retention: Option<Retention>,
     /// Merged key by key; null removes a key.
+    #[serde(default)]
     #[schema(value_type = Option<BTreeMap<String, Value>>)]
     policy: BTreeMap<String, Raw>,
     /// Session-level instructions.
-    #[serde(deserialize_with = "given")]
+    #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<String>)]
     system_prompt: Option<Option<String>>,
     /// Where it is in its life: `archived` puts it away, `active` brings it back, `closed` ends it for good.

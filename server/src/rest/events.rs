@@ -18,7 +18,7 @@ use everturn_core::json::Raw;
 use everturn_engine::{Position, Scope, Subscription, Update};
 use futures_util::StreamExt;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;

@@ -17,9 +17,7 @@ use everturn_core::id::{ConversationId, GenerationId};
 use everturn_core::json::Raw;
 use everturn_core::turn::Turn;
 use everturn_engine::model::{Answer, Delta, Finish};
-use everturn_engine::{
-    AppendOptions, GenerateOptions, Generated, Generating, GenerationStatus, Progress,
-};
+use everturn_engine::{AppendOptions, GenerateOptions, Generated, Generating, GenerationStatus, Progress};
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -41,10 +39,11 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 
 /// What to ask a model.
 #[derive(Deserialize, ToSchema, Default)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 #[schema(example = json!({"input": [{"role": "user", "content": "And then?"}], "max_output_tokens": 500}))]
 struct Ask {
     /// What is said first. Without any, the model answers what the log ends with.
+    #[serde(default)]
     #[schema(value_type = Option<Vec<Said>>)]
     input: Vec<Said>,
     /// Refuse unless the log ends here.
@@ -60,17 +59,21 @@ struct Ask {
     /// How freely the model chooses its words.
     temperature: Option<f64>,
     /// Further fields of the request to the provider.
+    #[serde(default)]
     #[schema(value_type = Option<BTreeMap<String, Value>>)]
     extra: BTreeMap<String, Raw>,
     /// Who answers.
     actor: Option<String>,
     /// Whatever is to be kept with the answer.
+    #[serde(default)]
     #[schema(value_type = Option<BTreeMap<String, Value>>)]
     metadata: BTreeMap<String, Raw>,
     /// Also while another answer runs in the conversation.
+    #[serde(default)]
     #[schema(value_type = Option<bool>)]
     parallel: bool,
     /// Send the answer as it comes.
+    #[serde(default)]
     #[schema(value_type = Option<bool>)]
     stream: bool,
 }
@@ -79,7 +82,8 @@ impl Ask {
     fn into_options(self, idempotency_key: Option<String>) -> Result<GenerateOptions, Error> {
         let context = self.context.unwrap_or_default();
         if context.says_what_follows() {
-            let text = "context.input, context.provider and context.model follow from the rest; leave them out";
+            let text =
+                "context.input, context.provider and context.model follow from the rest; leave them out";
             return Err(Error::invalid("generate.context", text));
         }
         Ok(GenerateOptions {
@@ -194,8 +198,7 @@ impl<'a> Answered<'a> {
     fn new(generating: &'a Generating, generated: &'a Generated) -> Answered<'a> {
         let answer: &Answer = &generated.answer;
         let calls = answer.calls.iter();
-        let calls =
-            calls.map(|call| json!({"id": call.id, "name": call.name, "arguments": call.arguments}));
+        let calls = calls.map(|call| json!({"id": call.id, "name": call.name, "arguments": call.arguments}));
         let tokens = answer.tokens;
         Answered {
             id: generating.id,
@@ -252,10 +255,7 @@ async fn get_generation(
         (status = 409, description = "It has ended.", body = schema::Problem)
     )
 )]
-async fn stop_generation(
-    Writer(scope): Writer,
-    Path(id): Path<GenerationId>,
-) -> Result<Response, Problem> {
+async fn stop_generation(Writer(scope): Writer, Path(id): Path<GenerationId>) -> Result<Response, Problem> {
     let status = scope.stop_generation(id)?;
     Ok((axum::http::StatusCode::ACCEPTED, axum::Json(status)).into_response())
 }

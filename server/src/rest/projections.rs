@@ -12,8 +12,8 @@ use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_core::projection::{self, Message};
-use everturn_engine::script;
+use everturn_core::projection::{self, Message, Options};
+use everturn_engine::script::Script;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -50,11 +50,20 @@ struct Project {
 )]
 async fn project_transcript(Reader(_): Reader, Json(body): Json<Project>) -> Result<Response, Problem> {
     let view = blocking(move || {
-        let options = script::options(&body.options.unwrap_or(json!({})))?;
+        let options = options(&body.options.unwrap_or(json!({})))?;
         let (messages, summary) = read(&body.transcript)?;
         Raw::of(&projection::project(&messages, summary.as_deref(), &options)?)
     });
     Ok(axum::Json(view.await?).into_response())
+}
+
+/// Options in which a projector is the text of a script.
+pub fn options(value: &Value) -> Result<Options, Error> {
+    let mut options = Options::parse(value)?;
+    if let Some(script) = options.script.as_ref().and_then(Value::as_str) {
+        options.projector = Some(Arc::new(Script::compile(script)?));
+    }
+    Ok(options)
 }
 
 /// The messages of a transcript value or of a bare list, and the value's summary.
@@ -65,7 +74,8 @@ fn read(transcript: &Raw) -> Result<(Vec<Message>, Option<String>), Error> {
             let fields: BTreeMap<String, Raw> = transcript.read().unwrap_or_default();
             let list =
                 fields.get("messages").and_then(|messages| messages.read::<Vec<Raw>>()).ok_or_else(|| {
-                    let text = "`transcript` must be a list of messages, or a transcript value with `messages`";
+                    let text =
+                        "`transcript` must be a list of messages, or a transcript value with `messages`";
                     Error::invalid("project.input", text)
                 })?;
             (list, fields.get("summary").and_then(|summary| summary.read::<String>()))
@@ -85,9 +95,9 @@ fn read(transcript: &Raw) -> Result<(Vec<Message>, Option<String>), Error> {
 async fn project_conversation(
     Reader(scope): Reader,
     Path(id): Path<ConversationId>,
-    Json(options): Json<Value>,
+    Json(asked): Json<Value>,
 ) -> Result<axum::Json<Raw>, Problem> {
-    let view = blocking(move || scope.project(id, &script::options(&options)?));
+    let view = blocking(move || scope.project(id, &options(&asked)?));
     Ok(axum::Json(view.await?.result))
 }
 
@@ -100,9 +110,9 @@ async fn project_conversation(
 async fn record_projection(
     Writer(scope): Writer,
     Path(id): Path<ConversationId>,
-    Json(options): Json<Value>,
+    Json(asked): Json<Value>,
 ) -> Result<Response, Problem> {
-    let (view, event) = blocking(move || scope.project_turn(id, &script::options(&options)?)).await?;
+    let (view, event) = blocking(move || scope.project_turn(id, &options(&asked)?)).await?;
     let location = format!("/api/v1/conversations/{id}/projections/{}", event.seq);
     Ok((StatusCode::CREATED, [(LOCATION, location)], axum::Json(view.result)).into_response())
 }

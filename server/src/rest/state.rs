@@ -13,7 +13,6 @@ use everturn_core::id::{ConversationId, clip};
 use everturn_core::json::Raw;
 use everturn_core::state::{Approval, ApprovalBody, State};
 use serde::Deserialize;
-use serde_json::{Value, json};
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;

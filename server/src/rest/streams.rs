@@ -13,7 +13,6 @@ use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Turn};
 use everturn_engine::NewStream;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
@@ -61,8 +60,7 @@ async fn open_turn(
     Path(id): Path<ConversationId>,
     Json(body): Json<Open>,
 ) -> Result<Response, Problem> {
-    let new =
-        NewStream { actor: body.actor, role: body.role, model: body.model, metadata: body.metadata };
+    let new = NewStream { actor: body.actor, role: body.role, model: body.model, metadata: body.metadata };
     let turn = scope.append_open(id, new).await?;
     Ok((StatusCode::CREATED, axum::Json(turn)).into_response())
 }
@@ -98,9 +96,7 @@ async fn append_chunk(
     Path(turn): Path<TurnId>,
     Json(body): Json<Chunk>,
 ) -> Result<axum::Json<Length>, Problem> {
-    let append = move || {
-        scope.append_chunk(scope.turn(turn)?.conversation, turn, body.offset, &body.delta)
-    };
+    let append = move || scope.append_chunk(scope.turn(turn)?.conversation, turn, body.offset, &body.delta);
     Ok(axum::Json(Length { length: blocking(append).await? }))
 }
 

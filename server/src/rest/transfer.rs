@@ -36,10 +36,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
     get, path = "/conversations/{id}/transcript", tag = "transfer", params(schema::InConversation),
     responses((status = 200, description = "The transcript.", body = schema::Transcript))
 )]
-async fn get_transcript(
-    Reader(scope): Reader,
-    Path(id): Path<ConversationId>,
-) -> Result<Response, Problem> {
+async fn get_transcript(Reader(scope): Reader, Path(id): Path<ConversationId>) -> Result<Response, Problem> {
     let text = blocking(move || scope.transcript(id)).await?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
@@ -79,10 +76,8 @@ async fn export(
         Format::Jsonl => ("application/jsonl", format!("{id}.jsonl")),
         Format::Transcript => ("application/json", format!("{id}.json")),
     };
-    let headers = [
-        (CONTENT_TYPE, kind.to_string()),
-        (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
-    ];
+    let headers =
+        [(CONTENT_TYPE, kind.to_string()), (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\""))];
     let body = match export.format {
         Format::Transcript => blocking(move || scope.transcript(id)).await?.into(),
         Format::Jsonl => {
@@ -170,7 +165,9 @@ async fn import(
     match imported.await {
         Ok((_, true, _)) => Err(Error::too_large(
             "limit.exceeded",
-            format!("the file is larger than {bytes_max} bytes; import it on the server with `everturn import`"),
+            format!(
+                "the file is larger than {bytes_max} bytes; import it on the server with `everturn import`"
+            ),
         )
         .into()),
         Ok((_, _, true)) => {
@@ -178,7 +175,9 @@ async fn import(
             Err(Error::invalid("body.broken", text).into())
         }
         Ok((imported, ..)) => Ok(axum::Json(imported?)),
-        Err(_) => Err(Error::internal("server.panic", "the import failed inside the server; see its log").into()),
+        Err(_) => {
+            Err(Error::internal("server.panic", "the import failed inside the server; see its log").into())
+        }
     }
 }
 

@@ -17,7 +17,6 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Tokens, Turn};
 use everturn_engine::{AppendOptions, Entry, HistoryQuery, NewTurn, Order};
 use serde::Deserialize;
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
@@ -35,26 +34,26 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 
 /// A turn to append: either `message`, in any shape, or `role` and `content`.
 #[derive(Deserialize, ToSchema, Default)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 #[schema(example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
 pub struct Said {
     /// A message in any shape: OpenAI chat, Anthropic blocks, Responses item. Kept byte for byte.
-    #[serde(deserialize_with = "given")]
+    #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<BTreeMap<String, Value>>)]
     message: Option<Raw>,
     /// In which role.
     #[schema(value_type = Option<schema::Role>)]
     role: Option<Role>,
     /// A text, or blocks. Kept byte for byte.
-    #[serde(deserialize_with = "given")]
+    #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<Value>)]
     content: Option<Raw>,
     /// Calls, as OpenAI writes them.
-    #[serde(deserialize_with = "given")]
+    #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<Value>)]
     tool_calls: Option<Raw>,
     /// Which call a turn of role `tool` answers.
-    #[serde(deserialize_with = "given")]
+    #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<String>)]
     tool_call_id: Option<Raw>,
     /// Who speaks.
@@ -70,6 +69,7 @@ pub struct Said {
     /// Through which client or importer it came.
     adapter: Option<String>,
     /// Whatever else is to be kept with it.
+    #[serde(default)]
     #[schema(value_type = Option<BTreeMap<String, Value>>)]
     metadata: BTreeMap<String, Raw>,
     /// When it was said, where that is not now.

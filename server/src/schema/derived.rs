@@ -133,7 +133,6 @@ pub struct Receipt {
 
 /// How to project: `policy` (a name, or several), and what each takes.
 #[derive(ToSchema)]
-#[schema(additional_properties = true)]
 pub struct ProjectionOptions {
     /// `raw`, `clean_tool_repair`, `squash_failed_calls`, `summary_prefix`, `reachability_gc`, `clear_tool_uses`, `custom`, or
     /// several of them.
@@ -171,7 +170,6 @@ pub struct View {
 
 /// A transcript value, version 2.
 #[derive(ToSchema)]
-#[schema(additional_properties = true)]
 pub struct Transcript {
     /// Always `transcript`.
     #[serde(rename = "_type")]
