@@ -98,6 +98,10 @@ id!(
     /// A key that opens a tenant's conversations to whoever asks a server.
     KeyId, "key_"
 );
+id!(
+    /// An answer that a model was asked for.
+    GenerationId, "gen_"
+);
 
 /// The isolation boundary. Letters, digits, `.`, `_` and `-`, so that it is also a safe folder name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]

@@ -272,13 +272,7 @@ pub fn plan(
             }
             let head = conversation.head.seq;
             if let Some(expected) = expected_seq.filter(|expected| *expected != head) {
-                return Err(Error::conflict(
-                    "append.stale_seq",
-                    format!(
-                        "head is {head}, you expected {expected}; read from {} and append again",
-                        expected.min(head) + 1
-                    ),
-                ));
+                return Err(stale_seq(head, expected));
             }
             append(conversation, drafts, lookup)
         }
@@ -295,6 +289,15 @@ pub fn plan(
             Err(Error::internal("write.not_planned", "chunks and deletions write no events"))
         }
     }
+}
+
+/// The answer to a request that expects the log to end elsewhere.
+pub fn stale_seq(head: u64, expected: u64) -> Error {
+    let from = expected.min(head) + 1;
+    Error::conflict(
+        "append.stale_seq",
+        format!("head is {head}, you expected {expected}; read from {from} and append again"),
+    )
 }
 
 /// The answer for a conversation that is not there, or not this tenant's.

@@ -15,7 +15,6 @@ use everturn_core::turn::{Status, Turn, TurnBody};
 use everturn_core::write::{self, Summarized};
 use everturn_store::TurnQuery;
 use serde_json::{Value, json};
-use std::sync::PoisonError;
 
 /// Turns read at a time.
 const PAGE: usize = 500;
@@ -80,8 +79,7 @@ impl Scope {
             action.action = Recovery::Reject.as_str().into();
             metrics::counter!("everturn_budget_actions_total", "action" => "reject").increment(1);
             let error = policy.refuse(&after.plus(incoming));
-            let mut refused = self.shared().refused.lock().unwrap_or_else(PoisonError::into_inner);
-            refused.insert(self.key(conversation.id), action);
+            self.shared().refused().insert(self.key(conversation.id), action);
             return Err(error);
         }
         if policy.recovery == Recovery::Reject {
@@ -184,7 +182,7 @@ impl Scope {
     /// `metadata.transcript_budget`: the policy, what is used of it, and what was done about it last.
     pub(crate) fn budget_metadata(&self, conversation: &Conversation) -> Result<Raw, Error> {
         let key = self.key(conversation.id);
-        let refused = self.shared().refused.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let refused = self.shared().refused().get(&key).cloned();
         let last = match (refused, conversation.budget) {
             (Some(action), _) => Some(action),
             (None, Some(budget)) => self.event_at(&key, budget.seq)?.and_then(|event| event.read::<Action>()),

@@ -4,16 +4,17 @@
 //! subscriber costs a position and not a queue. One that falls behind the ring is told where to resume and let go.
 
 use crate::Shared;
-use crate::stream::OpenText;
 use event_listener::{EventListener, Listener};
 use everturn_core::Error;
 use everturn_core::event::Event;
-use everturn_core::id::{Key, TurnId};
+use everturn_core::id::{Key, TurnId, clip};
 use everturn_core::limits::{SUBSCRIBER_LAG_BYTES_MAX, SUBSCRIBER_LAG_EVENTS_MAX};
 use futures_core::Stream;
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -45,6 +46,58 @@ pub struct Chunk {
     pub offset: u64,
     /// The piece.
     pub text: Arc<str>,
+}
+
+/// How far a subscriber has come: hand it to [`Scope::subscribe_after`](crate::Scope::subscribe_after) to go on.
+///
+/// As text it is `seq`, or `seq.offset` in the middle of an open turn, or `seq.offset.turn_seq` where that turn is not
+/// what `seq` opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Position {
+    /// The last event that was received.
+    pub seq: u64,
+    /// What was received of an open turn since.
+    pub chunk: Option<ChunkPosition>,
+}
+
+/// How much of an open turn was received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChunkPosition {
+    /// The turn's place in the log.
+    pub turn_seq: u64,
+    /// Bytes of its text.
+    pub offset: u64,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.chunk {
+            None => write!(f, "{}", self.seq),
+            Some(chunk) if chunk.turn_seq == self.seq => write!(f, "{}.{}", self.seq, chunk.offset),
+            Some(chunk) => write!(f, "{}.{}.{}", self.seq, chunk.offset, chunk.turn_seq),
+        }
+    }
+}
+
+impl FromStr for Position {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Position, Error> {
+        let numbers: Option<Vec<u64>> = text
+            .split('.')
+            .map(|part| part.parse().ok().filter(|_| part.bytes().all(|b| b.is_ascii_digit())))
+            .collect();
+        let chunk = |offset, turn_seq| Some(ChunkPosition { turn_seq, offset });
+        match numbers.as_deref() {
+            Some([seq]) => Ok(Position { seq: *seq, chunk: None }),
+            Some([seq, offset]) => Ok(Position { seq: *seq, chunk: chunk(*offset, *seq) }),
+            Some([seq, offset, turn]) => Ok(Position { seq: *seq, chunk: chunk(*offset, *turn) }),
+            _ => {
+                let text = format!("{:?} is not a place in a log; it looks like 42 or 42.1024", clip(text));
+                Err(Error::invalid("position.malformed", text))
+            }
+        }
+    }
 }
 
 /// The conversations that someone follows.
@@ -168,6 +221,10 @@ pub struct Subscription {
     key: Key,
     topic: Arc<Topic>,
     next_seq: u64,
+    /// After the update that was handed out last.
+    position: Position,
+    /// What the subscriber has already of an open turn, until the texts of open turns are handed out.
+    known: Option<ChunkPosition>,
     ready: VecDeque<Update>,
     place: Place,
     listener: Option<EventListener>,
@@ -183,14 +240,16 @@ enum Place {
 }
 
 impl Subscription {
-    pub(crate) fn new(shared: Arc<Shared>, key: Key, from_seq: u64) -> Result<Subscription, Error> {
+    pub(crate) fn new(shared: Arc<Shared>, key: Key, after: Position) -> Result<Subscription, Error> {
         // Joined before the head is read, so that nothing falls between.
         let topic = shared.hub.join(&key, 0);
         let joined = topic.ring().end();
         let subscription = Subscription {
             key,
             topic,
-            next_seq: from_seq.max(1),
+            next_seq: after.seq.saturating_add(1),
+            position: after,
+            known: after.chunk,
             ready: VecDeque::new(),
             place: Place::CatchingUp { joined },
             listener: None,
@@ -228,10 +287,23 @@ impl Subscription {
         }
     }
 
+    /// Where to go on after the update that was received last.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
     /// One step: an update, the end, or something to wait for.
     fn advance(&mut self) -> Result<Step, Error> {
         loop {
             if let Some(update) = self.ready.pop_front() {
+                match &update {
+                    Update::Event(event) => self.position = Position { seq: event.seq, chunk: None },
+                    Update::Chunk(chunk) => {
+                        let offset = chunk.offset + chunk.text.len() as u64;
+                        self.position.chunk = Some(ChunkPosition { turn_seq: chunk.turn_seq, offset });
+                    }
+                    Update::Lagged { .. } | Update::Deleted => {}
+                }
                 return Ok(Step::Ready(Some(update)));
             }
             match self.place {
@@ -288,12 +360,10 @@ impl Subscription {
             }
         }
         drop(ring);
-        self.ready.extend(
-            open.into_iter()
-                .filter(|open| !open.text.is_empty())
-                .map(OpenText::into_chunk)
-                .map(Update::Chunk),
-        );
+        let known = self.known.take();
+        let known = |seq| known.filter(|known| known.turn_seq == seq).map_or(0, |known| known.offset);
+        let chunks = open.into_iter().map(|open| open.chunk_after(known(open.seq)));
+        self.ready.extend(chunks.filter(|chunk| !chunk.text.is_empty()).map(Update::Chunk));
         self.place = Place::Live { position: end, chunks_from: end };
         Ok(())
     }

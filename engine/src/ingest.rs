@@ -86,6 +86,8 @@ pub enum Place {
     Whole,
     /// A complete turn of a transcript value, with the value's event where that says more than the message.
     Imported(Option<Raw>),
+    /// A complete turn, in this role if it does not say in which: items of an answer do not all.
+    Said(Role),
     /// The end of an open turn: which, the role that it was opened in, the kind of its end, and why.
     End(TurnId, Role, &'static str, Option<String>),
 }
@@ -129,12 +131,16 @@ impl Shared {
             _ => self.extract(&redacted)?,
         };
         let role = match (message::role(&speaker(&stored)), &place) {
-            (Err(error), Place::End(_, role, ..)) if error.code() == "message.role_missing" => *role,
+            (Err(error), Place::End(_, role, ..) | Place::Said(role))
+                if error.code() == "message.role_missing" =>
+            {
+                *role
+            }
             (role, _) => role?,
         };
         let id = self.source.ulid()?;
         let turn_id = match &place {
-            Place::Whole | Place::Imported(_) => TurnId(id),
+            Place::Whole | Place::Imported(_) | Place::Said(_) => TurnId(id),
             Place::End(turn, ..) => *turn,
         };
         for (asset_id, payload) in payloads {
@@ -159,7 +165,7 @@ impl Shared {
         }
         let whole = if role == Role::Tool { kind::TOOL_RESULT } else { kind::MESSAGE };
         let (kind, reason, event) = match place {
-            Place::Whole => (whole, None, None),
+            Place::Whole | Place::Said(_) => (whole, None, None),
             Place::Imported(event) => (whole, None, event),
             Place::End(_, _, kind, reason) => (kind, reason, None),
         };

@@ -17,11 +17,13 @@
 //! What it is not: it opens no port, reads no arguments and formats nothing for people.
 //!
 //! Reading order: [`Everturn`] opens a store, [`Scope`] is what a tenant can do, `ingest` turns input into events,
-//! `writer` commits them, `hub` and `stream` show them live, `background` cleans up, `proof` checks.
+//! `writer` commits them, `hub` and `stream` show them live, `generation` keeps account of answers on their way,
+//! `background` cleans up, `proof` checks.
 
 mod background;
 mod budget;
 mod folds;
+mod generation;
 mod hub;
 mod ingest;
 mod keeper;
@@ -37,13 +39,15 @@ mod world;
 mod writer;
 
 pub use everturn_core::Error;
-pub use hub::{Chunk, Subscription, Update};
+pub use generation::{Generated, Generating, GenerationState, GenerationStatus, Progress};
+pub use hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
 pub use proof::{Doctor, Finding};
 pub use scope::{
-    AppendOptions, Appended, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry, HistoryQuery,
-    ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection, Receipt, Scope, Summary,
+    AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry,
+    GenerateOptions, HistoryQuery, ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection,
+    Receipt, Scope, Summary,
 };
 
 pub use transfer::Imported;
@@ -65,6 +69,7 @@ use everturn_store::memory::Memory;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{Assets, Committed, Index, Log};
 use folds::Folds;
+use generation::Generations;
 use hub::Hub;
 use keeper::Changed;
 use mirror::Mirror;
@@ -96,6 +101,8 @@ pub struct Options {
     /// Models that write checkpoints, by name. A conversation's policy names one, or gets `default`; without one the
     /// checkpoint is extracted.
     pub summarizers: BTreeMap<String, Arc<dyn model::Summarize>>,
+    /// Models that conversations are continued with, by name. Who names none gets `default`, or the only one.
+    pub models: BTreeMap<String, model::Configured>,
     /// A folder in which a file per conversation is kept up to date.
     pub mirror: Option<PathBuf>,
     /// Where time and randomness come from.
@@ -112,6 +119,7 @@ impl Default for Options {
             sweep_every: Duration::from_secs(30),
             auto_compaction: true,
             summarizers: BTreeMap::new(),
+            models: BTreeMap::new(),
             mirror: None,
             world: Arc::new(SystemWorld),
         }
@@ -153,8 +161,10 @@ pub(crate) struct Shared {
     /// Conversations to look at.
     pub changed: Changed,
     /// What was refused because of a budget, since nothing about it is in the log.
-    pub refused: Mutex<HashMap<Key, everturn_core::budget::Action>>,
+    refused: Mutex<HashMap<Key, everturn_core::budget::Action>>,
     pub mirror: Option<Mirror>,
+    /// Answers that models are asked for.
+    pub generations: Arc<Generations>,
     /// Bytes that were put for appends which are not committed yet, with how often.
     uploads: Mutex<HashMap<(Tenant, Hash), usize>>,
 }
@@ -213,6 +223,7 @@ impl Everturn {
             changed: Changed::default(),
             refused: Mutex::default(),
             mirror,
+            generations: Arc::default(),
             uploads: Mutex::default(),
             options,
         });
@@ -323,6 +334,8 @@ impl Drop for Inner {
         if self.shared.options.auto_compaction {
             keeper::finish(&self.shared);
         }
+        // Before the last chunks are written: what an answer said so far is kept, and it comes back as interrupted.
+        self.shared.generations.close();
         self.shared.stop();
         for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             // A thread that ended badly has said so itself.
@@ -338,6 +351,11 @@ impl Drop for Inner {
 impl Shared {
     fn known(&self) -> MutexGuard<'_, HashMap<Key, Arc<Conversation>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last refusal of each conversation that has not taken a turn since.
+    pub(crate) fn refused(&self) -> MutexGuard<'_, HashMap<Key, everturn_core::budget::Action>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The conversation as of its last commit here.
@@ -427,15 +445,21 @@ impl Shared {
                 }
                 Some(turn) if kind::ends_turn(&event.kind) => {
                     self.streams.open().remove(&(key.clone(), turn));
+                    self.generations.turn_ended(key, Some(turn));
                 }
                 _ => {}
             }
+        }
+        if deleted || committed.events.iter().any(|event| kind::begins_turn(&event.kind)) {
+            // What the budget did last was not a refusal any more, or nobody can ask.
+            self.refused().remove(key);
         }
         if deleted {
             self.known().remove(key);
             self.folds.forget(Some(key));
             self.changed.forget(key);
             self.streams.open().retain(|(of, _), _| of != key);
+            self.generations.turn_ended(key, None);
             self.hub.publish(key, std::iter::once(Update::Deleted));
         } else {
             self.remember(key, committed.conversation.clone());

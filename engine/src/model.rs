@@ -21,7 +21,7 @@ mod embedder;
 mod endpoint;
 mod http;
 mod retry;
-mod runtime;
+pub(crate) mod runtime;
 mod server;
 
 pub use embedder::{Embedding, HttpEmbedder};
@@ -49,6 +49,25 @@ pub trait Generate: Send + Sync {
     fn model(&self) -> &str;
     /// Asks. The work begins at once and ends early if the [`Generation`] is dropped; whatever goes wrong is said there.
     fn generate(&self, request: Request) -> Generation;
+}
+
+/// Most tokens of a prompt, where nobody says what a model takes.
+pub const CONTEXT_TOKENS_DEFAULT: u64 = 128_000;
+
+/// A model that conversations can be continued with.
+#[derive(Clone)]
+pub struct Configured {
+    /// Who is asked.
+    pub client: Arc<dyn Generate>,
+    /// Most tokens of a prompt and its answer together.
+    pub context_tokens: u64,
+}
+
+impl Configured {
+    /// A model that takes [`CONTEXT_TOKENS_DEFAULT`].
+    pub fn new(client: Arc<dyn Generate>) -> Configured {
+        Configured { client, context_tokens: CONTEXT_TOKENS_DEFAULT }
+    }
 }
 
 /// A model that summarizes.

@@ -5,6 +5,7 @@
 mod compacting;
 mod context;
 mod conversations;
+mod generating;
 mod projecting;
 mod reading;
 mod state;
@@ -12,6 +13,7 @@ mod turns;
 
 pub use compacting::{CompactOptions, Compacted, Summary};
 pub use context::{Context, ContextOptions, Digest, Policy, Receipt};
+pub use generating::GenerateOptions;
 pub use projecting::Projection;
 
 use crate::ingest::Ingested;
@@ -50,6 +52,19 @@ pub struct NewConversation {
     pub idempotency_key: Option<String>,
     /// An id of the caller's choice; by default a new one.
     pub id: Option<ConversationId>,
+}
+
+/// What is to be different about a conversation.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    /// Title, metadata, retention, policy, system prompt, …
+    pub settings: Settings,
+    /// Put away, brought back, given up or ended.
+    pub state: Option<State>,
+    /// Why the state changes.
+    pub reason: Option<String>,
+    /// Refuse unless the log ends here: nobody changed it since it was read.
+    pub expected_seq: Option<u64>,
 }
 
 /// How turns are appended.

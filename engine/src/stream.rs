@@ -47,9 +47,12 @@ pub struct OpenText {
 }
 
 impl OpenText {
-    /// All of it as one piece.
-    pub fn into_chunk(self) -> Chunk {
-        Chunk { turn: self.turn, turn_seq: self.seq, offset: 0, text: self.text.into() }
+    /// What comes after an offset as one piece. All of it, if there is no such offset in this text: what somebody has
+    /// of it is then not from here.
+    pub fn chunk_after(&self, offset: u64) -> Chunk {
+        let rest = usize::try_from(offset).ok().and_then(|offset| self.text.get(offset..));
+        let (offset, text) = rest.map_or((0, self.text.as_str()), |rest| (offset, rest));
+        Chunk { turn: self.turn, turn_seq: self.seq, offset, text: text.into() }
     }
 }
 
@@ -119,6 +122,13 @@ impl Streams {
         // Under the lock, so that a snapshot and the ring agree about what was said when.
         hub.publish(key, std::iter::once(Update::Chunk(chunk)));
         Ok(Some(open.text.len() as u64))
+    }
+
+    /// Somebody is at work on a turn although it has no new words: it is not silent.
+    pub fn touch(&self, key: &Key, turn: TurnId, now: Timestamp) {
+        if let Some(open) = self.open().get_mut(&(key.clone(), turn)) {
+            open.last = now;
+        }
     }
 
     /// The text of a conversation's open turns, and whatever `with` reads at the same moment.

@@ -34,6 +34,7 @@
 //! provider made them; which value skips that check is for whoever sends the request.
 
 mod anthropic;
+mod cache;
 mod chat;
 mod clean;
 mod gemini;
@@ -45,6 +46,8 @@ mod read;
 mod responses;
 mod text;
 mod write;
+
+pub use cache::mark_cache;
 
 use everturn_core::Error;
 use everturn_core::id::clip;

@@ -56,6 +56,8 @@ impl Kind {
 /// What a model is asked. Messages and tools are already in the provider's shape; their bytes are sent as they are.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
+    /// Asks for this model instead of the one that the client was made for.
+    pub model: Option<String>,
     /// The system prompt: a string, a list of blocks, or a whole message where the provider has such.
     pub system: Option<Raw>,
     /// The messages (for Responses: the items), oldest first.
@@ -175,7 +177,8 @@ pub trait Assemble: Send {
     fn answer(self: Box<Self>) -> Result<Answer, Failure>;
 }
 
-/// The body of a request to a server of that kind at that host. It asks for a stream.
+/// The body of a request to a server of that kind at that host. It asks for a stream, and for this model unless the
+/// request names another.
 pub fn body(kind: Kind, host: &str, model: &str, request: &Request) -> Result<String, Error> {
     if request.temperature.is_some_and(|t| !t.is_finite()) {
         return Err(Error::invalid(
@@ -183,6 +186,7 @@ pub fn body(kind: Kind, host: &str, model: &str, request: &Request) -> Result<St
             "the temperature is not a number; give one, or none",
         ));
     }
+    let model = request.model.as_deref().unwrap_or(model);
     match kind {
         Kind::OpenaiChat => chat::body(host, model, request),
         Kind::OpenaiResponses => responses::body(model, request),

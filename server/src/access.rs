@@ -41,8 +41,8 @@ pub struct Caller {
     pub scope: Scope,
     /// What they may do.
     pub role: Role,
-    /// The id of the key, `jwt:` and who the token is about, or `local`. For limits and logs.
-    pub who: Arc<str>,
+    /// The id of the key, or `jwt:` and whom the token is about, for limits and logs; nothing, if nobody was asked.
+    pub who: Option<Arc<str>>,
 }
 
 /// What is known about those who ask.
@@ -102,8 +102,8 @@ impl Access {
     async fn caller(&self, app: &App, request: &Parts) -> Result<Option<Caller>, Problem> {
         if self.is_open(app).await? {
             origin::check(&app.config, request)?;
-            let (scope, who) = (app.store.tenant("default")?, Arc::from("local"));
-            return Ok(Some(Caller { scope, role: Role::Admin, who }));
+            let scope = app.store.tenant("default")?;
+            return Ok(Some(Caller { scope, role: Role::Admin, who: None }));
         }
         let Some(token) = token(&request.headers)? else { return Ok(None) };
         if let Some(caller) = self.cache.get(app, token) {
@@ -130,7 +130,7 @@ impl Access {
                 let scope = app.store.tenant(&found.tenant).map_err(|_| {
                     Problem::unauthorized("the token names a tenant that cannot exist; ask its issuer")
                 })?;
-                Ok(Caller { scope, role: found.role, who: found.who.into() })
+                Ok(Caller { scope, role: found.role, who: Some(found.who.into()) })
             }
             None => Err(Problem::unauthorized("this is no key; one begins with et_")),
         }
@@ -178,13 +178,23 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
     };
     let span = tracing::Span::current();
     span.record("everturn.tenant", caller.scope.tenant().as_str());
-    span.record("everturn.key", &*caller.who);
-    let running = match app.access.limiters.enter(&caller.who) {
-        Ok(running) => running,
-        Err(problem) => return problem.into_response(),
+    // Whoever is at this machine and was not asked for a key has nobody to share with.
+    let running = match &caller.who {
+        None => None,
+        Some(who) => {
+            span.record("everturn.key", &**who);
+            match app.access.limiters.enter(who) {
+                Ok(running) => Some(running),
+                Err(problem) => return problem.into_response(),
+            }
+        }
     };
     parts.extensions.insert(caller);
-    running.until_sent(next.run(Request::from_parts(parts, body)).await)
+    let response = next.run(Request::from_parts(parts, body)).await;
+    match running {
+        Some(running) => running.until_sent(response),
+        None => response,
+    }
 }
 
 macro_rules! needs {

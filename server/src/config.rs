@@ -29,6 +29,12 @@ pub struct Config {
     pub cors_origins: Vec<String>,
     /// Whether queries and what errors say are logged. They may hold what people said.
     pub log_content: bool,
+    /// Largest asset that is taken, in bytes: it is held in memory while it is hashed.
+    pub asset_bytes_max: usize,
+    /// Largest file that is imported, in bytes. It is read as it comes.
+    pub import_bytes_max: u64,
+    /// A live stream without news says so this often, so that nothing on the way takes it for dead.
+    pub heartbeat: Duration,
 }
 
 impl Default for Config {
@@ -44,6 +50,9 @@ impl Default for Config {
             limits: Limits::default(),
             cors_origins: Vec::new(),
             log_content: false,
+            asset_bytes_max: 64 * 1024 * 1024,
+            import_bytes_max: 4 * 1024 * 1024 * 1024,
+            heartbeat: Duration::from_secs(15),
         }
     }
 }

@@ -14,16 +14,21 @@
 mod access;
 mod app;
 mod config;
+mod headers;
 mod json;
 mod metrics;
 mod observe;
 mod openapi;
+mod page;
+mod pipe;
 mod problem;
+mod range;
 mod rest;
 mod run;
 mod schema;
 mod serve;
 pub mod settings;
+mod sse;
 mod telemetry;
 mod tls;
 
@@ -37,7 +42,10 @@ pub use settings::Settings;
 pub use telemetry::{Telemetry, Telling};
 
 use axum::Router;
+use axum::http::{Extensions, HeaderMap, StatusCode, Version};
 use std::sync::Arc;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::{DefaultPredicate, Predicate};
 use utoipa_axum::router::OpenApiRouter;
 
 /// Everything that is answered.
@@ -52,7 +60,7 @@ pub fn router(app: Arc<App>) -> Router {
         .layer(axum::middleware::from_fn_with_state(app.clone(), access::authenticate))
         .layer(axum::middleware::from_fn_with_state(app.clone(), observe::observe))
         .layer(cors(&app.config))
-        .layer(tower_http::compression::CompressionLayer::new())
+        .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(may_be_compressed)))
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(problem::panicked))
         .with_state(app)
 }
@@ -67,4 +75,9 @@ fn cors(config: &Config) -> tower_http::cors::CorsLayer {
     let layer = CorsLayer::new().allow_origin(AllowOrigin::list(origins));
     // Mirrored, because a browser does not count Authorization among "any".
     layer.allow_methods(Any).allow_headers(AllowHeaders::mirror_request()).expose_headers(Any)
+}
+
+/// Live streams never are: the default sees to that.
+fn may_be_compressed(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
+    extensions.get::<rest::AsIs>().is_none()
 }

@@ -68,6 +68,19 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// What is written.
+    pub fn body(&self) -> ProblemBody<'_> {
+        ProblemBody {
+            kind: format!("urn:everturn:{}", self.code),
+            title: self.status.canonical_reason().unwrap_or("Error"),
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            code: self.code,
+        }
+    }
+}
+
 impl From<Error> for Problem {
     fn from(error: Error) -> Problem {
         let status = match &error {
@@ -88,14 +101,7 @@ impl IntoResponse for Problem {
         if self.status.is_server_error() {
             tracing::warn!(code = self.code, status = self.status.as_u16(), "a request failed");
         }
-        let body = ProblemBody {
-            kind: format!("urn:everturn:{}", self.code),
-            title: self.status.canonical_reason().unwrap_or("Error"),
-            status: self.status.as_u16(),
-            detail: &self.detail,
-            code: self.code,
-        };
-        let text = serde_json::to_string(&body).unwrap_or_default();
+        let text = serde_json::to_string(&self.body()).unwrap_or_default();
         let mut response = (self.status, text).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

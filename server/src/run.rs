@@ -31,9 +31,12 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
     let config = settings.config(&environment)?;
     let telemetry = settings.telemetry()?;
     let models = settings.models(&environment)?;
+    // Checked already; recall will use them.
+    settings.embedders(&environment)?;
     let options = Options {
         mirror: settings.text("mirror").map(Into::into),
         summarizers: settings.summarizers(&models)?,
+        models: models.clone(),
         ..Options::default()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

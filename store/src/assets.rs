@@ -11,6 +11,7 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -73,20 +74,27 @@ impl Assets for ObjectAssets {
     }
 
     fn get(&self, tenant: &Tenant, sha256: Hash) -> Result<Vec<u8>, Error> {
-        let absent = || Error::not_found("asset.absent", format!("the bytes of asset {sha256} are not here"));
-        let store = self.opened()?.ok_or_else(absent)?;
+        let store = self.opened()?.ok_or_else(|| absent(sha256))?;
         let read = async { store.get(&Path::from(path(tenant, sha256))).await?.bytes().await };
-        let bytes = match block_on(read) {
-            Ok(bytes) => bytes,
-            Err(object_store::Error::NotFound { .. }) => return Err(absent()),
-            Err(e) => return Err(cannot("read the asset", &e)),
-        };
+        let bytes = block_on(read).map_err(|e| cannot_read(sha256, &e))?;
         if Hash::of(&bytes) != sha256 {
             return Err(Error::corrupt(
                 "asset.corrupt",
                 format!("the bytes of asset {sha256} were changed; restore the file from a backup"),
             ));
         }
+        Ok(bytes.into())
+    }
+
+    fn get_range(&self, tenant: &Tenant, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error> {
+        let store = self.opened()?.ok_or_else(|| absent(sha256))?;
+        let path = Path::from(path(tenant, sha256));
+        let size = block_on(store.head(&path)).map_err(|e| cannot_read(sha256, &e))?.size;
+        let range = range.start..range.end.min(size);
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bytes = block_on(store.get_range(&path, range)).map_err(|e| cannot_read(sha256, &e))?;
         Ok(bytes.into())
     }
 
@@ -112,6 +120,17 @@ impl Assets for ObjectAssets {
                 Some((Tenant::new(tenant.as_ref()).ok()?, name.as_ref().parse().ok()?, written))
             })
             .collect())
+    }
+}
+
+fn absent(sha256: Hash) -> Error {
+    Error::not_found("asset.absent", format!("the bytes of asset {sha256} are not here"))
+}
+
+fn cannot_read(sha256: Hash, error: &object_store::Error) -> Error {
+    match error {
+        object_store::Error::NotFound { .. } => absent(sha256),
+        error => cannot("read the asset", error),
     }
 }
 

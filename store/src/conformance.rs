@@ -113,6 +113,7 @@ macro_rules! conformance {
             turns_are_read_as_they_stood_then
             kept_folds_are_found_and_are_never_the_only_copy
             an_asset_is_found_by_its_id
+            an_asset_is_found_by_its_id_alone
             turns_that_fell_are_counted
             erasing_takes_the_bodies_of_other_events_along
             of_two_compactions_one_wins_and_one_can_be_taken_back

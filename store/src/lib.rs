@@ -22,6 +22,7 @@ use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn};
 use everturn_core::write::Write;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The ground: events, appended and never rewritten.
@@ -77,6 +78,14 @@ pub trait Index: Send + Sync {
     fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error>;
     /// The descriptor of one asset, inherited ones included.
     fn asset(&self, key: &Key, id: &str) -> Result<Option<Raw>, Error>;
+    /// The conversations of a tenant in which an asset was added under this id, with its descriptor: one for each
+    /// different content, at most `limit`. Ids are made to be unique, but an imported asset keeps the one it came with.
+    fn assets_with_id(
+        &self,
+        tenant: &Tenant,
+        id: &str,
+        limit: usize,
+    ) -> Result<Vec<(ConversationId, Raw)>, Error>;
     /// The newest fold that was kept for a place at or before this one, an ancestor's included.
     fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Raw>, Error>;
     /// Keeps a fold for later. It may be lost: whoever needs it makes it again from the log.
@@ -99,6 +108,9 @@ pub trait Assets: Send + Sync {
     fn put(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error>;
     /// The bytes, or `NotFound`. Bytes that do not match their hash are `Corrupt`.
     fn get(&self, tenant: &Tenant, sha256: Hash) -> Result<Vec<u8>, Error>;
+    /// Some of the bytes: up to the end, where the range goes beyond it. Not compared with the hash, which would take
+    /// reading all of them.
+    fn get_range(&self, tenant: &Tenant, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error>;
     /// Forgets the bytes; absent ones are no error.
     fn delete(&self, tenant: &Tenant, sha256: Hash) -> Result<(), Error>;
     /// Everything that is kept, with the time it was written.

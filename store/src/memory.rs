@@ -590,6 +590,26 @@ impl Index for Memory {
         Ok(None)
     }
 
+    fn assets_with_id(
+        &self,
+        tenant: &Tenant,
+        id: &str,
+        limit: usize,
+    ) -> Result<Vec<(ConversationId, Raw)>, Error> {
+        let kept = self.kept();
+        let mut contents = Vec::new();
+        let mut found = Vec::new();
+        for (key, entry) in kept.all_living().filter(|(key, _)| key.tenant == *tenant) {
+            let Some(row) = entry.assets.iter().find(|asset| asset.id == id) else { continue };
+            let Some(text) = entry.at(row.seq).and_then(Event::text) else { continue };
+            if found.len() < limit && !contents.contains(&row.sha256) {
+                contents.push(row.sha256);
+                found.push((key.id, Raw::new(text.to_string())?));
+            }
+        }
+        Ok(found)
+    }
+
     fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {
         let kept = self.kept();
         kept.living(key)?;

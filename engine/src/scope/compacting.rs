@@ -138,6 +138,17 @@ impl Scope {
         self.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
     }
 
+    /// Compacts what was said before a place, because a prompt was too long. `None` if nothing there can be covered.
+    pub(crate) fn compact_before(&self, id: ConversationId, seq: u64) -> Result<Option<Compacted>, Error> {
+        let unsummarized = self.unsummarized(id, None)?;
+        let policy = unsummarized.conversation.compaction();
+        let barrier = unsummarized.barrier.into_iter().chain([seq]).min();
+        let Some(cut) = compaction::plan(&policy, &unsummarized.candidates(), barrier, true) else {
+            return Ok(None);
+        };
+        self.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
+    }
+
     /// Whether nothing can be due, seen without counting tokens: a text has no more tokens than bytes.
     fn is_short(&self, conversation: &Conversation, policy: &Policy) -> Result<bool, Error> {
         let limit = usize::try_from(policy.max_turns).unwrap_or(COVERED_TURNS_MAX).min(COVERED_TURNS_MAX) + 1;
@@ -211,6 +222,8 @@ impl Scope {
         options: &CompactOptions,
     ) -> Result<Compacted, Error> {
         let conversation = &unsummarized.conversation;
+        let span = compaction_span(conversation.id, &cut);
+        let _entered = span.enter();
         let key = self.key(conversation.id);
         let previous = match conversation.checkpoint {
             Some(at) => self.checkpoint(&key, at)?,
@@ -222,6 +235,9 @@ impl Scope {
         let written = self.write_checkpoint(policy, previous.as_ref(), covered, asked);
         let tokens_before = cut.tokens + self.checkpoint_tokens(conversation)?;
         let tokens_after = Family::default().count(&compaction::render(&written.checkpoint));
+        span.record("gen_ai.request.model", written.summarizer.as_str());
+        span.record("everturn.compaction.tokens_before", tokens_before);
+        span.record("everturn.compaction.tokens_after", tokens_after);
         let covers = Covers { from_seq: cut.from_seq, to_seq: cut.to_seq, turns: cut.turns as u64 };
         let fallen = unsummarized.fallen.iter().filter(|seq| **seq <= cut.to_seq).count() as u64;
         let before = conversation.checkpoint.filter(|_| previous.is_some()).map_or(0, |at| at.turns_before);
@@ -442,6 +458,18 @@ impl Scope {
             }
         }
     }
+}
+
+/// What a compaction does, in numbers and names only.
+fn compaction_span(id: ConversationId, cut: &Cut) -> tracing::Span {
+    tracing::info_span!(
+        "everturn.compaction",
+        gen_ai.conversation.id = %id,
+        gen_ai.request.model = tracing::field::Empty,
+        everturn.compaction.turns = cut.turns,
+        everturn.compaction.tokens_before = tracing::field::Empty,
+        everturn.compaction.tokens_after = tracing::field::Empty,
+    )
 }
 
 /// What is asked of whoever writes a checkpoint.

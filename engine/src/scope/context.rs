@@ -13,6 +13,7 @@ use everturn_core::conversation::Settings;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, EventId, Key, TurnId};
 use everturn_core::json::Raw;
+use everturn_core::pairing;
 use everturn_core::projection::{self, Message};
 use everturn_core::state::{Fold, State};
 use everturn_core::tokens::{Family, PART_TOKENS};
@@ -30,8 +31,9 @@ const PAGE: usize = 64;
 const PROJECTED_BUDGETS: u64 = 4;
 /// Rendering may cost a little more than was counted; so often the budget is lowered by that and tried again.
 const ATTEMPTS: usize = 4;
-/// The version of the renderers: a change to what they write changes it.
-const RENDERER_VERSION: u32 = 1;
+/// The version of the renderers: a change to what they write changes it. From 2 on, prompts for Anthropic are marked for
+/// its cache.
+const RENDERER_VERSION: u32 = 2;
 
 /// What a context is built from. Everything but the budget may be left out.
 #[derive(Clone)]
@@ -62,6 +64,8 @@ pub struct ContextOptions {
     pub model: Option<String>,
     /// As it was when the log ended here.
     pub at_seq: Option<u64>,
+    /// Turns from this place on are what is asked now: they never give way, nor do the calls that they answer.
+    pub input_from: Option<u64>,
 }
 
 impl ContextOptions {
@@ -81,6 +85,7 @@ impl ContextOptions {
             provider: Provider::Neutral,
             model: None,
             at_seq: None,
+            input_from: None,
         }
     }
 
@@ -172,6 +177,9 @@ pub struct Policy {
     /// Which sections.
     #[serde(default)]
     pub sections: Value,
+    /// From which place on turns were what was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_from: Option<u64>,
 }
 
 /// What was gathered, before it is decided what fits.
@@ -200,6 +208,7 @@ impl Scope {
         }
         let fold = self.shared().fold(&key, through)?;
         let family = options.family();
+        let version = recorded.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
         let gathered =
             self.gather(&key, &fold, options, recorded.and_then(|receipt| receipt.projection.as_ref()))?;
         let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
@@ -212,7 +221,10 @@ impl Scope {
         };
         for _ in 0..ATTEMPTS {
             let assembled = context::assemble(&request, gathered.material.clone())?;
-            let rendered = self.render(&key, options.provider, &assembled)?;
+            let mut rendered = self.render(&key, options.provider, &assembled)?;
+            if version >= 2 && options.provider == Provider::Anthropic {
+                mark_cache(options, &assembled, &mut rendered)?;
+            }
             let used = rendered_cost(family, &rendered) + tools + everturn_core::tokens::PROMPT_TOKENS;
             if let Some(over) = used.checked_sub(options.token_budget).filter(|over| *over > 0) {
                 request.token_budget = request.token_budget.saturating_sub(over);
@@ -221,7 +233,9 @@ impl Scope {
             // Joined sections cost a little less than each by itself; what is told adds up.
             let used = used.max(assembled.tokens.used);
             let assembled = Assembled { tokens: Tokens { used, ..assembled.tokens }, ..assembled };
-            return self.finish(&key, &fold, options, assembled, rendered, gathered.projection);
+            let mut context = self.finish(&key, &fold, options, assembled, rendered, gathered.projection)?;
+            context.receipt.renderer_version = version;
+            return Ok(context);
         }
         Err(Error::too_large(
             "context.budget_too_small",
@@ -269,6 +283,7 @@ impl Scope {
                 last_n: options.last_n,
                 participants: options.participants.clone(),
                 sections: json!(options.sections),
+                input_from: options.input_from,
             },
             through_seq: fold.through_seq,
             blocks: blocks.clone(),
@@ -318,7 +333,7 @@ impl Scope {
             material.input.push(Said { source: Source::Given, seq: None, raw, message, tokens });
         }
         let mut projection = None;
-        if options.sections.has(Section::Tail) {
+        if options.sections.has(Section::Tail) || options.input_from.is_some() {
             let projected = options.projection.is_some() || recorded.is_some();
             let (turns, more) = self.tail(key, fold, options, projected)?;
             material.more = more;
@@ -353,6 +368,12 @@ impl Scope {
                     })
                     .collect(),
             };
+        }
+        if let Some(from) = options.input_from {
+            material.input.splice(..0, take_input(&mut material.tail, from));
+        }
+        if !options.sections.has(Section::Tail) {
+            (material.tail, material.more) = (Vec::new(), false);
         }
         Ok(Gathered { material, projection })
     }
@@ -415,7 +436,8 @@ impl Scope {
                 }
                 // One group more than asked for, so that the first one is whole.
                 let enough = options.last_n.is_some_and(|n| turns.len() >= n.saturating_add(PAGE));
-                if tokens > room || enough {
+                let asked = options.input_from.is_some_and(|from| turn.seq >= from);
+                if (tokens > room || enough) && !asked {
                     more = true;
                     break 'pages;
                 }
@@ -545,6 +567,7 @@ impl Scope {
             provider: receipt.renderer.parse()?,
             model: receipt.model.clone(),
             at_seq: Some(receipt.through_seq),
+            input_from: receipt.policy.input_from,
             ..ContextOptions::new(receipt.policy.token_budget)
         };
         let context = self.context_with(id, &options, Some(receipt))?;
@@ -566,7 +589,7 @@ impl Scope {
         };
         for block in &receipt.blocks {
             let Source::Ids(ids) = &block.source else { continue };
-            for id in ids.iter().filter(|_| block.section == Section::Tail) {
+            for id in ids.iter().filter(|_| matches!(block.section, Section::Tail | Section::Input)) {
                 let Ok(event) = id.parse::<EventId>() else { continue };
                 match self.shared().index.turn_in(key, TurnId(event.0)) {
                     Ok(turn) if turn.erased => return gone(&turn.id.to_string()),
@@ -594,6 +617,13 @@ impl Scope {
         let asset: Asset = raw.read().ok_or_else(absent)?;
         String::from_utf8(self.asset_bytes(&asset)?).map_err(|_| absent())
     }
+}
+
+/// Takes what is asked now off the end of the tail, with the calls that it answers.
+fn take_input(tail: &mut Vec<Said>, from: u64) -> Vec<Said> {
+    let first = tail.iter().position(|said| said.seq.is_some_and(|seq| seq >= from)).unwrap_or(tail.len());
+    let first = pairing::pair(tail.iter().map(|said| &said.message)).cut_at_or_before(first);
+    tail.split_off(first)
 }
 
 /// A turn of the tail.
@@ -656,6 +686,22 @@ impl Media for StoredMedia<'_> {
     fn label(&self, id: &str) -> Option<String> {
         self.asset(id).map(|asset| asset.label())
     }
+}
+
+/// Has Anthropic keep what the next prompt is likely to begin with: up to the end of the system prompt, of the state, and
+/// of the tail. A caller whose tools or turns carry marks of their own is left alone, since only four are allowed.
+fn mark_cache(
+    options: &ContextOptions,
+    assembled: &Assembled,
+    rendered: &mut provider::Rendered,
+) -> Result<(), Error> {
+    if options.tools.iter().any(|tool| tool.get().contains("\"cache_control\"")) {
+        return Ok(());
+    }
+    let spoken = assembled.texts.iter().filter(|text| !text.text.trim().is_empty());
+    let stable = |text: &context::Text| matches!(text.section, Section::System | Section::State);
+    let ends: Vec<usize> = spoken.enumerate().filter(|(_, text)| stable(text)).map(|(n, _)| n).collect();
+    provider::mark_cache(rendered, &ends, assembled.tail)
 }
 
 /// What a rendered prompt costs without its frame.

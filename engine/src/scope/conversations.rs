@@ -1,6 +1,6 @@
 //! Conversations: beginning, changing, forking and ending them.
 
-use super::{ListQuery, NewConversation, Page, Scope, idempotency, more, page_limit};
+use super::{Change, ListQuery, NewConversation, Page, Scope, idempotency, more, page_limit};
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -13,7 +13,7 @@ use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
-use everturn_core::write::{Action, StateBody};
+use everturn_core::write::{Action, StateBody, stale_seq};
 use everturn_store::ConversationQuery;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -165,16 +165,30 @@ impl Scope {
 
     /// Changes settings. What is set to what it is already adds nothing.
     pub fn update(&self, id: ConversationId, settings: Settings) -> Commit<Conversation> {
+        self.change(id, Change { settings, ..Change::default() })
+    }
+
+    /// Changes settings and state in one step, if nothing else happened in between. What is so already adds nothing.
+    pub fn change(&self, id: ConversationId, change: Change) -> Commit<Conversation> {
         let prepared = (|| {
-            check_by_hand(&settings)?;
-            let mut settings = settings.normalise()?;
-            let current = self.shared().conversation(&self.key(id))?;
-            leave_out_what_is_so(&mut settings, &current);
-            if settings == Settings::default() {
-                return Ok(None);
+            check_by_hand(&change.settings)?;
+            let mut settings = change.settings.normalise()?;
+            // Not the one that is remembered: whoever names a place has read the index, which may be a moment ahead of it.
+            let current = self.shared().index.conversation(&self.key(id))?;
+            if let Some(expected) = change.expected_seq.filter(|expected| *expected != current.head.seq) {
+                return Err(stale_seq(current.head.seq, expected));
             }
-            let drafts = self.setting_drafts(kind::UPDATED, &settings)?;
-            Ok(Some(Action::Append { drafts, expected_seq: None, idempotency: None }))
+            leave_out_what_is_so(&mut settings, &current);
+            let mut drafts = Vec::new();
+            if settings != Settings::default() {
+                drafts = self.setting_drafts(kind::UPDATED, &settings)?;
+            }
+            if let Some(state) = change.state.filter(|state| *state != current.state) {
+                let body = StateBody { state, reason: change.reason };
+                drafts.push(self.shared().draft(kind::STATE, &body)?);
+            }
+            let expected_seq = change.expected_seq;
+            Ok((!drafts.is_empty()).then_some(Action::Append { drafts, expected_seq, idempotency: None }))
         })();
         match prepared {
             Ok(Some(action)) => {

@@ -1,16 +1,18 @@
 //! Reading, following, and the bytes of assets.
 
 use super::{Entry, HistoryQuery, Order, Page, Scope, more, page_limit};
-use crate::hub::Subscription;
+use crate::hub::{Position, Subscription};
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::asset::{Asset, Payload};
+use everturn_core::chain::Hash;
 use everturn_core::event::{Event, check_name};
-use everturn_core::id::{ConversationId, TurnId};
+use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::turn::Turn;
 use everturn_core::write::{Action, Write};
 use everturn_store::TurnQuery;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 impl Scope {
     /// One turn and what it says.
@@ -114,7 +116,13 @@ impl Scope {
 
     /// Everything from a place on, then what comes: no gap, no repeat.
     pub fn subscribe(&self, id: ConversationId, from_seq: u64) -> Result<Subscription, Error> {
-        Subscription::new(self.shared().clone(), self.key(id), from_seq)
+        self.subscribe_after(id, Position { seq: from_seq.saturating_sub(1), chunk: None })
+    }
+
+    /// Everything after a place that an earlier subscription came to, also one before a restart. Each event comes once;
+    /// the open turn that the place names goes on where it was, of others the whole text comes again.
+    pub fn subscribe_after(&self, id: ConversationId, position: Position) -> Result<Subscription, Error> {
+        Subscription::new(self.shared().clone(), self.key(id), position)
     }
 
     /// Adds an asset to a conversation, to be shown by a turn's `asset_id`.
@@ -145,14 +153,50 @@ impl Scope {
         Ok(raw.iter().filter_map(|raw| raw.read()).collect())
     }
 
+    /// The descriptor of an asset, in whichever conversation it was added.
+    pub fn asset(&self, id: &str) -> Result<Asset, Error> {
+        let found = self.shared().index.assets_with_id(&self.tenant, id, 2)?;
+        if let [(one, _), (other, _)] = found.as_slice() {
+            let text =
+                format!("{} is another asset in {one} than in {other}; name the conversation", clip(id));
+            return Err(Error::invalid("asset.ambiguous", text));
+        }
+        found.first().and_then(|(_, raw)| raw.read()).ok_or_else(|| absent_asset(id))
+    }
+
+    /// The descriptor of a conversation's asset.
+    pub fn asset_in(&self, conversation: ConversationId, id: &str) -> Result<Asset, Error> {
+        let raw = self.shared().index.asset(&self.key(conversation), id)?;
+        raw.and_then(|raw| raw.read()).ok_or_else(|| absent_asset(id))
+    }
+
     /// An asset's bytes.
     pub fn asset_bytes(&self, asset: &Asset) -> Result<Vec<u8>, Error> {
-        let sha256 = asset.sha256.ok_or_else(|| {
-            Error::not_found(
-                "asset.elsewhere",
-                format!("the bytes of {} are not kept here; its storage says where", asset.id),
-            )
-        })?;
-        self.shared().assets.get(&self.tenant, sha256)
+        self.shared().assets.get(&self.tenant, kept_here(asset)?)
     }
+
+    /// Some of an asset's bytes: up to the end, where the range goes beyond it. Unlike the whole they are not compared
+    /// with its hash.
+    pub fn asset_range(&self, asset: &Asset, range: Range<u64>) -> Result<Vec<u8>, Error> {
+        let sha256 = kept_here(asset)?;
+        if range.is_empty() || asset.bytes.is_some_and(|bytes| range.start >= bytes) {
+            let (start, end, bytes) = (range.start, range.end, asset.bytes.unwrap_or(0));
+            let text = format!("{} has {bytes} bytes, none of them in {start}..{end}", asset.id);
+            return Err(Error::invalid("asset.range", text));
+        }
+        self.shared().assets.get_range(&self.tenant, sha256, range)
+    }
+}
+
+fn absent_asset(id: &str) -> Error {
+    Error::not_found("asset.absent", format!("no asset {} here", clip(id)))
+}
+
+fn kept_here(asset: &Asset) -> Result<Hash, Error> {
+    asset.sha256.ok_or_else(|| {
+        Error::not_found(
+            "asset.elsewhere",
+            format!("the bytes of {} are not kept here; its storage says where", asset.id),
+        )
+    })
 }

@@ -8,7 +8,9 @@ use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::state::{Approval, ApprovalBody, ToolBody};
 use everturn_engine::model::Summarize;
-use everturn_engine::{CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Scope, Update};
+use everturn_engine::{
+    CompactOptions, ContextOptions, Error, Everturn, NewConversation, NewTurn, Options, Scope, Update,
+};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -485,6 +487,29 @@ fn a_conversation_that_is_over_its_budget_is_refused_with_both_numbers() {
     refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "this would make it 4");
     scope.compact(id, by_hand(1)).unwrap();
     scope.say(id, NewTurn::user("now there is room"));
+}
+
+/// A refusal is in no log, so it is remembered; it was so for ever: after the conversation had taken turns again, and
+/// for another one that was begun later under the id of a deleted one.
+#[test]
+fn a_refusal_is_forgotten_with_the_next_turn_and_with_the_conversation() {
+    let (_store, scope) = memory();
+    let id = scope.begin_with(policy("budget", json!({"max_messages": 2}))).id;
+    let last_action = || {
+        let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
+        shown["last_action"]["action"].clone()
+    };
+    talk(&scope, id, 2);
+    refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "this would make it 3");
+    scope.compact(id, by_hand(1)).unwrap();
+    assert_eq!(last_action(), "reject", "still the last thing that the budget did");
+    scope.say(id, NewTurn::user("now there is room"));
+    assert_eq!(last_action(), json!(null));
+    refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "this would make it 3");
+    assert_eq!(last_action(), "reject");
+    scope.delete(id, "over").wait().unwrap();
+    scope.create(NewConversation { id: Some(id), ..NewConversation::default() }).wait().unwrap();
+    assert_eq!(last_action(), json!(null));
 }
 
 #[test]

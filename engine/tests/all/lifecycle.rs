@@ -3,7 +3,7 @@
 use crate::stage::{Short, Stage, memory, refused, words};
 use everturn_core::conversation::{Parent, Settings, State};
 use everturn_core::turn::{Status, Successor};
-use everturn_engine::{NewStream, NewTurn, Scope};
+use everturn_engine::{Change, NewStream, NewTurn, Scope};
 
 fn said(scope: &Scope, id: everturn_core::id::ConversationId) -> Vec<String> {
     let page = scope.history(id, Default::default()).unwrap().data;
@@ -80,6 +80,29 @@ fn a_conversation_that_is_put_away_takes_no_turns_until_it_is_resumed() {
     scope.update(id, Settings { title: Some(Some("old".into())), ..Settings::default() }).wait().unwrap();
     assert_eq!(scope.resume(id).wait().unwrap().state, State::Active);
     scope.say(id, NewTurn::user("there you are"));
+}
+
+#[test]
+fn settings_and_state_change_in_one_step_and_only_if_nothing_else_did() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let change = |title: &str, state, seq| {
+        let settings = Settings { title: Some(Some(title.into())), ..Settings::default() };
+        scope.change(id, Change { settings, state, reason: None, expected_seq: Some(seq) }).wait()
+    };
+    let changed = change("Trip", Some(State::Archived), 1).unwrap();
+    assert_eq!(
+        (changed.title.as_deref(), changed.state, changed.head.seq),
+        (Some("Trip"), State::Archived, 3)
+    );
+    refused(change("Journey", None, 1), "append.stale_seq", "head is 3, you expected 1");
+    // Nothing would be written, but what the caller has seen is not what is there.
+    refused(change("Trip", Some(State::Archived), 2), "append.stale_seq", "head is 3, you expected 2");
+    assert_eq!(change("Trip", Some(State::Archived), 3).unwrap().head.seq, 3, "it is so already");
+    // One step: what cannot be done leaves the rest undone.
+    change("Trip", Some(State::Closed), 3).unwrap();
+    refused(change("Other", Some(State::Active), 4), "conversation.not_active", "is closed");
+    assert_eq!(scope.get(id).unwrap().title.as_deref(), Some("Trip"));
 }
 
 #[test]

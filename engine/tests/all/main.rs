@@ -10,6 +10,7 @@ mod context;
 mod crash;
 mod dice;
 mod erasing;
+mod generating;
 mod keeping;
 mod keys;
 mod lifecycle;

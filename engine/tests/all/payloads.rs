@@ -149,6 +149,51 @@ fn an_asset_can_be_added_first_and_shown_later() {
 }
 
 #[test]
+fn an_asset_is_found_by_its_id_alone_and_read_in_parts() {
+    let stage = Stage::new();
+    for store in [memory().0, stage.open()] {
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        let added = scope.add_asset(id, Some("a.txt".into()), "text/plain", b"0123456789".to_vec()).unwrap();
+        assert_eq!(scope.asset(&added.id).unwrap(), added);
+        assert_eq!(scope.asset_in(id, &added.id).unwrap(), added);
+        let read = |range| scope.asset_range(&added, range).map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!((read(0..4).unwrap(), read(4..10).unwrap()), ("0123".into(), "456789".into()));
+        assert_eq!(read(8..1000).unwrap(), "89", "a range may go beyond the end");
+        refused(read(10..11), "asset.range", "has 10 bytes, none of them in 10..11");
+        refused(read(3..3), "asset.range", "none of them in 3..3");
+
+        let other = store.tenant("globex").unwrap();
+        refused(other.asset(&added.id), "asset.absent", &added.id);
+        refused(scope.asset_in(scope.begin(), &added.id), "asset.absent", &added.id);
+        refused(scope.asset("asset_none"), "asset.absent", "asset_none");
+        scope.delete(id, "over").wait().unwrap();
+        refused(scope.asset(&added.id), "asset.absent", &added.id);
+        refused(read(0..4), "asset.absent", "not here");
+    }
+}
+
+/// A transcript value brings the ids of its assets along, and another one may have used the same for something else.
+#[test]
+fn an_id_that_means_two_assets_is_refused_unless_the_conversation_is_named() {
+    let (_store, scope) = memory();
+    let import = |name: &str, digit: &str| {
+        let value = format!(
+            r#"{{"_type":"transcript","version":2,"messages":[],"assets":[{{"_type":"transcript_asset","id":"asset_1","name":"{name}","sha256":"{}"}}]}}"#,
+            digit.repeat(64)
+        );
+        scope.import(value.as_bytes(), &mut |_| {}).unwrap().conversation.id
+    };
+    let one = import("one", "1");
+    import("the same again", "1");
+    assert!(scope.asset("asset_1").is_ok());
+    let two = import("two", "2");
+    refused(scope.asset("asset_1"), "asset.ambiguous", "name the conversation");
+    let names = [one, two].map(|id| scope.asset_in(id, "asset_1").unwrap().name.unwrap());
+    assert_eq!(names, ["one", "two"]);
+}
+
+#[test]
 fn a_refused_append_leaves_no_event_and_a_missing_asset_is_a_finding() {
     let stage = Stage::new();
     let scope = stage.open().tenant("acme").unwrap();

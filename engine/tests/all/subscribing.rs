@@ -1,12 +1,12 @@
 //! Following a conversation: what is there, then what comes, each once and in order.
 
 use crate::dice::{Dice, ToldOnFailure, seed};
-use crate::stage::{PATIENCE, Short, Stage, memory, seqs};
+use crate::stage::{PATIENCE, Short, Stage, memory, refused, seqs};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::limits::SUBSCRIBER_LAG_EVENTS_MAX;
-use everturn_engine::{Chunk, NewStream, NewTurn, Scope, Subscription, Update};
+use everturn_engine::{Chunk, NewStream, NewTurn, Position, Scope, Subscription, Update};
 use futures_util::StreamExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -212,6 +212,85 @@ fn no_subscriber_overlooks_a_deletion_whenever_it_comes() {
             }
             scope.delete(id, "over").wait().unwrap();
         });
+    }
+}
+
+/// Takes so many updates and says where to go on.
+fn take(subscription: &mut Subscription, updates: usize) -> Position {
+    for _ in 0..updates {
+        subscription.recv_timeout(PATIENCE).unwrap().expect("an update");
+    }
+    subscription.position()
+}
+
+#[test]
+fn who_was_cut_off_goes_on_where_it_was_in_the_middle_of_a_turn_too() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let turn = scope.append_open(id, NewStream::default()).wait().unwrap();
+    scope.append_chunk(id, turn.id, None, "Grü").unwrap();
+    let mut first = scope.subscribe(id, 1).unwrap();
+    let cut = ["1", "2", "2.4"].map(|expected| {
+        let position = take(&mut first, 1);
+        assert_eq!(position.to_string(), expected);
+        position
+    });
+    scope.append_chunk(id, turn.id, None, "ße").unwrap();
+    // From an event: the events after it, and the whole text.
+    let mut after = scope.subscribe_after(id, cut[0]).unwrap();
+    assert_eq!(seqs(&collect(&mut after, 2)), [2]);
+    assert_eq!(next_chunk(&mut after), (0, "Grüße".to_string()));
+    // From a chunk: the rest of the text.
+    let mut after = scope.subscribe_after(id, "2.4".parse().unwrap()).unwrap();
+    assert_eq!(next_chunk(&mut after), (4, "ße".to_string()));
+    assert_eq!(after.position().to_string(), "2.7");
+    // Something else is said meanwhile: it is not said again to whoever has it.
+    scope.say(id, NewTurn::user("hurry"));
+    scope.append_chunk(id, turn.id, None, "!").unwrap();
+    assert_eq!(seqs(&collect(&mut after, 3)), [3]);
+    assert_eq!(next_chunk(&mut after), (7, "!".to_string()));
+    assert_eq!(after.position().to_string(), "3.8.2");
+    let mut again = scope.subscribe_after(id, "3.7.2".parse().unwrap()).unwrap();
+    assert_eq!(next_chunk(&mut again), (7, "!".to_string()));
+    // Nothing is new: it waits.
+    let mut again = scope.subscribe_after(id, after.position()).unwrap();
+    assert!(again.recv_timeout(std::time::Duration::ZERO).unwrap().is_none());
+    // No such place in this text, or in the middle of a letter: the whole text again, as its offset says.
+    for nowhere in ["3.900.2", "3.3.2"] {
+        let mut again = scope.subscribe_after(id, nowhere.parse().unwrap()).unwrap();
+        assert_eq!(next_chunk(&mut again), (0, "Grüße!".to_string()), "{nowhere}");
+    }
+    scope.append_commit(id, turn.id, NewTurn::default()).wait().unwrap();
+    assert_eq!(seqs(&collect(&mut again, 4)), [4]);
+    assert_eq!(again.position().to_string(), "4");
+}
+
+#[test]
+fn a_place_in_an_open_turn_still_leads_on_after_a_restart() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let turn = scope.append_open(id, NewStream::default()).wait().unwrap();
+    scope.append_chunk(id, turn.id, None, "half a").unwrap();
+    let position = take(&mut scope.subscribe(id, 1).unwrap(), 3);
+    assert_eq!(position.to_string(), "2.6");
+    drop((scope, store));
+    let scope = stage.open().tenant("acme").unwrap();
+    let mut again = scope.subscribe_after(id, position).unwrap();
+    let got = collect(&mut again, 3);
+    assert_eq!((seqs(&got), chunks(&got).len()), (vec![3], 0), "only the turn's end is new");
+    assert!(matches!(&got[0], Update::Event(event) if event.kind == "turn.interrupted"));
+}
+
+#[test]
+fn a_place_is_written_as_one_to_three_numbers() {
+    for text in ["0", "7", "7.0", "7.12", "9.12.7"] {
+        assert_eq!(text.parse::<Position>().unwrap().to_string(), text);
+    }
+    assert_eq!("7.12.7".parse::<Position>().unwrap().to_string(), "7.12");
+    for text in ["", "x", "+1", "1.", ".1", "1.2.3.4", "-1", "99999999999999999999"] {
+        refused(text.parse::<Position>(), "position.malformed", "it looks like 42");
     }
 }
 

@@ -58,7 +58,7 @@ impl Cache {
         let caller = Caller {
             scope: app.store.tenant(grant.tenant.as_str())?,
             role: grant.role,
-            who: Arc::from(grant.key.to_string()),
+            who: Some(Arc::from(grant.key.to_string())),
         };
         let id = grant.key;
         let found = Found { grant, caller: caller.clone(), at: Instant::now(), changes };

@@ -1,4 +1,4 @@
-//! Whether it runs.
+//! Whether it runs, and whether it can work.
 
 use crate::app::{App, blocking};
 use crate::problem::Problem;
@@ -6,6 +6,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use everturn_core::Error;
+use everturn_engine::ListQuery;
 use std::sync::Arc;
 
 /// `/healthz` and `/readyz`, which need no key.
@@ -13,11 +14,18 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(ready))
 }
 
-/// Whether it can do its work: the store answers, and nobody asked us to end.
+/// Ready while the store can be read and nobody has said stop: then a load balancer looks elsewhere.
 async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
     if app.stopping.is_cancelled() {
-        return Err(Error::busy("server.stopping", "the server is ending; ask another").into());
+        return Err(Error::busy("server.stopping", "the server stops; ask another one").into());
     }
-    blocking(move || app.store.keys().any()).await?;
-    Ok("ok\n")
+    let scope = app.store.tenant("default")?;
+    let read = blocking(move || scope.list(ListQuery { limit: 1, ..ListQuery::default() }));
+    match read.await {
+        Ok(_) => Ok("ready\n"),
+        Err(error) => {
+            tracing::warn!(code = error.code(), "the store cannot be read");
+            Err(Error::busy("store.unready", "the store cannot be read; see the server's log").into())
+        }
+    }
 }

@@ -19,12 +19,13 @@ use utoipa_axum::routes;
 
 /// `/keys`.
 pub fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().routes(routes!(create, list)).routes(routes!(revoke))
+    OpenApiRouter::new().routes(routes!(create_key, list_keys)).routes(routes!(revoke_key))
 }
 
 /// A key to make.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"role": "admin", "label": "my laptop"}))]
 struct CreateKey {
     /// `reader`, `writer` or `admin`.
     #[schema(value_type = String, examples("writer"))]
@@ -96,11 +97,11 @@ struct Made {
 #[utoipa::path(
     post, path = "/keys", tag = "keys", request_body = CreateKey,
     responses(
-        (status = 201, body = MadeKey), (status = 400, body = ProblemBody), (status = 401, body = ProblemBody),
-        (status = 403, body = ProblemBody)
+        (status = 201, description = "The key, and its words.", body = MadeKey),
+        (status = 409, description = "The first key of a server must be an admin's.", body = ProblemBody)
     )
 )]
-async fn create(
+async fn create_key(
     Admin(scope): Admin,
     State(app): State<Arc<App>>,
     Json(body): Json<CreateKey>,
@@ -119,22 +120,19 @@ async fn create(
 /// The keys of the caller's tenant, revoked and expired ones too.
 #[utoipa::path(
     get, path = "/keys", tag = "keys",
-    responses((status = 200, body = KeyList), (status = 401, body = ProblemBody), (status = 403, body = ProblemBody))
+    responses((status = 200, description = "The keys.", body = KeyList))
 )]
-async fn list(Admin(scope): Admin, State(app): State<Arc<App>>) -> Result<Response, Problem> {
+async fn list_keys(Admin(scope): Admin, State(app): State<Arc<App>>) -> Result<Response, Problem> {
     let keys = blocking(move || app.store.keys().list(scope.tenant().as_str())).await?;
     Ok(axum::Json(serde_json::json!({"data": keys, "next": null})).into_response())
 }
 
 /// Takes a key back. It opens nothing from now on; its record stays.
 #[utoipa::path(
-    delete, path = "/keys/{id}", tag = "keys", params(("id" = String, Path)),
-    responses(
-        (status = 200, body = KeySchema), (status = 401, body = ProblemBody), (status = 403, body = ProblemBody),
-        (status = 404, body = ProblemBody)
-    )
+    delete, path = "/keys/{key}", tag = "keys", params(("key" = String, Path, description = "The key's id.")),
+    responses((status = 200, description = "The key, as it is kept.", body = KeySchema))
 )]
-async fn revoke(
+async fn revoke_key(
     Admin(scope): Admin,
     State(app): State<Arc<App>>,
     Path(id): Path<KeyId>,

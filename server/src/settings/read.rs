@@ -4,7 +4,9 @@ use super::{Settings, wrong};
 use crate::config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
 use crate::telemetry::Telemetry;
 use everturn_core::Error;
-use everturn_engine::model::{Endpoint, HttpModel, Kind, Secret, Summarize, Summarizer};
+use everturn_engine::model::{
+    Configured, Embed, Embedding, Endpoint, HttpEmbedder, HttpModel, Kind, Secret, Summarize, Summarizer,
+};
 use jsonwebtoken::Algorithm;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -47,6 +49,9 @@ impl Settings {
         Ok(Config {
             listen: self.listen()?,
             body_bytes_max: self.at_least_one("body_bytes_max")? as usize,
+            asset_bytes_max: self.at_least_one("asset_bytes_max")? as usize,
+            import_bytes_max: self.number("import_bytes_max").unwrap_or(u64::MAX),
+            heartbeat: Duration::from_secs(self.at_least_one("heartbeat_s")?.into()),
             shutdown: Duration::from_secs(self.number("shutdown_s").unwrap_or(10)),
             tls,
             behind_tls_proxy: self.flag("behind_tls_proxy").unwrap_or(false),
@@ -73,7 +78,7 @@ impl Settings {
 
     fn at_least_one(&self, key: &str) -> Result<u32, Error> {
         let number = self.number(key).and_then(|number| u32::try_from(number).ok());
-        number.filter(|number| *number > 0).ok_or_else(|| self.wrong(key, "must be 1 or more"))
+        number.filter(|number| *number > 0).ok_or_else(|| self.wrong(key, "must be from 1 to 4294967295"))
     }
 
     fn jwt(&self, environment: Environment<'_>) -> Result<Option<Jwt>, Error> {
@@ -165,19 +170,34 @@ impl Settings {
     }
 
     /// The models, by name.
-    pub fn models(&self, environment: Environment<'_>) -> Result<BTreeMap<String, Arc<HttpModel>>, Error> {
+    pub fn models(&self, environment: Environment<'_>) -> Result<BTreeMap<String, Configured>, Error> {
         let mut models = BTreeMap::new();
         for name in self.names("models") {
             let endpoint = self.endpoint("models", &name, environment)?;
-            models.insert(name, Arc::new(HttpModel::new(endpoint)?));
+            let mut model = Configured::new(Arc::new(HttpModel::new(endpoint)?));
+            let key = format!("models.{name}.context_tokens");
+            if self.number(&key).is_some() {
+                model.context_tokens = self.at_least_one(&key)?.into();
+            }
+            models.insert(name, model);
         }
         Ok(models)
+    }
+
+    /// The models that turn texts into vectors, by name.
+    pub fn embedders(&self, environment: Environment<'_>) -> Result<BTreeMap<String, Arc<dyn Embed>>, Error> {
+        let mut embedders: BTreeMap<String, Arc<dyn Embed>> = BTreeMap::new();
+        for name in self.names("embedders") {
+            let endpoint = self.endpoint("embedders", &name, environment)?;
+            embedders.insert(name, Arc::new(HttpEmbedder::new(endpoint, Embedding::default())?));
+        }
+        Ok(embedders)
     }
 
     /// Who writes summaries, by name.
     pub fn summarizers(
         &self,
-        models: &BTreeMap<String, Arc<HttpModel>>,
+        models: &BTreeMap<String, Configured>,
     ) -> Result<BTreeMap<String, Arc<dyn Summarize>>, Error> {
         let mut summarizers: BTreeMap<String, Arc<dyn Summarize>> = BTreeMap::new();
         for name in self.names("summarizers") {
@@ -186,7 +206,7 @@ impl Settings {
             let model = models.get(model).ok_or_else(|| {
                 self.wrong(&key, &format!("there is no model {model:?}; describe it under [models.{model}]"))
             })?;
-            summarizers.insert(name, Arc::new(Summarizer::new(model.clone())));
+            summarizers.insert(name, Arc::new(Summarizer::new(model.client.clone())));
         }
         Ok(summarizers)
     }

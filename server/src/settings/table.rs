@@ -42,6 +42,9 @@ pub const KNOWN: &[Known] = &[
     known("store", Text, "sqlite:"),
     known("mirror", Text, ""),
     known("body_bytes_max", Number, "16842752"),
+    known("asset_bytes_max", Number, "67108864"),
+    known("import_bytes_max", Number, "4294967296"),
+    known("heartbeat_s", Number, "15"),
     known("shutdown_s", Number, "10"),
     known("log_content", Flag, "false"),
     known("behind_tls_proxy", Flag, "false"),
@@ -111,9 +114,11 @@ impl Known {
         match self.shape {
             Shape::Text => Ok(Value::String(text.into())),
             Shape::Number => text
-                .parse::<u32>()
-                .map(|number| Value::Integer(number.into()))
-                .map_err(|_| wrong(self.key, place, &format!("{:?} is not a whole number", clip(text)))),
+                .parse::<i64>()
+                .ok()
+                .filter(|number| *number >= 0)
+                .map(Value::Integer)
+                .ok_or_else(|| wrong(self.key, place, &format!("{:?} is not a whole number", clip(text)))),
             Shape::Flag => match text {
                 "true" | "1" | "yes" | "on" => Ok(Value::Boolean(true)),
                 "false" | "0" | "no" | "off" => Ok(Value::Boolean(false)),
@@ -131,8 +136,8 @@ impl Known {
         let (fits, wanted) = match self.shape {
             Shape::Text => (value.is_str(), "a text in quotes"),
             Shape::Number => {
-                let number = value.as_integer().is_some_and(|n| u32::try_from(n).is_ok());
-                (number, "a whole number from 0 to 4294967295")
+                let number = value.as_integer().is_some_and(|n| n >= 0);
+                (number, "a whole number, not negative")
             }
             Shape::Flag => (value.is_bool(), "true or false"),
             Shape::List => {

@@ -59,6 +59,34 @@ pub fn an_asset_is_found_by_its_id(store: &dyn Backend) {
     assert!(!has(&fork, "asset_2") && !has(&key, "asset_3"));
 }
 
+/// Without its conversation an asset is found by its id where it was added: in this tenant, once for each different
+/// content, and not any more when the conversation is gone.
+pub fn an_asset_is_found_by_its_id_alone(store: &dyn Backend) {
+    let m = Maker::default();
+    let (one, two, three) = (m.key(), m.key(), m.key());
+    create(store, &one, vec![m.created(), m.asset("asset_1", b"bytes"), m.asset("asset_2", b"more")]);
+    create(store, &two, vec![m.created(), m.asset("asset_1", b"bytes"), m.asset("asset_2", b"other")]);
+    create(store, &three, vec![m.created(), m.asset("asset_1", b"bytes")]);
+    done(store, m.fork(&m.key(), &one, 3));
+    create(store, &elsewhere(&one), vec![m.created(), m.asset("asset_3", b"theirs")]);
+    let found = |id: &str, limit| {
+        let found = store.assets_with_id(&one.tenant, id, limit).expect("assets are read");
+        found.into_iter().map(|(id, descriptor)| (id, descriptor.get().to_string())).collect::<Vec<_>>()
+    };
+    let descriptor = |key: &Key, id: &str| {
+        let raw = store.asset(key, id).expect("assets are read").expect("it is there");
+        (key.id, raw.get().to_string())
+    };
+    assert_eq!(found("asset_1", 9), [descriptor(&one, "asset_1")]);
+    assert_eq!(found("asset_2", 9), [descriptor(&one, "asset_2"), descriptor(&two, "asset_2")]);
+    assert_eq!(found("asset_2", 1), [descriptor(&one, "asset_2")]);
+    assert_eq!((found("asset_3", 9), found("asset_9", 9)), (Vec::new(), Vec::new()));
+    store.rebuild().expect("it is made again");
+    done(store, m.delete(&one));
+    assert_eq!(found("asset_1", 9), [descriptor(&two, "asset_1")]);
+    assert_eq!(found("asset_2", 9), [descriptor(&two, "asset_2")]);
+}
+
 /// Turns that do not stand are counted after any place, also those that a fork inherited.
 pub fn turns_that_fell_are_counted(store: &dyn Backend) {
     let m = Maker::default();

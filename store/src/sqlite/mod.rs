@@ -464,6 +464,36 @@ impl Index for Sqlite {
         })
     }
 
+    fn assets_with_id(
+        &self,
+        tenant: &Tenant,
+        id: &str,
+        limit: usize,
+    ) -> Result<Vec<(ConversationId, Raw)>, Error> {
+        self.reading(|db| {
+            // Of each group the row with the smallest id: SQLite gives the other columns of that same row.
+            let places: Vec<(i64, Bytes<16>, i64)> = db
+                .prepare_cached(
+                    "SELECT c.no, min(c.id), a.seq FROM assets a JOIN conversations c ON c.no = a.conversation
+                     WHERE a.id = ? AND c.tenant = ? AND c.deleted IS NULL GROUP BY a.sha256 ORDER BY 2 LIMIT ?",
+                )?
+                .query_map(params![id, tenant.as_str(), signed(limit as u64)], |row| {
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                })?
+                .collect::<Result<_, _>>()?;
+            let mut found = Vec::new();
+            for (no, conversation, seq) in places {
+                let conversation = ConversationId::from_bytes(conversation.0);
+                let lineage = read::lineage(db, no, conversation)?;
+                let body = read::event_at(db, &lineage, seq as u64)?.and_then(|event| event.body);
+                if let Some(body) = body {
+                    found.push((conversation, Raw::new(body.text)?));
+                }
+            }
+            Ok(found)
+        })
+    }
+
     fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {
         self.reading_in(key, |db, _, _, lineage| Ok(read::fallen_after(db, &lineage, seq)?))
     }

@@ -105,6 +105,7 @@ CREATE TABLE assets (
     sha256       BLOB,
     PRIMARY KEY (conversation, id)
 ) WITHOUT ROWID;
+CREATE INDEX assets_by_id ON assets (id);
 CREATE INDEX assets_by_hash ON assets (sha256) WHERE sha256 IS NOT NULL;
 
 CREATE TABLE asset_references (

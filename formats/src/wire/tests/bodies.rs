@@ -6,6 +6,7 @@ use serde_json::json;
 
 fn asked() -> Request {
     Request {
+        model: None,
         system: Some(raw(r#""Be brief.""#)),
         messages: vec![raw(r#"{"role":"user", "content":"h\u0069"}"#)],
         tools: vec![raw(r#"{"name":"ls"}"#)],
@@ -144,4 +145,14 @@ fn extra_fields_win_over_defaults_but_not_over_the_request() {
     let error =
         body(Kind::OpenaiChat, "h", "m", &Request { temperature: Some(f64::NAN), ..asked() }).unwrap_err();
     assert_eq!(error.code(), "model.temperature");
+}
+
+#[test]
+fn a_request_may_ask_for_another_model_than_the_client_was_made_for() {
+    let other = Request { model: Some("o3".into()), ..asked() };
+    for kind in [Kind::OpenaiChat, Kind::OpenaiResponses, Kind::Anthropic] {
+        assert_eq!(body_of(kind, "h", "m", &other)["model"], "o3");
+    }
+    // What depends on the model goes by the one that is asked.
+    assert!(body_of(Kind::OpenaiResponses, "h", "m", &other).get("include").is_some());
 }

@@ -1,0 +1,609 @@
+//! Generating: input becomes durable, a context is built for it, a model is asked, and what it says is appended while it
+//! comes.
+//!
+//! What waits for the disk runs on threads of its own; the answer is followed on the runtime of the model clients.
+
+use super::{AppendOptions, Context, ContextOptions, NewStream, Scope};
+use crate::generation::{Generated, Generating, GenerationState, GenerationStatus, Halt, News, Seat};
+use crate::ingest::{NewTurn, Place};
+use crate::model::runtime::runtime;
+use crate::model::{Answer, Configured, Delta, Finish, Request, Step};
+use crate::writer::closed;
+use everturn_core::Error;
+use everturn_core::compaction::OnOverflow;
+use everturn_core::context::Section;
+use everturn_core::event::kind;
+use everturn_core::id::{ConversationId, GenerationId, TurnId, clip};
+use everturn_core::json::Raw;
+use everturn_core::pairing;
+use everturn_core::turn::{Role, Status, Tokens, Turn};
+use everturn_core::write::not_open;
+use everturn_formats::wire::ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
+use everturn_store::TurnQuery;
+use futures_util::future::{BoxFuture, Either, select};
+use futures_util::{FutureExt, StreamExt};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
+
+/// The model that is asked where nobody says which.
+const DEFAULT: &str = "default";
+
+/// Room that is left for the answer where nobody says how long it may be, and at most a quarter of what the model takes.
+const OUTPUT_TOKENS_DEFAULT: u64 = ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
+
+/// The provider's word that a prompt does not fit.
+const OVERFLOW: &str = "model.context_overflow";
+
+/// Turns looked back through at most, to see what a request consists of.
+const LOOK_BACK: usize = 100;
+
+/// What a model is asked, and how.
+#[derive(Clone)]
+pub struct GenerateOptions {
+    /// What is said first. Without any, the model answers what the log ends with.
+    pub input: Vec<NewTurn>,
+    /// How the input is appended.
+    pub append: AppendOptions,
+    /// The configured model, by name.
+    pub model: Option<String>,
+    /// The model that the provider is asked for, instead of the configured one.
+    pub served_model: Option<String>,
+    /// What the model is given. A `token_budget` of 0 is what the model takes, less the room for its answer. `provider`
+    /// and `input_from` are set by what is asked; `at_seq` must be left out.
+    pub context: ContextOptions,
+    /// Most tokens of the answer.
+    pub max_output_tokens: Option<u64>,
+    /// How freely the model chooses its words.
+    pub temperature: Option<f64>,
+    /// Further fields of the request.
+    pub extra: BTreeMap<String, Raw>,
+    /// Who answers.
+    pub actor: Option<String>,
+    /// Whatever is to be kept with the answer. `generation` is added: its id, receipt, end and usage.
+    pub metadata: BTreeMap<String, Raw>,
+    /// Also while another answer runs in the conversation.
+    pub parallel: bool,
+}
+
+impl Default for GenerateOptions {
+    fn default() -> GenerateOptions {
+        GenerateOptions {
+            input: Vec::new(),
+            append: AppendOptions::default(),
+            model: None,
+            served_model: None,
+            context: ContextOptions::new(0),
+            max_output_tokens: None,
+            temperature: None,
+            extra: BTreeMap::new(),
+            actor: None,
+            metadata: BTreeMap::new(),
+            parallel: false,
+        }
+    }
+}
+
+impl Scope {
+    /// Appends the input, asks a model, and appends its answer. Begins at once and goes on whether or not anybody waits;
+    /// the future is there once the input is durable, the receipt of what the model is given is recorded, and the turn
+    /// of the answer is open. A sync caller hands it to [`model::wait`](crate::model::wait).
+    ///
+    /// What goes wrong later ends that turn as aborted, with the reason and with what was said so far; the input stays.
+    /// If the provider says that the prompt is too long, the conversation is compacted and the model asked once more,
+    /// unless the policy says otherwise or tools ran already for this request: a result of a tool is in the input, or
+    /// stands after the last thing that a user said.
+    pub fn generate(
+        &self,
+        id: ConversationId,
+        options: GenerateOptions,
+    ) -> BoxFuture<'static, Result<Generating, Error>> {
+        match self.begin_generation(id, options) {
+            Ok(begun) => async { begun.await.unwrap_or_else(|_| Err(closed())) }.boxed(),
+            Err(error) => std::future::ready(Err(error)).boxed(),
+        }
+    }
+
+    /// Asks a generation to stop. Its turn ends as aborted and keeps what was said so far.
+    pub fn stop_generation(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
+        self.shared().generations.stop(&self.tenant, id)
+    }
+
+    /// Where a generation is. Those that ended are remembered for a while.
+    pub fn generation(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
+        self.shared().generations.status(&self.tenant, id)
+    }
+
+    /// The generations that run in a conversation, oldest first.
+    pub fn running_generations(&self, conversation: ConversationId) -> Vec<GenerationStatus> {
+        self.shared().generations.running(&self.key(conversation))
+    }
+
+    /// The configured models: their names, and what their servers call them.
+    pub fn models(&self) -> Vec<(String, String)> {
+        let models = self.shared().options.models.iter();
+        models.map(|(name, model)| (name.clone(), model.client.model().to_string())).collect()
+    }
+
+    fn begin_generation(
+        &self,
+        id: ConversationId,
+        mut options: GenerateOptions,
+    ) -> Result<oneshot::Receiver<Result<Generating, Error>>, Error> {
+        self.shared().writable()?;
+        let model = self.configured(options.model.as_deref())?;
+        self.complete(&model, &mut options)?;
+        self.shared().conversation(&self.key(id))?;
+        let runtime = runtime()?;
+        let generation = GenerationId(self.shared().source.ulid()?);
+        let (seat, halted) = self.shared().generations.begin(generation, self.key(id), options.parallel)?;
+        let scope = Scope::within(self.shared().clone(), self.tenant.clone());
+        let (tell, begun) = oneshot::channel();
+        let span = tracing::info_span!(
+            "chat",
+            gen_ai.operation.name = "chat",
+            gen_ai.conversation.id = %id,
+            gen_ai.request.model = options.context.model.as_deref(),
+            gen_ai.response.model = Empty,
+            gen_ai.usage.input_tokens = Empty,
+            gen_ai.usage.output_tokens = Empty,
+            everturn.generation.id = %generation,
+            error.r#type = Empty,
+        );
+        let work = Work { scope, id, generation, options, model, news: Arc::default(), span };
+        on_a_thread(move || {
+            let span = work.span.clone();
+            match span.in_scope(|| work.prepare()) {
+                Err(error) => {
+                    work.note(&Err(End::Failed(error.clone())));
+                    drop((work, seat));
+                    let _ = tell.send(Err(error));
+                }
+                Ok((input, ready)) => {
+                    let generating = Generating {
+                        id: generation,
+                        conversation: id,
+                        input,
+                        turn: ready.turn,
+                        receipt_seq: ready.receipt_seq,
+                        news: work.news.clone(),
+                    };
+                    // Whoever asked may be gone; the answer is wanted all the same.
+                    let _ = tell.send(Ok(generating));
+                    runtime.spawn(follow(Arc::new(work), ready, halted, seat).instrument(span));
+                }
+            }
+        })?;
+        Ok(begun)
+    }
+
+    fn configured(&self, name: Option<&str>) -> Result<Configured, Error> {
+        let models = &self.shared().options.models;
+        if models.is_empty() {
+            let text = "no model is configured; name one with its base_url, api_key_env and model, and open the store with it";
+            return Err(Error::invalid("model.none", text));
+        }
+        let found = match name {
+            Some(name) => models.get(name),
+            None => models.get(DEFAULT).or_else(|| models.values().next().filter(|_| models.len() == 1)),
+        };
+        found.cloned().ok_or_else(|| {
+            let names: Vec<&str> = models.keys().map(String::as_str).collect();
+            let text = match name {
+                Some(name) => format!("{:?} is not one of {}", clip(name), names.join(", ")),
+                None => format!("none of the models is called {DEFAULT}; name one of {}", names.join(", ")),
+            };
+            Error::invalid("model.unknown", text)
+        })
+    }
+
+    /// Fills in what follows from the model, and refuses what cannot be.
+    fn complete(&self, model: &Configured, options: &mut GenerateOptions) -> Result<(), Error> {
+        let context = &mut options.context;
+        if context.at_seq.is_some() || context.input_from.is_some() {
+            let text = "a generation goes on from the end of the log; leave at_seq and input_from out, or fork there first";
+            return Err(Error::invalid("generate.at_seq", text));
+        }
+        context.provider = model.client.provider();
+        context.model =
+            Some(options.served_model.clone().unwrap_or_else(|| model.client.model().to_string()));
+        let most = model.context_tokens;
+        let output = options.max_output_tokens.unwrap_or(OUTPUT_TOKENS_DEFAULT.min(most / 4));
+        if context.token_budget == 0 {
+            context.token_budget = most.checked_sub(output).filter(|left| *left > 0).ok_or_else(|| {
+                let text = format!(
+                    "max_output_tokens is {output} and the model takes {most} with the prompt; ask for less"
+                );
+                Error::too_large("generate.max_output_tokens", text)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// A generation: what is asked, and of whom.
+struct Work {
+    /// Does not keep the store open.
+    scope: Scope,
+    id: ConversationId,
+    generation: GenerationId,
+    options: GenerateOptions,
+    model: Configured,
+    news: Arc<News>,
+    span: Span,
+}
+
+/// What the model is given.
+#[derive(Clone)]
+struct Ready {
+    /// The open answer.
+    turn: TurnId,
+    receipt_seq: u64,
+    /// As the context was built.
+    built: ContextOptions,
+    used: u64,
+    /// Whether tools ran already for this request.
+    tools_ran: bool,
+    system: Option<Raw>,
+    messages: Vec<Raw>,
+}
+
+/// Why there is no answer.
+enum End {
+    Failed(Error),
+    Halted(Halt),
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> End {
+        End::Failed(error)
+    }
+}
+
+/// Follows an answer to its end. The store is let go before the seat.
+async fn follow(work: Arc<Work>, ready: Ready, mut halted: oneshot::Receiver<Halt>, seat: Seat) {
+    let (turn, last) = (ready.turn, LastWord(work.news.clone()));
+    let (receipt_seq, outcome) = work.clone().answered(ready, &mut halted).await;
+    let finishing = work.clone();
+    let ended = aside(move || finishing.finish(turn, receipt_seq, outcome)).await.flatten();
+    drop(work);
+    drop(seat);
+    last.0.end(ended);
+}
+
+/// Whoever listens hears of an end also if there was none.
+struct LastWord(Arc<News>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        self.0.end(Err(broken()));
+    }
+}
+
+impl Work {
+    /// Everything up to the open turn: input, context, receipt.
+    fn prepare(&self) -> Result<(Vec<Turn>, Ready), Error> {
+        let input = self.append_input()?;
+        let recent = self.recent()?;
+        let from = input.first().map(|turn| turn.seq).or(recent.first().map(|turn| turn.seq));
+        let built = ContextOptions { input_from: from, ..self.options.context.clone() };
+        let context = self.scope.build_context(self.id, &built)?;
+        if !context.included.iter().any(|block| matches!(block.section, Section::Tail | Section::Input)) {
+            let text = format!("{} has nothing that could be answered; give some input", self.id);
+            return Err(Error::invalid("generate.nothing", text));
+        }
+        let receipt_seq = self.scope.record_receipt(self.id, &context)?.seq;
+        let new = NewStream {
+            actor: self.options.actor.clone(),
+            role: Some(Role::Assistant),
+            model: built.model.clone(),
+            metadata: self.metadata(json!({ "id": self.generation, "receipt_seq": receipt_seq }))?,
+        };
+        let turn = self.scope.append_open(self.id, new).wait()?.id;
+        self.scope.shared().generations.opened(self.generation, turn);
+        let tools_ran = tools_ran(&input, &recent);
+        Ok((input, Ready::new(turn, receipt_seq, built, tools_ran, context)))
+    }
+
+    fn append_input(&self) -> Result<Vec<Turn>, Error> {
+        let GenerateOptions { input, append, .. } = &self.options;
+        if input.is_empty() {
+            let head = self.scope.shared().index.conversation(&self.scope.key(self.id))?.head.seq;
+            if let Some(expected) = append.expected_seq.filter(|expected| *expected != head) {
+                let text = format!("head is {head}, you expected {expected}; read on and ask again");
+                return Err(Error::conflict("append.stale_seq", text));
+            }
+            return Ok(Vec::new());
+        }
+        let appended = self.scope.append(self.id, input.clone(), append.clone()).wait()?;
+        if let (true, Some(last)) = (appended.repeated, appended.turns.last()) {
+            let query = TurnQuery { after: Some(last.seq), limit: LOOK_BACK, ..TurnQuery::default() };
+            let since = self.scope.shared().index.turns(&self.scope.key(self.id), &query)?;
+            let answers = |turn: &&Turn| turn.role == Role::Assistant && turn.status == Status::Complete;
+            if let Some(answer) = since.iter().find(answers) {
+                let text = format!(
+                    "this input was appended before, under the same idempotency key, and answered by {}; read that turn, \
+                     or generate without input",
+                    answer.id
+                );
+                return Err(Error::conflict("generation.repeated", text));
+            }
+        }
+        Ok(appended.turns)
+    }
+
+    /// The last turns that stand, newest first.
+    fn recent(&self) -> Result<Vec<Turn>, Error> {
+        let query = TurnQuery { descending: true, limit: LOOK_BACK, ..TurnQuery::default() };
+        let mut turns = self.scope.shared().index.turns(&self.scope.key(self.id), &query)?;
+        turns.retain(|turn| turn.status != Status::Pending && turn.message.is_some());
+        Ok(turns)
+    }
+
+    /// What is kept with a turn of the answer.
+    fn metadata(&self, generation: serde_json::Value) -> Result<BTreeMap<String, Raw>, Error> {
+        let mut metadata = self.options.metadata.clone();
+        metadata.entry("generation".to_string()).or_insert(Raw::of(&generation)?);
+        Ok(metadata)
+    }
+
+    /// The answer, and the receipt of what it is the answer to. A prompt that is too long is made shorter once.
+    async fn answered(
+        self: Arc<Self>,
+        ready: Ready,
+        halted: &mut oneshot::Receiver<Halt>,
+    ) -> (u64, Result<Answer, End>) {
+        let mut shown = false;
+        let first = self.ask(&ready, halted, &mut shown).await;
+        let receipt_seq = ready.receipt_seq;
+        if !matches!(&first, Err(End::Failed(error)) if error.code() == OVERFLOW && !shown) {
+            return (receipt_seq, first);
+        }
+        let work = self.clone();
+        match aside(move || work.shorter(ready)).await.flatten() {
+            Ok(Some(shorter)) => {
+                let receipt_seq = shorter.receipt_seq;
+                (receipt_seq, self.ask(&shorter, halted, &mut shown).await)
+            }
+            Ok(None) => (receipt_seq, first),
+            Err(error) => {
+                tracing::warn!(%error, "the prompt was too long and could not be made shorter");
+                (receipt_seq, first)
+            }
+        }
+    }
+
+    /// Asks once. Words go to the open turn, everything goes to whoever listens.
+    async fn ask(
+        &self,
+        ready: &Ready,
+        halted: &mut oneshot::Receiver<Halt>,
+        shown: &mut bool,
+    ) -> Result<Answer, End> {
+        let request = Request {
+            model: self.options.served_model.clone(),
+            system: ready.system.clone(),
+            messages: ready.messages.clone(),
+            tools: self.options.context.tools.clone(),
+            max_output_tokens: self.options.max_output_tokens,
+            temperature: self.options.temperature,
+            json: false,
+            extra: self.options.extra.clone(),
+        };
+        let mut steps = self.model.client.generate(request);
+        let (shared, key) = (self.scope.shared(), self.scope.key(self.id));
+        loop {
+            // A stop is seen before the next piece, however fast they come.
+            let step = match select(&mut *halted, steps.next()).await {
+                Either::Left((why, _)) => return Err(End::Halted(why.unwrap_or(Halt::Closed))),
+                Either::Right((step, _)) => step,
+            };
+            match step {
+                Some(Ok(Step::Done(answer))) => return Ok(*answer),
+                Some(Ok(Step::Delta(delta))) => {
+                    *shown = true;
+                    match &delta {
+                        Delta::Text(text) => {
+                            self.scope.append_chunk(self.id, ready.turn, None, text).map(drop)?
+                        }
+                        _ => shared.streams.touch(&key, ready.turn, shared.now()),
+                    }
+                    self.news.tell(delta);
+                }
+                Some(Err(error)) => return Err(End::Failed(error)),
+                None => {
+                    let text = "the model's answer has no end; ask again";
+                    return Err(End::Failed(Error::internal("model.no_answer", text)));
+                }
+            }
+        }
+    }
+
+    /// A shorter prompt for the same question: older turns are compacted, and the tail gets half the room that the prompt
+    /// had. `None` where that is not wanted, or would not make it shorter.
+    fn shorter(&self, ready: Ready) -> Result<Option<Ready>, Error> {
+        let policy = self.scope.get(self.id)?.compaction();
+        if policy.on_overflow != OnOverflow::CompactAndRetry || ready.tools_ran {
+            return Ok(None);
+        }
+        if let Some(from) = ready.built.input_from {
+            match self.scope.compact_before(self.id, from) {
+                // Somebody else compacted in this very moment, which is as good.
+                Ok(_) | Err(Error::Conflict(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let half = (ready.used / 2).max(1);
+        let mut built = ready.built.clone();
+        built.token_budget = built.token_budget.min(half);
+        let context = match self.scope.build_context(self.id, &built) {
+            // What never gives way needs more than that: as short as it can be, then.
+            Err(error) if error.code() == "context.budget_too_small" => {
+                built.token_budget = ready.built.token_budget;
+                self.scope.build_context(self.id, &built)?
+            }
+            other => other?,
+        };
+        if context.tokens.used >= ready.used {
+            return Ok(None);
+        }
+        let receipt_seq = self.scope.record_receipt(self.id, &context)?.seq;
+        Ok(Some(Ready::new(ready.turn, receipt_seq, built, ready.tools_ran, context)))
+    }
+
+    /// Ends the turn one way or the other, and says how it ended.
+    fn finish(
+        &self,
+        turn: TurnId,
+        receipt_seq: u64,
+        outcome: Result<Answer, End>,
+    ) -> Result<Generated, Error> {
+        let outcome = outcome.and_then(|answer| {
+            let turns = self.commit(turn, receipt_seq, &answer)?;
+            Ok(Generated { turns, answer, receipt_seq })
+        });
+        match &outcome {
+            Err(End::Halted(Halt::Stopped)) => self.abort(turn, "stopped"),
+            Err(End::Failed(error)) => self.abort(turn, &format!("{}: {}", error.code(), error.text())),
+            Ok(_) | Err(End::Halted(_)) => {}
+        }
+        self.note(&outcome);
+        outcome.map_err(|end| match end {
+            End::Failed(error) => error,
+            End::Halted(Halt::Closed) => closed(),
+            End::Halted(Halt::Stopped) => {
+                let text = format!("{} was stopped; {turn} keeps what was said so far", self.generation);
+                Error::conflict("generation.stopped", text)
+            }
+            End::Halted(Halt::TurnEnded) => match self.scope.turn_in(self.id, turn) {
+                Ok(ended) => not_open(turn, ended.status),
+                Err(error) => error,
+            },
+        })
+    }
+
+    /// Appends the answer: its first item ends the open turn, the others follow in the same batch. A turn has its place
+    /// where it was opened, so that this is the one order in which the next prompt gives them back as they came.
+    fn commit(&self, turn: TurnId, receipt_seq: u64, answer: &Answer) -> Result<Vec<Turn>, Error> {
+        let said = json!({
+            "id": self.generation,
+            "receipt_seq": receipt_seq,
+            "finish": finish_word(&answer.finish),
+            "response_id": answer.id,
+            "usage": answer.usage,
+        });
+        let mut items: Vec<String> = answer.messages.iter().map(|item| item.get().to_string()).collect();
+        if items.is_empty() {
+            items.push(NewTurn::assistant(&answer.text).message);
+        }
+        let served = || self.options.context.model.clone();
+        let model = Some(answer.model.clone()).filter(|model| !model.is_empty()).or_else(served);
+        let mut first = Some((
+            Place::End(turn, Role::Assistant, kind::COMMITTED, None),
+            self.metadata(said)?,
+            Some(Tokens { prompt: answer.tokens.prompt, completion: answer.tokens.completion }),
+        ));
+        let belongs = Raw::of(&json!({ "id": self.generation }))?;
+        let appended =
+            self.scope.append_with(self.id, AppendOptions::default(), Ok(None), |conversation, ingested| {
+                items.into_iter().try_for_each(|message| {
+                    let (place, metadata, tokens) = first.take().unwrap_or_else(|| {
+                        let metadata = BTreeMap::from([("generation".to_string(), belongs.clone())]);
+                        (Place::Said(Role::Assistant), metadata, None)
+                    });
+                    let (actor, model) = (self.options.actor.clone(), model.clone());
+                    let new = NewTurn { message, actor, model, metadata, tokens, ..NewTurn::default() };
+                    self.scope.shared().ingest(conversation, new, place, ingested)
+                })
+            });
+        let mut turns = appended.wait()?.turns;
+        turns.insert(0, self.scope.turn_in(self.id, turn)?);
+        Ok(turns)
+    }
+
+    fn abort(&self, turn: TurnId, reason: &str) {
+        match self.scope.append_abort(self.id, turn, reason, None).wait() {
+            // Somebody else was faster.
+            Ok(_) | Err(Error::Conflict(_) | Error::NotFound(_)) => {}
+            Err(error) => tracing::warn!(%error, %turn, "an answer that failed could not be ended"),
+        }
+    }
+
+    /// Says how it ended, to those who ask later and to whoever traces.
+    fn note(&self, outcome: &Result<Generated, End>) {
+        let failed = |code: &'static str, text: &str| {
+            self.span.record("error.type", code);
+            GenerationState::Failed { code, text: text.to_string() }
+        };
+        let state = match outcome {
+            Ok(Generated { answer, .. }) => {
+                self.span.record("gen_ai.response.model", answer.model.as_str());
+                self.span.record("gen_ai.usage.input_tokens", answer.tokens.prompt);
+                self.span.record("gen_ai.usage.output_tokens", answer.tokens.completion);
+                GenerationState::Done
+            }
+            Err(End::Halted(Halt::Stopped)) => GenerationState::Stopped,
+            Err(End::Halted(Halt::Closed)) => failed(closed().code(), closed().text()),
+            Err(End::Halted(Halt::TurnEnded)) => {
+                failed("turn.not_open", "its turn was ended by somebody else")
+            }
+            Err(End::Failed(error)) => failed(error.code(), error.text()),
+        };
+        self.scope.shared().generations.ended(self.generation, state);
+    }
+}
+
+impl Ready {
+    fn new(
+        turn: TurnId,
+        receipt_seq: u64,
+        built: ContextOptions,
+        tools_ran: bool,
+        context: Context,
+    ) -> Ready {
+        let Context { system, messages, tokens, .. } = context;
+        Ready { turn, receipt_seq, built, used: tokens.used, tools_ran, system, messages }
+    }
+}
+
+/// Whether tools ran already for this request: a result of a tool is in the input, or stands after the last thing that a
+/// user said. `recent` is newest first.
+fn tools_ran(input: &[Turn], recent: &[Turn]) -> bool {
+    let answers = |turn: &Turn| {
+        turn.role == Role::Tool
+            || turn.value().is_some_and(|message| !pairing::pair([&message]).results.is_empty())
+    };
+    let since = recent.iter().take_while(|turn| turn.role != Role::User || answers(turn));
+    input.iter().chain(since).any(answers)
+}
+
+fn finish_word(finish: &Finish) -> &str {
+    match finish {
+        Finish::Stop => "stop",
+        Finish::Length => "length",
+        Finish::ToolCalls => "tool_calls",
+        Finish::ContentFilter => "content_filter",
+        Finish::Other(word) => word,
+    }
+}
+
+fn on_a_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let builder = std::thread::Builder::new().name("everturn-generate".into());
+    let spawned = builder.spawn(work);
+    spawned.map(drop).map_err(|e| Error::internal("thread", format!("cannot start a thread: {e}")))
+}
+
+/// Work that waits for the disk, beside the runtime, which has one thread for everybody.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+    let (done, answer) = oneshot::channel();
+    let span = Span::current();
+    on_a_thread(move || drop(done.send(span.in_scope(work))))?;
+    answer.await.map_err(|_| broken())
+}
+
+fn broken() -> Error {
+    Error::internal("generation.broken", "the generation broke down; what was said so far is kept, ask again")
+}

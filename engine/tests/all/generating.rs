@@ -1,0 +1,852 @@
+//! Generating: the input is durable before the model is asked, the answer is kept however it ends, and what the model was
+//! given can be shown afterwards, byte for byte.
+
+use crate::scripted_server::*;
+use crate::stage::*;
+use everturn_core::conversation::{Settings, SystemPrompt};
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::turn::{Role, Status, Successor, Turn};
+use everturn_engine::model::{
+    Configured, Delta, Endpoint, Generate, Generation, HttpModel, Kind, Limits, Provider, Request, Step, wait,
+};
+use everturn_engine::{
+    AppendOptions, CompactOptions, ContextOptions, Error, Everturn, GenerateOptions, Generated, Generating,
+    GenerationState, NewTurn, Options, Progress, Scope, Update,
+};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+fn raw(text: &str) -> Raw {
+    Raw::new(text.to_string()).unwrap()
+}
+
+fn limits() -> Limits {
+    Limits {
+        backoff_first: Duration::from_millis(1),
+        backoff_max: Duration::from_millis(5),
+        attempts: 3,
+        ..Limits::default()
+    }
+}
+
+fn model_with(server: &ScriptedServer, kind: Kind, limits: Limits) -> Configured {
+    let mut endpoint = Endpoint::new(kind, server.url(), "some-model");
+    endpoint.limits = limits;
+    Configured::new(Arc::new(HttpModel::new(endpoint).unwrap()))
+}
+
+fn options(model: Configured) -> Options {
+    Options { models: BTreeMap::from([("default".to_string(), model)]), ..quiet() }
+}
+
+/// A store in memory whose model is the server.
+fn asking_with(server: &ScriptedServer, kind: Kind, limits: Limits) -> (Everturn, Scope, ConversationId) {
+    let store = Everturn::open_with("memory:", options(model_with(server, kind, limits))).unwrap();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin_with(prompted()).id;
+    (store, scope, id)
+}
+
+fn asking(server: &ScriptedServer, kind: Kind) -> (Everturn, Scope, ConversationId) {
+    asking_with(server, kind, limits())
+}
+
+fn prompted() -> Settings {
+    Settings { system_prompt: Some(Some(SystemPrompt::new("Be brief.".into()))), ..Settings::default() }
+}
+
+fn input(text: &str) -> GenerateOptions {
+    GenerateOptions { input: vec![NewTurn::user(text)], ..GenerateOptions::default() }
+}
+
+fn begin(scope: &Scope, id: ConversationId, options: GenerateOptions) -> Result<Generating, Error> {
+    wait(scope.generate(id, options))
+}
+
+fn generate(scope: &Scope, id: ConversationId, options: GenerateOptions) -> Result<Generated, Error> {
+    begin(scope, id, options)?.wait()
+}
+
+/// The bytes of a field of a request.
+fn sent(seen: &Seen, name: &str) -> Option<String> {
+    let fields: BTreeMap<String, &RawValue> = serde_json::from_str(&seen.body).unwrap();
+    fields.get(name).map(|raw| raw.get().to_string())
+}
+
+/// What a receipt gives back is what the server got.
+#[track_caller]
+fn replays(scope: &Scope, id: ConversationId, seq: u64, seen: &Seen) {
+    let context = scope.replay_context(id, seq).unwrap();
+    let (messages, system) =
+        everturn_formats::provider::request_fields(context.receipt.renderer.parse::<Provider>().unwrap());
+    let texts: Vec<&str> = context.messages.iter().map(Raw::get).collect();
+    assert_eq!(sent(seen, messages).unwrap(), format!("[{}]", texts.join(",")));
+    let given = context.system.as_ref().map(|system| system.get().to_string());
+    assert_eq!(system.and_then(|name| sent(seen, name)), given);
+}
+
+fn kind_of_turns(turns: &[Turn]) -> Vec<(Role, Status)> {
+    turns.iter().map(|turn| (turn.role, turn.status)).collect()
+}
+
+/// A piece of a chat answer and nothing more yet.
+fn begun(word: &str) -> Act {
+    Act::Send([stream_head(), chunk(format!("data: {}\n\n", said(word)))].concat())
+}
+
+fn more(word: &str) -> Act {
+    Act::Send(chunk(format!("data: {}\n\n", said(word))))
+}
+
+fn rest() -> Act {
+    Act::Send([chunk(format!("data: {FINISHED}\n\ndata: [DONE]\n\n")), LAST_CHUNK.to_vec()].concat())
+}
+
+const OVERFLOW: &str = r#"{"error":{"message":"This model's maximum context length is 9 tokens.","code":"context_length_exceeded"}}"#;
+
+const ANTHROPIC: [&str; 10] = [
+    r#"{"type":"message_start","message":{"id":"msg_1","model":"claude-x","content":[],"usage":{"input_tokens":5,"output_tokens":1}}}"#,
+    r#"{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}"#,
+    r#"{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}"#,
+    r#"{"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"EqQB\/+="}}"#,
+    r#"{"type":"content_block_start","index":1,"content_block":{"type":"text","text":"I look."}}"#,
+    r#"{"type":"content_block_start","index":2,"content_block":{"type":"tool_use","id":"tu","name":"ls","input":{}}}"#,
+    r#"{"type":"ping"}"#,
+    r#"{"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":"{\"a\":1}"}}"#,
+    r#"{"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":9}}"#,
+    r#"{"type":"message_stop"}"#,
+];
+
+const REASONING: &str = r#"{"type":"reasoning", "id":"rs_1","summary":[],"encrypted_content":"gAAA\/"}"#;
+const MESSAGE: &str = r#"{"type":"message","id":"msg_1","status":"completed","role":"assistant","content":[{"type":"output_text","text":"I look.","annotations":[]}]}"#;
+const CALL: &str = r#"{"type":"function_call","id":"fc_1","call_id":"c1","name":"ls","arguments":"{\"a\":1}","status":"completed"}"#;
+
+fn responses() -> Vec<String> {
+    let output = format!("[{REASONING},{MESSAGE},{CALL}]");
+    vec![
+        r#"{"type":"response.created","response":{"id":"resp_1","model":"gpt-x"}}"#.to_string(),
+        r#"{"type":"response.output_text.delta","output_index":1,"delta":"I look."}"#.to_string(),
+        format!(
+            r#"{{"type":"response.completed","response":{{"id":"resp_1","model":"gpt-x","status":"completed","output":{output},"usage":{{"input_tokens":7,"output_tokens":8}}}}}}"#
+        ),
+    ]
+}
+
+fn chat_calls() -> Vec<String> {
+    vec![
+        said("I look."),
+        r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"ls","arguments":"{}"}}]}}]}"#.to_string(),
+        r#"{"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#.to_string(),
+        "[DONE]".to_string(),
+    ]
+}
+
+#[test]
+fn an_answer_follows_its_input_and_its_receipt_gives_back_the_bytes_that_were_sent() {
+    for kind in [Kind::OpenaiChat, Kind::OpenaiResponses, Kind::Anthropic] {
+        let script = match kind {
+            Kind::OpenaiChat => stream(&chat_calls()),
+            Kind::OpenaiResponses => stream(&responses()),
+            Kind::Anthropic => stream(&ANTHROPIC),
+        };
+        let server = ScriptedServer::start(vec![vec![script]]);
+        let (_store, scope, id) = asking(&server, kind);
+        scope.pin(id, "budget", raw("900")).wait().unwrap();
+        let options = GenerateOptions {
+            actor: Some("helper".into()),
+            metadata: BTreeMap::from([("run".to_string(), raw("7"))]),
+            max_output_tokens: Some(50),
+            temperature: Some(0.5),
+            extra: BTreeMap::from([("top_p".to_string(), raw("0.25"))]),
+            context: ContextOptions { tools: vec![raw(r#"{"name":"ls"}"#)], ..ContextOptions::new(0) },
+            ..input("what is here?")
+        };
+        let mut generating = begin(&scope, id, options).unwrap();
+        assert_eq!(generating.input.len(), 1);
+        let (turn, receipt_seq) = (generating.turn, generating.receipt_seq);
+        let mut deltas = Vec::new();
+        let generated = loop {
+            match generating.recv().unwrap().unwrap() {
+                Progress::Delta(delta) => deltas.push(delta),
+                Progress::Done(generated) => break *generated,
+            }
+        };
+        assert!(generating.recv().unwrap().is_none());
+        assert!(deltas.contains(&Delta::Text("I look.".into())), "{deltas:?}");
+        assert_eq!(generated.answer.calls[0].name, "ls");
+
+        let first = &generated.turns[0];
+        assert_eq!(
+            (first.id, first.status, first.actor.as_deref()),
+            (turn, Status::Complete, Some("helper"))
+        );
+        assert_eq!(first.metadata["run"].get(), "7");
+        let about: Value = first.metadata["generation"].read().unwrap();
+        assert_eq!((&about["receipt_seq"], &about["finish"]), (&json!(receipt_seq), &json!("tool_calls")));
+        let tokens = first.tokens.unwrap();
+        let (prompt, completion) = match kind {
+            Kind::OpenaiChat => (3, 4),
+            Kind::OpenaiResponses => (7, 8),
+            Kind::Anthropic => (5, 9),
+        };
+        assert_eq!((tokens.prompt, tokens.completion), (Some(prompt), Some(completion)));
+        let kept: Vec<&str> =
+            generated.turns.iter().filter_map(|turn| turn.message.as_ref()).map(Raw::get).collect();
+        let answered: Vec<&str> = generated.answer.messages.iter().map(Raw::get).collect();
+        assert_eq!(kept, answered, "what the model said is kept as it came");
+        assert_eq!(scope.turns(id)[1..], generated.turns);
+
+        let seen = &server.seen()[0];
+        let body = seen.json();
+        assert_eq!((&body["temperature"], &body["top_p"]), (&json!(0.5), &json!(0.25)));
+        assert_eq!(body["tools"], json!([{"name": "ls"}]));
+        assert_eq!(seen.body.matches("what is here?").count(), 1, "{}", seen.body);
+        assert!(seen.body.contains("Be brief.") && seen.body.contains("900"));
+        replays(&scope, id, receipt_seq, seen);
+        // The input before the receipt, the receipt before the answer.
+        let kinds = scope.kinds(id);
+        let place = |kind: &str| kinds.iter().position(|other| other == kind).unwrap();
+        assert!(
+            place("message") < place("context.receipt") && place("context.receipt") < place("turn.opened")
+        );
+        assert!(place("turn.opened") < place("turn.committed"));
+        assert_eq!(scope.generation(generating.id).unwrap().state, GenerationState::Done);
+        assert_eq!(scope.running_generations(id), []);
+    }
+}
+
+#[test]
+fn results_are_handed_back_and_the_next_prompt_has_the_answer_as_it_came() {
+    for kind in [Kind::OpenaiChat, Kind::OpenaiResponses, Kind::Anthropic] {
+        let (first, second, result) = match kind {
+            Kind::OpenaiChat => (
+                stream(&chat_calls()),
+                says("two files"),
+                r#"{"role":"tool","tool_call_id":"c1","content":"a.rs b.rs"}"#,
+            ),
+            Kind::OpenaiResponses => (
+                stream(&responses()),
+                stream(&responses()),
+                r#"{"type":"function_call_output","call_id":"c1","output":"a.rs b.rs"}"#,
+            ),
+            Kind::Anthropic => (
+                stream(&ANTHROPIC),
+                stream(&ANTHROPIC),
+                r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"tu","content":"a.rs b.rs"}]}"#,
+            ),
+        };
+        let server = ScriptedServer::start(vec![vec![first], vec![second]]);
+        let (_store, scope, id) = asking(&server, kind);
+        let asked = generate(&scope, id, input("what is here?")).unwrap();
+        // Appended by hand, then asked without input: the log's end is what is answered.
+        scope.say(id, NewTurn::message(result));
+        let answered = generate(&scope, id, GenerateOptions::default()).unwrap();
+        let body = &server.seen()[1].body;
+        let said: Vec<&str> = asked.answer.messages.iter().map(Raw::get).collect();
+        assert!(body.contains(&said.join(",")), "{said:?} is not in {body}");
+        assert_eq!(body.matches("a.rs b.rs").count(), 1, "{body}");
+        replays(&scope, id, answered.receipt_seq, &server.seen()[1]);
+        assert_eq!(scope.state(id).unwrap().pending_tools.len(), answered.answer.calls.len());
+    }
+}
+
+#[test]
+fn whoever_follows_sees_piece_after_piece_and_the_end() {
+    let (go, gate) = channel();
+    let (on, second) = channel();
+    let server = ScriptedServer::start(vec![vec![
+        Act::Await(gate),
+        begun("Hel"),
+        Act::Await(second),
+        more("lo"),
+        rest(),
+    ]]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let generating = begin(&scope, id, input("greet")).unwrap();
+    let turn = generating.turn;
+    assert_eq!(scope.turn(turn).unwrap().status, Status::Pending);
+    let mut follower = scope.subscribe(id, scope.get(id).unwrap().head.seq).unwrap();
+    let mut next = || follower.recv_timeout(PATIENCE).unwrap().unwrap();
+    assert!(matches!(next(), Update::Event(event) if event.kind == "turn.opened"));
+    for (word, signal) in [("Hel", go), ("lo", on)] {
+        signal.send(()).unwrap();
+        match next() {
+            Update::Chunk(chunk) => assert_eq!((chunk.turn, &*chunk.text), (turn, word)),
+            other => panic!("{other:?}"),
+        }
+    }
+    match next() {
+        Update::Event(event) => {
+            assert_eq!((event.kind.as_str(), event.turn), ("turn.committed", Some(turn)));
+            assert!(event.text().unwrap().contains("Hello"));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(words(&generating.wait().unwrap().turns[0]).unwrap(), "Hello");
+}
+
+/// Hangs, cuts, refusals and garbage: the input stays, the answer ends as aborted with the reason and with what was said.
+#[test]
+fn whatever_the_provider_does_the_input_stays_and_the_answer_ends_with_the_reason() {
+    let quick = Limits {
+        first_byte_timeout: Duration::from_millis(300),
+        idle_timeout: Duration::from_millis(300),
+        attempts: 1,
+        ..limits()
+    };
+    for (script, code, kept) in [
+        (vec![Act::Hang], "model.timeout", ""),
+        (vec![begun("half"), Act::Hang], "model.timeout", "half"),
+        (vec![begun("half"), Act::Close], "model.stream_cut", "half"),
+        (vec![Act::Close], "model.unavailable", ""),
+        (vec![Act::Send(whole(500, "", "boom"))], "model.unavailable", ""),
+        (vec![Act::Send(whole(429, "", ""))], "model.rate_limited", ""),
+        (vec![Act::Send(whole(401, "", ""))], "model.unauthorized", ""),
+        (vec![Act::Send(whole(400, "", r#"{"error":{"message":"bad tool"}}"#))], "model.refused", ""),
+        (vec![Act::Send(whole(200, "", "<html>hi</html>"))], "model.garbage", ""),
+        (vec![begun("half"), Act::Send(chunk("data: nonsense\n\n")), Act::Close], "model.garbage", "half"),
+        (
+            vec![
+                begun("half"),
+                Act::Send(chunk("data: {\"error\":{\"code\":503,\"message\":\"busy\"}}\n\n")),
+            ],
+            "model.unavailable",
+            "half",
+        ),
+    ] {
+        let server = ScriptedServer::start(vec![script]);
+        let (_store, scope, id) = asking_with(&server, Kind::OpenaiChat, quick.clone());
+        let generating = begin(&scope, id, input("say something")).unwrap();
+        let (generation, turn) = (generating.id, generating.turn);
+        let error = generating.wait().unwrap_err();
+        assert_eq!(error.code(), code, "{error}");
+        let turns = scope.turns(id);
+        assert_eq!(
+            kind_of_turns(&turns),
+            [(Role::User, Status::Complete), (Role::Assistant, Status::Aborted)]
+        );
+        assert_eq!((turns[1].id, words(&turns[1]).unwrap().as_str()), (turn, kept));
+        let reason = turns[1].reason.as_deref().unwrap();
+        assert_eq!(reason, format!("{code}: {}", error.text()));
+        let expected = GenerationState::Failed { code: error.code(), text: error.text().to_string() };
+        assert_eq!(scope.generation(generation).unwrap().state, expected);
+        // It does not stand in the way of another try, and is not in its prompt.
+        let (_, seen) = (server.await_requests(1), server.seen());
+        assert_eq!(seen.len(), 1);
+        let context = scope.build_context(id, &ContextOptions::new(1000)).unwrap();
+        assert_eq!(context.messages.len(), 1, "{:?}", context.messages);
+    }
+}
+
+#[test]
+fn what_passes_by_itself_is_tried_again_by_the_client() {
+    let server = ScriptedServer::start(vec![
+        vec![Act::Send(whole(429, "retry-after: 0\r\n", ""))],
+        vec![Act::Send(whole(500, "", ""))],
+        vec![says("at last")],
+    ]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let generated = generate(&scope, id, input("go on")).unwrap();
+    assert_eq!((generated.answer.text.as_str(), server.seen().len()), ("at last", 3));
+    let receipts = scope.kinds(id).iter().filter(|kind| *kind == "context.receipt").count();
+    assert_eq!(receipts, 1, "the same prompt, asked again");
+}
+
+fn long_ago(scope: &Scope, id: ConversationId) {
+    for n in 0..20 {
+        scope.say(id, NewTurn::user(&format!("Note {n}: {}", "the quick brown fox ".repeat(20))));
+        scope.say(id, NewTurn::assistant("Noted."));
+    }
+}
+
+#[test]
+fn a_prompt_that_is_too_long_is_compacted_and_asked_once_more() {
+    let overflow = || vec![Act::Send(whole(400, "", OVERFLOW))];
+    let server = ScriptedServer::start(vec![overflow(), vec![says("ok")], overflow(), overflow()]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    long_ago(&scope, id);
+    let generating = begin(&scope, id, input("and what now?")).unwrap();
+    let first_receipt = generating.receipt_seq;
+    let generated = generating.wait().unwrap();
+    assert_eq!(generated.answer.text, "ok");
+    let seen = server.seen();
+    assert!(
+        seen[1].body.len() < seen[0].body.len() * 2 / 3,
+        "{} then {}",
+        seen[0].body.len(),
+        seen[1].body.len()
+    );
+    for (receipt, seen) in [(first_receipt, &seen[0]), (generated.receipt_seq, &seen[1])] {
+        assert_eq!(seen.body.matches("and what now?").count(), 1);
+        replays(&scope, id, receipt, seen);
+    }
+    let kinds = scope.kinds(id);
+    assert_eq!(kinds.iter().filter(|kind| *kind == "compaction").count(), 1);
+    assert_eq!(kinds.iter().filter(|kind| *kind == "context.receipt").count(), 2);
+    let about: Value = generated.turns[0].metadata["generation"].read().unwrap();
+    assert_eq!(about["receipt_seq"], generated.receipt_seq);
+
+    // Once more, and not twice.
+    let error = generate(&scope, id, input("still there?")).unwrap_err();
+    assert_eq!((error.code(), server.seen().len()), ("model.context_overflow", 4));
+    assert_eq!(scope.turns(id).last().unwrap().status, Status::Aborted);
+}
+
+#[test]
+fn a_prompt_that_is_too_long_is_not_asked_again_where_that_is_not_wanted_or_would_not_help() {
+    let result = r#"{"role":"tool","tool_call_id":"c1","content":"a.rs"}"#;
+    let called = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"ls","arguments":"{}"}}]}"#;
+    type Prepare = fn(&Scope, ConversationId, &str, &str) -> GenerateOptions;
+    let cases: [(&str, Prepare); 5] = [
+        ("a result is in the input", |scope, id, called, result| {
+            scope.say(id, NewTurn::user("look"));
+            scope.say(id, NewTurn::message(called));
+            GenerateOptions { input: vec![NewTurn::message(result)], ..GenerateOptions::default() }
+        }),
+        ("a result is in the input, and words after it", |scope, id, called, result| {
+            scope.say(id, NewTurn::user("look"));
+            scope.say(id, NewTurn::message(called));
+            let input = vec![NewTurn::message(result), NewTurn::user("go on")];
+            GenerateOptions { input, ..GenerateOptions::default() }
+        }),
+        ("a result came after the user's last words", |scope, id, called, result| {
+            scope.say(id, NewTurn::user("look"));
+            scope.say(id, NewTurn::message(called));
+            scope.say(id, NewTurn::message(result));
+            GenerateOptions::default()
+        }),
+        ("the policy says so", |scope, id, _, _| {
+            let policy = BTreeMap::from([("compaction".to_string(), raw(r#"{"on_overflow":"fail"}"#))]);
+            scope.update(id, Settings { policy, ..Settings::default() }).wait().unwrap();
+            input("go on")
+        }),
+        ("there is nothing that could give way", |scope, id, _, _| {
+            while scope.compact(id, CompactOptions { keep_last: Some(0), ..Default::default() }).is_ok() {}
+            input("go on")
+        }),
+    ];
+    for (why, prepare) in cases {
+        let server = ScriptedServer::start(vec![vec![Act::Send(whole(400, "", OVERFLOW))], vec![says("ok")]]);
+        let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+        long_ago(&scope, id);
+        let options = prepare(&scope, id, called, result);
+        let compactions = |scope: &Scope| scope.kinds(id).iter().filter(|kind| *kind == "compaction").count();
+        let before = compactions(&scope);
+        let error = generate(&scope, id, options).unwrap_err();
+        assert_eq!((error.code(), server.seen().len()), ("model.context_overflow", 1), "{why}");
+        assert_eq!(compactions(&scope), before, "{why}");
+    }
+    // Tools that ran for an earlier request do not count.
+    let server = ScriptedServer::start(vec![vec![Act::Send(whole(400, "", OVERFLOW))], vec![says("ok")]]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    long_ago(&scope, id);
+    for message in [called, result] {
+        scope.say(id, NewTurn::message(message));
+    }
+    scope.say(id, NewTurn::assistant("one file"));
+    generate(&scope, id, input("thanks, go on")).unwrap();
+}
+
+#[test]
+fn two_answers_at_once_only_if_asked_for() {
+    let (go, gate) = channel();
+    let server = ScriptedServer::start(vec![
+        vec![begun("slow"), Act::Await(gate), rest()],
+        vec![says("quick")],
+        vec![says("after")],
+    ]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let slow = begin(&scope, id, input("one")).unwrap();
+    server.await_requests(1);
+    let before = scope.get(id).unwrap().head.seq;
+    refused(begin(&scope, id, input("two")), "generation.running", &format!("{} is running", slow.id));
+    assert_eq!(scope.get(id).unwrap().head.seq, before, "nothing was appended");
+    // Elsewhere it does not matter.
+    let running = scope.running_generations(id);
+    assert_eq!((running.len(), running[0].id, running[0].turn), (1, slow.id, Some(slow.turn)));
+    let parallel = GenerateOptions { parallel: true, ..input("three") };
+    assert_eq!(generate(&scope, id, parallel).unwrap().answer.text, "quick");
+    refused(begin(&scope, id, input("two")), "generation.running", &slow.id.to_string());
+    go.send(()).unwrap();
+    assert_eq!(slow.wait().unwrap().answer.text, "slow");
+    // The end is told when the next may begin.
+    assert_eq!(generate(&scope, id, input("four")).unwrap().answer.text, "after");
+}
+
+#[test]
+fn an_answer_goes_on_when_nobody_listens_any_more() {
+    let (go, gate) = channel();
+    let server = ScriptedServer::start(vec![vec![begun("one "), Act::Await(gate), more("two"), rest()]]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let generating = begin(&scope, id, input("count")).unwrap();
+    let (generation, turn) = (generating.id, generating.turn);
+    drop(generating);
+    let mut follower = scope.subscribe(id, scope.get(id).unwrap().head.seq + 1).unwrap();
+    go.send(()).unwrap();
+    while !matches!(follower.recv_timeout(PATIENCE).unwrap().unwrap(), Update::Event(event) if event.kind == "turn.committed")
+    {
+    }
+    assert_eq!(words(&scope.turn(turn).unwrap()).unwrap(), "one two");
+    until("its end is known", || scope.generation(generation).unwrap().state == GenerationState::Done);
+}
+
+#[test]
+fn an_answer_begins_also_if_the_future_is_dropped() {
+    let server = ScriptedServer::start(vec![vec![says("here")]]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    drop(scope.generate(id, input("anybody?")));
+    until("it is answered", || {
+        let turns = scope.turns(id);
+        turns.len() == 2 && turns[1].status == Status::Complete
+    });
+}
+
+#[test]
+fn a_stopped_answer_keeps_what_was_said_and_the_server_is_let_go() {
+    let server = ScriptedServer::start(vec![vec![begun("as far as "), Act::Hang]]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let mut generating = begin(&scope, id, input("tell me all")).unwrap();
+    assert!(matches!(generating.recv().unwrap(), Some(Progress::Delta(Delta::Text(_)))));
+    let status = scope.stop_generation(generating.id).unwrap();
+    assert_eq!((status.state, status.turn), (GenerationState::Running, Some(generating.turn)));
+    let (generation, turn) = (generating.id, generating.turn);
+    refused(generating.wait(), "generation.stopped", &format!("{turn} keeps what was said"));
+    server.client_gone();
+    let turn = scope.turn(turn).unwrap();
+    assert_eq!((turn.status, turn.reason.as_deref()), (Status::Aborted, Some("stopped")));
+    assert_eq!(words(&turn).unwrap(), "as far as ");
+    assert!(matches!(turn.superseded_by, Some(Successor::Event(_))));
+    assert_eq!(scope.generation(generation).unwrap().state, GenerationState::Stopped);
+    refused(scope.stop_generation(generation), "generation.ended", "has ended already");
+    let other = "gen_00000000000000000000000007".parse().unwrap();
+    refused(scope.stop_generation(other), "generation.absent", "no generation gen_");
+    refused(scope.generation(other), "generation.absent", "no generation gen_");
+}
+
+/// An open turn belongs to the conversation: others may end it, and the model must not be paid for what nobody keeps.
+#[test]
+fn an_answer_whose_turn_is_ended_by_others_ends() {
+    type End = fn(&Scope, ConversationId, &Generating);
+    let ends: [(End, &str); 2] = [
+        (
+            |scope, id, g| drop(scope.append_abort(id, g.turn, "enough", None).wait().unwrap()),
+            "turn.not_open",
+        ),
+        (|scope, id, _| drop(scope.delete(id, "done").wait().unwrap()), "turn.absent"),
+    ];
+    for (end, code) in ends {
+        let server = ScriptedServer::start(vec![vec![begun("and "), Act::Hang]]);
+        let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+        let generating = begin(&scope, id, input("go")).unwrap();
+        server.await_requests(1);
+        end(&scope, id, &generating);
+        let error = generating.wait().unwrap_err();
+        assert!(error.code() == code || error.code() == "conversation.absent", "{error:?}");
+        server.client_gone();
+    }
+}
+
+#[test]
+fn a_store_that_closes_in_the_middle_has_the_input_and_what_was_said_when_it_opens_again() {
+    let server =
+        ScriptedServer::start(vec![vec![begun("half of "), more("it"), Act::Hang], vec![says("whole")]]);
+    let stage = Stage::new();
+    let store = stage.open_with(options(model_with(&server, Kind::OpenaiChat, limits())));
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let mut generating = begin(&scope, id, input("tell me all")).unwrap();
+    let mut heard = String::new();
+    while heard != "half of it" {
+        match generating.recv().unwrap() {
+            Some(Progress::Delta(Delta::Text(text))) => heard += &text,
+            other => panic!("{other:?}"),
+        }
+    }
+    drop((scope, store));
+    refused(generating.recv(), "store.closed", "open it again");
+
+    let store = stage.open_with(options(model_with(&server, Kind::OpenaiChat, limits())));
+    let scope = store.tenant("acme").unwrap();
+    let turns = scope.turns(id);
+    assert_eq!(
+        kind_of_turns(&turns),
+        [(Role::User, Status::Complete), (Role::Assistant, Status::Interrupted)]
+    );
+    assert_eq!(words(&turns[1]).unwrap(), "half of it");
+    assert_eq!(turns[1].reason.as_deref(), Some("the process that wrote it ended"));
+    assert_eq!(generate(&scope, id, input("again")).unwrap().answer.text, "whole");
+}
+
+/// A model that must not be asked before what it is asked is on the disk.
+struct Asks(std::path::PathBuf);
+
+impl Generate for Asks {
+    fn provider(&self) -> Provider {
+        Provider::OpenaiChat
+    }
+
+    fn model(&self) -> &str {
+        "asks"
+    }
+
+    fn generate(&self, _: Request) -> Generation {
+        let store =
+            Everturn::open_with(self.0.to_str().unwrap(), Options { read_only: true, ..Options::default() });
+        let scope = store.unwrap().tenant("acme").unwrap();
+        let id = scope.list(Default::default()).unwrap().data[0].id;
+        let kinds = scope.kinds(id).join(" ");
+        Generation::failed(Error::internal("test.seen", kinds))
+    }
+}
+
+#[test]
+fn the_input_and_the_receipt_are_durable_before_the_model_is_asked() {
+    let stage = Stage::new();
+    let store = stage.open_with(options(Configured::new(Arc::new(Asks(stage.path())))));
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let error = generate(&scope, id, input("hello")).unwrap_err();
+    assert_eq!(error.text(), "conversation.created message context.receipt turn.opened");
+}
+
+#[test]
+fn the_input_never_gives_way_and_is_there_once() {
+    let server = ScriptedServer::start((0..3).map(|_| vec![says("ok")]).collect());
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    long_ago(&scope, id);
+    let context = |options: ContextOptions| GenerateOptions { context: options, ..input("") };
+    let long = format!("QUESTION {}", "word ".repeat(300));
+    // The tail gives way to it.
+    let options = GenerateOptions {
+        input: vec![NewTurn::user(&long), NewTurn::user("QUESTION two")],
+        ..context(ContextOptions::new(600))
+    };
+    let generated = generate(&scope, id, options).unwrap();
+    let body = server.seen()[0].json();
+    let messages = body["messages"].as_array().unwrap();
+    assert_eq!(messages[messages.len() - 2]["content"], json!(long));
+    assert_eq!(server.seen()[0].body.matches("QUESTION").count(), 2);
+    assert!(messages.len() < 10, "{messages:?}");
+    replays(&scope, id, generated.receipt_seq, &server.seen()[0]);
+    // Too little room for it is said, and the input is kept.
+    let options = GenerateOptions { input: vec![NewTurn::user(&long)], ..context(ContextOptions::new(200)) };
+    refused(generate(&scope, id, options), "context.budget_too_small", "input");
+    assert_eq!(words(scope.turns(id).last().unwrap()).unwrap(), long);
+    // Without a tail it is all there is.
+    let sections = everturn_core::context::Sections::parse(&json!({"tail": false})).unwrap();
+    let options = GenerateOptions {
+        input: vec![NewTurn::user("alone")],
+        ..context(ContextOptions { sections, ..ContextOptions::new(0) })
+    };
+    let generated = generate(&scope, id, options).unwrap();
+    let alone = server.seen()[1].json();
+    assert_eq!(alone["messages"].as_array().unwrap().len(), 2, "{alone}");
+    replays(&scope, id, generated.receipt_seq, &server.seen()[1]);
+    // The last ones of the tail, and the input.
+    let options = GenerateOptions {
+        input: vec![NewTurn::user("lastly")],
+        ..context(ContextOptions { last_n: Some(1), ..ContextOptions::new(0) })
+    };
+    generate(&scope, id, options).unwrap();
+    assert_eq!(server.seen()[2].json()["messages"].as_array().unwrap().len(), 3);
+}
+
+/// A result is nothing without its call: a budget that has room for the one keeps both.
+#[test]
+fn the_calls_that_the_input_answers_stay_with_it() {
+    let server = ScriptedServer::start(vec![vec![says("ok")]]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    long_ago(&scope, id);
+    let arguments = json!({ "path": "a.rs", "text": "x ".repeat(200) }).to_string();
+    scope.say(id, NewTurn::message(
+        json!({"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"write","arguments":arguments}}]}).to_string(),
+    ));
+    let options = GenerateOptions {
+        input: vec![NewTurn::message(r#"{"role":"tool","tool_call_id":"c1","content":"done"}"#)],
+        context: ContextOptions::new(400),
+        ..GenerateOptions::default()
+    };
+    generate(&scope, id, options).unwrap();
+    let body = server.seen()[0].json();
+    let messages = body["messages"].as_array().unwrap();
+    let last: Vec<&str> =
+        messages[messages.len() - 2..].iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(last, ["assistant", "tool"]);
+}
+
+#[test]
+fn a_prompt_for_anthropic_is_marked_for_its_cache_at_the_ends_of_sections() {
+    let server = ScriptedServer::start((0..2).map(|_| vec![stream(&ANTHROPIC)]).collect());
+    let (_store, scope, id) = asking(&server, Kind::Anthropic);
+    scope.pin(id, "budget", raw("900")).wait().unwrap();
+    for text in ["one", "two"] {
+        scope.say(id, NewTurn::user(text));
+        scope.say(id, NewTurn::assistant(text));
+    }
+    let digest = everturn_engine::Digest { title: "Board".into(), text: "3 open".into() };
+    let context = ContextOptions { digests: vec![digest], ..ContextOptions::new(0) };
+    let generated = generate(&scope, id, GenerateOptions { context, ..input("three") }).unwrap();
+    let seen = &server.seen()[0];
+    let body = seen.json();
+    let mark = json!({"type": "ephemeral"});
+    let marks: Vec<bool> = (0..3).map(|n| body["system"][n]["cache_control"] == mark).collect();
+    assert_eq!(marks, [true, true, false], "{}", body["system"]);
+    assert_eq!(
+        body["messages"][3],
+        json!({"role":"assistant","content":[{"type":"text","text":"two","cache_control":mark}]})
+    );
+    assert_eq!(body["messages"][4], json!({"role":"user","content":"three"}));
+    assert_eq!(seen.body.matches("cache_control").count(), 3);
+    replays(&scope, id, generated.receipt_seq, seen);
+    // A receipt of before there were marks gives back what was sent then.
+    let mut old = scope.replay_context(id, generated.receipt_seq).unwrap().receipt;
+    old.renderer_version = 1;
+    let differs = scope.replay(id, &old).unwrap_err();
+    old.prefix_hash = differs.text().split_whitespace().nth(3).unwrap().to_string();
+    let bare = scope.replay(id, &old).unwrap();
+    assert!(!format!("{:?}", bare.messages).contains("cache_control"));
+    assert_eq!(bare.receipt, old);
+    // Whoever marks by themselves is left alone.
+    let tools = vec![raw(r#"{"name":"ls","cache_control":{"type":"ephemeral"}}"#)];
+    scope.say(
+        id,
+        NewTurn::message(
+            r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"tu","content":"a"}]}"#,
+        ),
+    );
+    let context = ContextOptions { tools, ..ContextOptions::new(0) };
+    generate(&scope, id, GenerateOptions { context, ..input("four") }).unwrap();
+    assert_eq!(server.seen()[1].body.matches("cache_control").count(), 1);
+}
+
+#[test]
+fn a_model_is_chosen_by_name_and_may_be_asked_to_serve_another() {
+    let server = ScriptedServer::start((0..4).map(|_| vec![says("ok")]).collect());
+    let model = |name: &str| {
+        let endpoint = Endpoint::new(Kind::OpenaiChat, server.url(), name);
+        Configured::new(Arc::new(HttpModel::new(endpoint).unwrap()))
+    };
+    let open = |names: &[&str]| {
+        let models = names.iter().map(|name| (name.to_string(), model(&format!("{name}-1")))).collect();
+        let store = Everturn::open_with("memory:", Options { models, ..quiet() }).unwrap();
+        let scope = store.tenant("acme").unwrap();
+        (store, scope.begin(), scope)
+    };
+    let named = |name: &str| GenerateOptions { model: Some(name.into()), ..input("hi") };
+    let (_store, id, scope) = open(&[]);
+    refused(begin(&scope, id, input("hi")), "model.none", "no model is configured");
+    let (_store, id, scope) = open(&["fast", "smart"]);
+    refused(begin(&scope, id, named("clever")), "model.unknown", "\"clever\" is not one of fast, smart");
+    refused(begin(&scope, id, input("hi")), "model.unknown", "name one of fast, smart");
+    assert_eq!(scope.get(id).unwrap().head.seq, 1, "nothing was appended");
+    assert_eq!(scope.models(), [("fast".into(), "fast-1".into()), ("smart".into(), "smart-1".into())]);
+    generate(&scope, id, named("smart")).unwrap();
+    let other = GenerateOptions { served_model: Some("smart-2".into()), ..named("smart") };
+    let generated = generate(&scope, id, other).unwrap();
+    assert_eq!(
+        scope.replay_context(id, generated.receipt_seq).unwrap().receipt.model.as_deref(),
+        Some("smart-2")
+    );
+    let (_store, id, scope) = open(&["only"]);
+    generate(&scope, id, input("hi")).unwrap();
+    let (_store, id, scope) = open(&["default", "other"]);
+    generate(&scope, id, input("hi")).unwrap();
+    let asked: Vec<Value> = server.seen().iter().map(|seen| seen.json()["model"].clone()).collect();
+    assert_eq!(asked, ["smart-1", "smart-2", "only-1", "default-1"]);
+}
+
+#[test]
+fn what_cannot_be_generated_is_refused_before_anything_is_said() {
+    let server = ScriptedServer::start(Vec::new());
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let head = scope.get(id).unwrap().head.seq;
+    let at = GenerateOptions {
+        context: ContextOptions { at_seq: Some(1), ..ContextOptions::new(0) },
+        ..input("hi")
+    };
+    refused(begin(&scope, id, at), "generate.at_seq", "fork there first");
+    let long = GenerateOptions { max_output_tokens: Some(128_000), ..input("hi") };
+    refused(begin(&scope, id, long), "generate.max_output_tokens", "128000");
+    refused(begin(&scope, id, GenerateOptions::default()), "generate.nothing", "give some input");
+    let stale = AppendOptions { expected_seq: Some(99), ..AppendOptions::default() };
+    refused(
+        begin(&scope, id, GenerateOptions { append: stale.clone(), ..input("hi") }),
+        "append.stale_seq",
+        "",
+    );
+    refused(
+        begin(&scope, id, GenerateOptions { append: stale, ..GenerateOptions::default() }),
+        "append.stale_seq",
+        "",
+    );
+    let nowhere = "conv_00000000000000000000000007".parse().unwrap();
+    refused(begin(&scope, nowhere, input("hi")), "conversation.absent", "");
+    assert_eq!((scope.get(id).unwrap().head.seq, server.seen().len()), (head, 0));
+    assert_eq!(scope.running_generations(id), []);
+}
+
+/// The client lost the answer and sends the request again: nothing is said twice, and nothing is paid twice.
+#[test]
+fn a_repeated_request_says_nothing_twice() {
+    let server = ScriptedServer::start(vec![vec![Act::Send(whole(400, "", "{}"))], vec![says("ok")]]);
+    let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
+    let request = || GenerateOptions {
+        append: AppendOptions { idempotency_key: Some("k1".into()), ..AppendOptions::default() },
+        ..input("once")
+    };
+    refused(generate(&scope, id, request()), "model.refused", "");
+    // It failed, so that it may be tried again.
+    let generated = generate(&scope, id, request()).unwrap();
+    refused(generate(&scope, id, request()), "generation.repeated", &generated.turns[0].id.to_string());
+    let said = scope.turns(id).iter().filter(|turn| turn.role == Role::User).count();
+    assert_eq!((said, server.seen().len()), (1, 2));
+    assert_eq!(server.seen()[1].body.matches("once").count(), 1);
+}
+
+/// A model that thinks for a long time says nothing for a long time. It is not silent.
+#[test]
+fn a_turn_is_not_swept_away_while_its_model_thinks() {
+    struct Thinks(Mutex<Option<UnboundedReceiver<String>>>);
+    impl Generate for Thinks {
+        fn provider(&self) -> Provider {
+            Provider::OpenaiChat
+        }
+        fn model(&self) -> &str {
+            "thinks"
+        }
+        fn generate(&self, _: Request) -> Generation {
+            let mut thoughts = self.0.lock().unwrap().take().unwrap();
+            Generation::new(futures_util::stream::poll_fn(move |context| {
+                thoughts
+                    .poll_recv(context)
+                    .map(|thought| thought.map(|text| Ok(Step::Delta(Delta::Thinking(text)))))
+            }))
+        }
+    }
+    let (signal, signals) = unbounded_channel();
+    let clock = Still::new(3);
+    let model = Configured::new(Arc::new(Thinks(Mutex::new(Some(signals)))));
+    let models = BTreeMap::from([("default".to_string(), model)]);
+    let options = Options { models, stream_idle_max: Duration::from_secs(600), ..clock.options() };
+    let store = Everturn::open_with("memory:", options).unwrap();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let mut generating = begin(&scope, id, input("think")).unwrap();
+    for _ in 0..3 {
+        clock.advance_s(400);
+        signal.send("hm".to_string()).unwrap();
+        assert!(matches!(generating.recv().unwrap(), Some(Progress::Delta(Delta::Thinking(_)))));
+        assert_eq!(store.sweep().unwrap().interrupted, 0);
+    }
+    // One that hangs for ever is given up, and does not keep the conversation.
+    clock.advance_s(600);
+    assert_eq!(store.sweep().unwrap().interrupted, 1);
+    refused(generating.wait(), "turn.not_open", "is interrupted already");
+    assert_eq!(scope.running_generations(id), []);
+}
