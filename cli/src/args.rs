@@ -9,11 +9,12 @@ use std::path::PathBuf;
     name = "everturn",
     version,
     max_term_width = 100,
-    after_help = "CONV is a conversation's id, the beginning of one, or @last for the last one changed.\n\
-                  `everturn VERB --help` shows examples."
+    after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
 )]
 pub struct Args {
-    /// Where conversations are kept: sqlite:PATH, or sqlite: for the file in your data folder
+    /// Where conversations are kept: sqlite:PATH
+    ///
+    /// sqlite: alone is the file in your data folder.
     #[arg(
         long,
         global = true,

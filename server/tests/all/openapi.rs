@@ -203,7 +203,7 @@ impl Prepared {
 }
 
 /// The example of a body: its own, or its schema's.
-pub fn example(document: &Value, content: &Value) -> Value {
+fn example(document: &Value, content: &Value) -> Value {
     if let Some(example) = content.get("example") {
         return example.clone();
     }
