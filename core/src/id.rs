@@ -95,6 +95,10 @@ id!(
     FactId, "fact_"
 );
 id!(
+    /// A key that opens a tenant's conversations to whoever asks a server.
+    KeyId, "key_"
+);
+id!(
     /// An answer that a model was asked for.
     GenerationId, "gen_"
 );

@@ -9,6 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use everturn_core::Error;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
 
 /// A JSON body. Its text passed the same door as everything that is kept, so fields that are [`Raw`] keep their bytes.
@@ -104,4 +105,9 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
                 Error::not_found("id.malformed", "the path names nothing that can exist; check the id").into()
             })
     }
+}
+
+/// For a field that may be null: `None` only if it is absent.
+pub fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }

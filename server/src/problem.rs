@@ -7,6 +7,7 @@ use everturn_core::Error;
 use serde::Serialize;
 use std::any::Any;
 use std::borrow::Cow;
+use std::time::Duration;
 use utoipa::ToSchema;
 
 /// What went wrong: a status, a stable code, and a sentence that says what to do.
@@ -53,12 +54,29 @@ impl Problem {
         }
     }
 
-    /// Not now.
-    pub fn too_many(seconds: u64) -> Problem {
-        let detail = format!("too many requests with this key; try again in {seconds} s");
+    /// Too much at once: a limit says no for now.
+    pub fn later(code: &'static str, wait: Duration, limit: String) -> Problem {
+        let seconds = wait.as_millis().div_ceil(1000).max(1) as u64;
         Problem {
             header: Some((RETRY_AFTER, HeaderValue::from(seconds))),
-            ..Problem::new(StatusCode::TOO_MANY_REQUESTS, "access.rate", detail)
+            ..Problem::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                code,
+                format!("too many requests: {limit}; try again in {seconds} s"),
+            )
+        }
+    }
+}
+
+impl Problem {
+    /// What is written.
+    pub fn body(&self) -> ProblemBody<'_> {
+        ProblemBody {
+            kind: format!("urn:everturn:{}", self.code),
+            title: self.status.canonical_reason().unwrap_or("Error"),
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            code: self.code,
         }
     }
 }
@@ -83,14 +101,7 @@ impl IntoResponse for Problem {
         if self.status.is_server_error() {
             tracing::warn!(code = self.code, status = self.status.as_u16(), "a request failed");
         }
-        let body = ProblemBody {
-            kind: format!("urn:everturn:{}", self.code),
-            title: self.status.canonical_reason().unwrap_or("Error"),
-            status: self.status.as_u16(),
-            detail: &self.detail,
-            code: self.code,
-        };
-        let text = serde_json::to_string(&body).unwrap_or_default();
+        let text = serde_json::to_string(&self.body()).unwrap_or_default();
         let mut response = (self.status, text).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -6,6 +6,7 @@ mod bad_input;
 mod conversations;
 mod documents;
 mod reading;
+mod serving;
 mod session;
 mod transfer;
 
@@ -38,7 +39,11 @@ impl Shell {
         let mut command = Command::new(env!("CARGO_BIN_EXE_everturn"));
         command.args(args).current_dir(self.folder.path());
         command.env("EVERTURN_STORE", format!("sqlite:{}", self.path("store.db").display()));
-        command.env_remove("EVERTURN_TENANT").env("NO_COLOR", "1").env("COLUMNS", "100");
+        command
+            .env("XDG_CONFIG_HOME", self.folder.path())
+            .env_remove("EVERTURN_TENANT")
+            .env("NO_COLOR", "1")
+            .env("COLUMNS", "100");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

@@ -278,6 +278,8 @@ impl Scope {
             restores: None,
         };
         compacted.event = Some(self.append_compaction(&key, &body)?);
+        let how = if compacted.summarizer == EXTRACTIVE { "extractive" } else { "model" };
+        metrics::counter!("everturn_compactions_total", "summarizer" => how).increment(1);
         compacted.erased = self.apply_retention(conversation.id, cut.to_seq)?;
         Ok(compacted)
     }

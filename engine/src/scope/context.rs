@@ -215,6 +215,10 @@ impl Scope {
             turns: None,
             reason: left.what.clone(),
         }));
+        for (section, used) in &tokens.by_section {
+            metrics::counter!("everturn_context_tokens_total", "section" => section.as_str())
+                .increment(*used);
+        }
         let prefix_hash = format!("sha256:{}", prompt_hash(rendered.system.as_ref(), &rendered.messages));
         let receipt = Receipt {
             version: context::VERSION,

@@ -1,7 +1,20 @@
 //! The native API, one file per noun.
 
-pub mod conversations;
+mod assets;
+mod compaction;
+mod context;
+mod conversations;
+mod events;
+mod generations;
 pub mod health;
+mod keys;
+mod projections;
+mod state;
+mod streams;
+mod transfer;
+mod turns;
+
+pub use assets::AsIs;
 
 use crate::app::App;
 use std::sync::Arc;
@@ -9,5 +22,17 @@ use utoipa_axum::router::OpenApiRouter;
 
 /// Everything under `/api/v1`.
 pub fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().merge(conversations::routes())
+    OpenApiRouter::new()
+        .merge(conversations::routes())
+        .merge(turns::routes())
+        .merge(streams::routes())
+        .merge(events::routes())
+        .merge(state::routes())
+        .merge(context::routes())
+        .merge(projections::routes())
+        .merge(compaction::routes())
+        .merge(generations::routes())
+        .merge(assets::routes())
+        .merge(transfer::routes())
+        .merge(keys::routes())
 }

@@ -1,16 +1,185 @@
 //! Conversations over REST.
 
-use crate::stage::Stage;
+use crate::stage::{Stage, answer, config};
+use everturn_engine::Everturn;
+use reqwest::Method;
 use serde_json::json;
+
+const ALL: &str = "/api/v1/conversations";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_is_made_and_found_again() {
     let stage = Stage::new().await;
-    let made = stage.post("/api/v1/conversations", &json!({"title": "Hello"}), 201).await;
+    let body = json!({
+        "title": "Hello", "owner": "ana", "metadata": {"n": 1}, "ttl": 3600, "retention": "audit-only",
+        "policy": {"redaction": "mask"}, "system_prompt": "Be brief."
+    });
+    let made = stage.post(ALL, &body, 201).await;
     let id = made["id"].as_str().unwrap();
-    let found = stage.get(&format!("/api/v1/conversations/{id}"), 200).await;
+    let found = stage.get(&format!("{ALL}/{id}"), 200).await;
+    assert_eq!(made, found);
     assert_eq!(found["title"], "Hello");
+    assert_eq!(found["metadata"]["system_prompt"]["content"], "Be brief.");
+    assert_eq!(found["retention"], "audit-only");
+    for name in ["@last", &id[..id.len() - 1], id] {
+        let named = stage.get(&format!("{ALL}/resolve?name={name}"), 200).await;
+        assert_eq!(named["id"], id, "{name}");
+    }
     let absent = stage.get("/api/v1/conversations/conv_01JD0000000000000000000000", 404).await;
     assert_eq!(absent["code"], "conversation.absent");
+    assert_eq!(stage.get(&format!("{ALL}/nonsense"), 404).await["code"], "id.malformed");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_go_through_everything_once() {
+    let stage = Stage::new().await;
+    let mut made = Vec::new();
+    for n in 0..7 {
+        let conversation = stage.post(ALL, &json!({"title": format!("No {n}")}), 201).await;
+        made.push(conversation["id"].as_str().unwrap().to_string());
+    }
+    let (mut found, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = stage.get(&format!("{ALL}?limit=3{after}"), 200).await;
+        found.extend(page["data"].as_array().unwrap().iter().map(|c| c["id"].as_str().unwrap().to_string()));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={}", next.replace('+', "%2B")),
+            None => break,
+        }
+    }
+    made.reverse();
+    assert_eq!(found, made);
+    let some = stage.get(&format!("{ALL}?query=No+3&state=active"), 200).await;
+    assert_eq!(some["data"].as_array().unwrap().len(), 1);
+    for (query, status, code) in [
+        ("limit=0", 400, "limit.zero"),
+        ("limit=1001", 413, "limit.exceeded"),
+        ("limit=x", 400, "query.shape"),
+        ("lmit=3", 400, "query.shape"),
+        ("state=gone", 400, "query.shape"),
+        ("after=x", 400, "list.after"),
+    ] {
+        assert_eq!(stage.get(&format!("{ALL}?{query}"), status).await["code"], code, "{query}");
+    }
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_request_makes_one_conversation() {
+    let stage = Stage::new().await;
+    let create = |title: &'static str| {
+        let request = stage.request(Method::POST, ALL).header("idempotency-key", "k1");
+        request.header("content-type", "application/json").body(json!({ "title": title }).to_string())
+    };
+    let first = answer(create("one"), 201).await;
+    let again = answer(create("one"), 201).await;
+    assert_eq!(first["id"], again["id"]);
+    assert_eq!(answer(create("two"), 409).await["code"], "idempotency.mismatch");
+    assert_eq!(stage.get(ALL, 200).await["data"].as_array().unwrap().len(), 1);
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_refused_if_somebody_was_faster() {
+    let stage = Stage::new().await;
+    let path = format!("{ALL}/{}", stage.conversation().await);
+    let etag = |response: &reqwest::Response| response.headers()["etag"].to_str().unwrap().to_string();
+    let read = etag(&stage.request(Method::GET, &path).send().await.unwrap());
+
+    let same = stage.request(Method::GET, &path).header("if-none-match", &read).send().await.unwrap();
+    assert_eq!(same.status(), 304);
+    assert_eq!(etag(&same), read);
+
+    let patch = |tag: String, body: serde_json::Value| {
+        let request = stage.request(Method::PATCH, &path).header("if-match", tag);
+        request.header("content-type", "application/json").body(body.to_string())
+    };
+    let changed = patch(read.clone(), json!({"title": "A"})).send().await.unwrap();
+    assert_eq!(changed.status(), 200);
+    let new = etag(&changed);
+    assert_ne!(new, read);
+    let late = answer(patch(read.clone(), json!({"title": "B"})), 412).await;
+    assert_eq!(late["code"], "conversation.changed");
+    assert_eq!(stage.get(&path, 200).await["title"], "A");
+    assert_eq!(answer(patch("x".into(), json!({})), 400).await["code"], "if_match.malformed");
+    let fresh = stage.request(Method::GET, &path).header("if-none-match", &read).send().await.unwrap();
+    assert_eq!(fresh.status(), 200);
+    answer(patch(new, json!({"title": null, "metadata": {"a": [1]}, "system_prompt": "Hm."})), 200).await;
+    let now = stage.get(&path, 200).await;
+    assert!(now.get("title").is_none());
+    assert_eq!(now["metadata"]["a"], json!([1]));
+    answer(patch("*".into(), json!({"metadata": {"a": null}, "system_prompt": null})), 200).await;
+    let now = stage.get(&path, 200).await;
+    assert!(now["metadata"].get("a").is_none() && now.get("system_prompt").is_none());
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_life_archived_resumed_closed_reset_forked_deleted() {
+    let stage = Stage::new().await;
+    let id = stage.conversation().await;
+    let path = format!("{ALL}/{id}");
+    stage.say(&id, "hello").await;
+    let state = |state: &'static str| json!({"state": state, "reason": "test"});
+    assert_eq!(stage.send(Method::PATCH, &path, &state("archived"), 200).await["state"], "archived");
+    assert_eq!(stage.send(Method::PATCH, &path, &state("active"), 200).await["state"], "active");
+    let fork = stage.post(&format!("{path}/fork"), &json!({}), 201).await;
+    assert_eq!(fork["parent"]["conversation"], id.as_str());
+    assert_eq!(fork["turns"], 1);
+    let new = stage.post(&format!("{path}/reset"), &json!({}), 201).await;
+    assert_eq!(new["predecessor"], id.as_str());
+    assert_eq!(stage.get(&path, 200).await["state"], "closed");
+    let turns = json!({"turns": [{"role": "user", "content": "x"}]});
+    stage.post(&format!("{path}/turns"), &turns, 409).await;
+    assert_eq!(stage.post(&format!("{path}/fork"), &json!({"at_seq": 99}), 400).await["status"], 400);
+    let gone = stage.send(Method::DELETE, &format!("{path}?reason=test+data"), &json!({}), 200).await;
+    assert_eq!(gone["reason"], "test data");
+    stage.get(&path, 404).await;
+    let tombstones = stage.get("/api/v1/tombstones", 200).await;
+    assert_eq!(tombstones["data"][0]["id"], id.as_str());
+    let heir = fork["id"].as_str().unwrap();
+    assert_eq!(stage.get(&format!("{ALL}/{heir}/turns"), 200).await["data"][0]["content"], "hello");
+    stage.stop().await;
+}
+
+/// Somebody else's looks exactly like nothing at all, whatever is tried.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_tenants_ids_look_absent() {
+    let store = Everturn::open("memory:").unwrap();
+    let other = store.tenant("other").unwrap();
+    let theirs = other.create(Default::default()).wait().unwrap().id;
+    let said = other.append(theirs, vec![everturn_engine::NewTurn::user("secret")], Default::default());
+    let turn = said.wait().unwrap().turns[0].id;
+    let asset = other.add_asset(theirs, None, "text/plain", b"secret".to_vec()).unwrap().id;
+    let stage = Stage::over(store, config()).await;
+    let nobody = "conv_01JD0000000000000000000000";
+    for rest in ["", "/turns", "/events", "/state", "/export", "/transcript", "/verify", "/generations"] {
+        let theirs = stage.get(&format!("{ALL}/{theirs}{rest}"), 404).await;
+        let absent = stage.get(&format!("{ALL}/{nobody}{rest}"), 404).await;
+        assert_eq!(theirs["code"], absent["code"], "{rest}");
+    }
+    for (method, rest, body) in [
+        (Method::POST, "/turns", json!({"turns": [{"role": "user", "content": "x"}]})),
+        (Method::POST, "/turns/open", json!({})),
+        (Method::POST, "/fork", json!({})),
+        (Method::POST, "/context", json!({"token_budget": 1000})),
+        (Method::POST, "/project", json!({"policy": "raw"})),
+        (Method::POST, "/compact", json!({})),
+        (Method::PUT, "/pins/a", json!({"value": 1})),
+        (Method::PATCH, "", json!({"title": "mine"})),
+        (Method::DELETE, "", json!({})),
+    ] {
+        stage.send(method, &format!("{ALL}/{theirs}{rest}"), &body, 404).await;
+    }
+    stage.get(&format!("/api/v1/turns/{turn}"), 404).await;
+    stage.post(&format!("/api/v1/turns/{turn}/erase"), &json!({"reason": "x"}), 404).await;
+    stage
+        .post(&format!("/api/v1/turns/{turn}/supersede"), &json!({"role": "user", "content": "x"}), 404)
+        .await;
+    stage.get(&format!("/api/v1/assets/{asset}"), 404).await;
+    stage.get(&format!("/api/v1/assets/{asset}/content"), 404).await;
+    assert_eq!(stage.get(ALL, 200).await["data"], json!([]));
+    assert_eq!(other.get(theirs).unwrap().head.seq, 3);
     stage.stop().await;
 }

@@ -2,5 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod access;
+mod assets;
+mod context;
 mod conversations;
+mod events;
+mod generations;
+mod guarding;
+mod hostile;
+mod live;
+mod openapi;
+mod settings;
 mod stage;
+mod state;
+mod streams;
+mod telemetry;
+mod tokens;
+mod transfer;
+mod turns;

@@ -22,9 +22,10 @@ pub struct Stage {
     running: Option<JoinHandle<()>>,
 }
 
-/// Listens on any free port of this machine.
+/// Listens on any free port of this machine, and asks nobody for a key.
 pub fn config() -> Config {
-    Config { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), ..Config::default() }
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    Config { listen, keys_required: Some(false), ..Config::default() }
 }
 
 impl Stage {
@@ -62,6 +63,31 @@ impl Stage {
     /// Gets JSON, expects this status.
     pub async fn get(&self, path: &str, status: u16) -> Value {
         answer(self.request(Method::GET, path), status).await
+    }
+
+    /// Sends JSON with any method, expects this status.
+    pub async fn send(&self, method: Method, path: &str, body: &Value, status: u16) -> Value {
+        let request = self.request(method, path).header("content-type", "application/json");
+        answer(request.body(body.to_string()), status).await
+    }
+
+    /// Posts text as it is, as JSON.
+    pub async fn post_text(&self, path: &str, text: &str, status: u16) -> Value {
+        let request = self.request(Method::POST, path).header("content-type", "application/json");
+        answer(request.body(text.to_string()), status).await
+    }
+
+    /// A new conversation's id.
+    pub async fn conversation(&self) -> String {
+        let made = self.post("/api/v1/conversations", &serde_json::json!({}), 201).await;
+        made["id"].as_str().unwrap().to_string()
+    }
+
+    /// Says something as the user, and gives the turn.
+    pub async fn say(&self, conversation: &str, text: &str) -> Value {
+        let body = serde_json::json!({"turns": [{"role": "user", "content": text}]});
+        let path = format!("/api/v1/conversations/{conversation}/turns");
+        self.post(&path, &body, 201).await["turns"][0].take()
     }
 
     /// Stops the server and waits for its end.

@@ -346,3 +346,21 @@ fn a_reader_elsewhere_holds_up_the_scrubbing_after_an_erasure_and_nothing_else()
         assert!(!bytes.windows(18).any(|window| window == b"between you and me"));
     }
 }
+
+/// The first files of version 1 had no table of keys. They are read as they are, and get one when they are written to.
+#[test]
+fn a_file_of_before_there_were_keys_has_none() {
+    use everturn_store::Keys;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    drop(Sqlite::open(&path, Duration::ZERO).unwrap());
+    Connection::open(&path).unwrap().execute_batch("DROP TABLE keys").unwrap();
+    let tenant = everturn_core::id::Tenant::new("acme").unwrap();
+    let reader = Sqlite::open_read_only(&path).unwrap();
+    assert!(reader.keys(&tenant).unwrap().is_empty() && !reader.any_key(None).unwrap());
+    drop(reader);
+    let writer = Sqlite::open(&path, Duration::ZERO).unwrap();
+    assert!(!writer.any_key(None).unwrap());
+    let there = Connection::open(&path).unwrap().prepare("SELECT * FROM keys").is_ok();
+    assert!(there, "the table is made");
+}

@@ -1,0 +1,207 @@
+//! `everturn serve` as a process, and `everturn keys`.
+
+use crate::Shell;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A server that runs. Killed with the test.
+struct Running {
+    child: Child,
+    address: String,
+    /// What it said up to "Ctrl-C ends it."
+    greeting: String,
+    err: BufReader<std::process::ChildStderr>,
+}
+
+impl Running {
+    fn start(shell: &Shell, args: &[&str]) -> Running {
+        let args = [&["serve", "--listen", "127.0.0.1:0"], args].concat();
+        let mut child = shell.command(&args).spawn().unwrap();
+        let mut err = BufReader::new(child.stderr.take().unwrap());
+        let mut greeting = String::new();
+        while !greeting.contains("Ctrl-C") {
+            assert!(err.read_line(&mut greeting).unwrap() > 0, "it ended: {greeting}");
+        }
+        let address = greeting.split("http://").nth(1).unwrap().lines().next().unwrap().to_string();
+        Running { child, address, greeting, err }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+    }
+
+    /// Sends a request, and gives the whole answer.
+    fn ask(&self, head: &str, body: &str) -> String {
+        let mut stream = self.connect();
+        send(&mut stream, head, body, "connection: close\r\n");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn signal(&self) {
+        assert!(Command::new("kill").arg(self.child.id().to_string()).status().unwrap().success());
+    }
+
+    /// Waits for the end: its exit code, and what it said since it began.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        self.err.read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap().code(), said)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn send(stream: &mut TcpStream, head: &str, body: &str, headers: &str) {
+    let request = format!(
+        "{head} HTTP/1.1\r\nhost: localhost\r\n{headers}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+}
+
+fn id_in(answer: &str) -> String {
+    let at = answer.find("conv_").unwrap_or_else(|| panic!("no conversation in {answer}"));
+    answer[at..at + 31].to_string()
+}
+
+#[test]
+fn what_it_says_to_try_works_as_typed() {
+    let shell = Shell::new();
+    let server = Running::start(&shell, &[]);
+    let commands: Vec<&str> = server.greeting.lines().filter(|line| line.starts_with("  curl")).collect();
+    assert_eq!(commands.len(), 3, "{}", server.greeting);
+    for command in commands {
+        let said = Command::new("sh").args(["-c", &format!("{command} -sf")]).output().unwrap();
+        assert!(said.status.success() && !said.stdout.is_empty(), "{command}: {said:?}");
+    }
+    assert!(server.greeting.contains("everybody on this machine"), "{}", server.greeting);
+    server.signal();
+    assert_eq!(server.end().0, Some(0));
+    assert_eq!(shell.json(&["list", "--json"])["data"][0]["title"], "Hello");
+}
+
+/// A deployment ends a server while somebody listens and somebody writes: the one is told that it ends, the other gets the
+/// answer, and what was answered is there.
+#[test]
+fn it_ends_well_while_streams_and_appends_run() {
+    let shell = Shell::new();
+    let server = Running::start(&shell, &[]);
+    let id = id_in(&server.ask("POST /api/v1/conversations", "{}"));
+    let mut live = server.connect();
+    send(&mut live, &format!("GET /api/v1/conversations/{id}/events"), "", "accept: text/event-stream\r\n");
+    let mut live = BufReader::new(live);
+    let mut seen = String::new();
+    while !seen.contains("conversation.created") {
+        assert!(live.read_line(&mut seen).unwrap() > 0, "{seen}");
+    }
+    // A request whose body is not there yet when the signal comes.
+    let body = r#"{"turns": [{"role": "user", "content": "the last word"}]}"#;
+    let mut append = server.connect();
+    let head = format!(
+        "POST /api/v1/conversations/{id}/turns HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    append.write_all(head.as_bytes()).unwrap();
+    append.write_all(&body.as_bytes()[..10]).unwrap();
+    // Another request on another connection has been answered since, so that the server has seen the beginning.
+    server.ask("GET /healthz", "");
+    server.signal();
+    let mut rest = String::new();
+    live.read_to_string(&mut rest).unwrap();
+    append.write_all(&body.as_bytes()[10..]).unwrap();
+    let mut answer = String::new();
+    append.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    let (code, said) = server.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(shell.ok(&["history", &id]).contains("the last word"));
+    assert!(shell.ok(&["doctor"]).contains("everything is in order"));
+}
+
+#[test]
+fn a_second_server_on_a_file_or_a_port_says_why_not() {
+    let shell = Shell::new();
+    let server = Running::start(&shell, &[]);
+    let said = shell.refused(&["serve", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains(&format!("process {}", server.child.id())), "{said}");
+    let said = shell.refused(&["serve", "--listen", &server.address, "--store", "memory:"]);
+    assert!(said.contains("another program listens there") && said.contains("--listen"), "{said}");
+    let said = shell.refused(&["keys", "create", "--role", "admin"]);
+    assert!(said.contains("/api/v1/keys") && said.contains("--url"), "{said}");
+}
+
+#[test]
+fn other_machines_are_not_let_in_unprotected() {
+    let shell = Shell::new();
+    let said = shell.refused(&["serve", "--listen", "0.0.0.0:0"]);
+    assert!(said.contains("everturn keys create") && said.contains("--behind-tls-proxy"), "{said}");
+    shell.ok(&["keys", "create", "--role", "admin"]);
+    let said = shell.refused(&["serve", "--listen", "0.0.0.0:0"]);
+    assert!(!said.contains("everturn keys create") && said.contains("--tls-cert"), "{said}");
+    let said = shell.refused(&["serve", "--listen", "[::]:0", "--tls-cert", "no.pem", "--tls-key", "no.pem"]);
+    assert!(said.contains("no.pem"), "{said}");
+}
+
+#[test]
+fn a_key_made_here_opens_the_server() {
+    let shell = Shell::new();
+    let words = shell.ok(&["keys", "create", "--role", "writer", "--tenant", "acme", "--label", "bot"]);
+    let words = words.trim();
+    let made = shell.json(&["keys", "create", "--role", "reader", "--tenant", "acme", "--json"]);
+    assert!(made["secret"].as_str().unwrap().starts_with("et_"));
+    let server = Running::start(&shell, &[]);
+    assert!(server.greeting.contains("whoever has a key"), "{}", server.greeting);
+    assert!(server.ask("POST /api/v1/conversations", "{}").starts_with("HTTP/1.1 401"));
+    let mut stream = server.connect();
+    let headers = format!("x-api-key: {words}\r\nconnection: close\r\n");
+    send(&mut stream, "POST /api/v1/conversations", "{}", &headers);
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201") && answer.contains("\"acme\""), "{answer}");
+    server.signal();
+    let (code, logged) = server.end();
+    assert_eq!(code, Some(0));
+    assert!(logged.contains("key_") && !logged.contains(words), "{logged}");
+    let listed = shell.ok(&["keys", "list", "--tenant", "acme"]);
+    assert!(listed.contains("last used") && listed.contains("bot") && !listed.contains(words), "{listed}");
+    assert!(shell.ok(&["keys", "list"]).contains("no keys"), "another tenant's are not listed");
+    let id = made["id"].as_str().unwrap();
+    assert!(shell.refused(&["keys", "revoke", id]).contains("there is no key"));
+    shell.ok(&["keys", "revoke", id, "--tenant", "acme"]);
+    assert!(shell.ok(&["keys", "list", "--tenant", "acme"]).contains("revoked"));
+}
+
+#[test]
+fn settings_are_shown_with_where_they_came_from() {
+    let shell = Shell::new();
+    let file = shell.path("everturn.toml");
+    std::fs::write(&file, "listen = \"127.0.0.1:1\"\n[limits]\nburst = 7\n").unwrap();
+    let file = file.to_str().unwrap();
+    let args = ["serve", "--check-config", "--config", file, "--listen", "127.0.0.1:2"];
+    let mut command = shell.command(&args);
+    let said = command.env("EVERTURN_LIMITS_BURST", "8").stdin(Stdio::null()).output().unwrap();
+    let out = String::from_utf8(said.stdout).unwrap();
+    assert!(said.status.success(), "{out}");
+    let line =
+        |key: &str| out.lines().find(|line| line.starts_with(&format!("{key} = "))).unwrap().to_string();
+    assert!(line("listen").contains("127.0.0.1:2") && line("listen").ends_with("# flag --listen"), "{out}");
+    assert!(line("limits.burst").ends_with("# environment EVERTURN_LIMITS_BURST"), "{out}");
+    assert!(line("store").ends_with("# environment EVERTURN_STORE"), "{out}");
+    assert!(line("shutdown_s").ends_with("# default"), "{out}");
+    std::fs::write(file, "lisen = \"127.0.0.1:1\"").unwrap();
+    let said = shell.refused(&["serve", "--check-config", "--config", file]);
+    assert!(said.contains("did you mean \"listen\""), "{said}");
+    let said = shell.refused(&["serve", "--config", "nowhere.toml"]);
+    assert!(said.contains("cannot read nowhere.toml"), "{said}");
+}

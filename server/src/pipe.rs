@@ -1,0 +1,92 @@
+//! Bodies that are too large to hold: what reads or writes them blocks on a thread of its own, and both sides of the
+//! pipe wait for each other.
+
+use axum::body::{Body, Bytes};
+use everturn_core::Error;
+use futures_util::StreamExt;
+use std::io::{self, BufRead, Read, Write};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+/// Pieces that may lie in a pipe.
+const PIECES: usize = 4;
+/// Bytes that are gathered before they are sent on.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// A body that `work` writes. If it fails after it began, the connection is cut, so that half is not taken for whole.
+pub fn written(work: impl FnOnce(&mut dyn Write) -> Result<(), Error> + Send + 'static) -> Body {
+    let (sender, receiver) = channel(PIECES);
+    tokio::task::spawn_blocking(move || {
+        let mut out = io::BufWriter::with_capacity(PIECE_BYTES, Outgoing(sender.clone()));
+        let done = work(&mut out).map_err(|e| io::Error::other(e.to_string()));
+        if let Err(error) = done.and_then(|()| out.flush()) {
+            // Whoever asked may have left.
+            let _ = sender.blocking_send(Err(error));
+        }
+    });
+    Body::from_stream(futures_util::stream::unfold(receiver, async |mut receiver: Receiver<_>| {
+        receiver.recv().await.map(|piece: io::Result<Bytes>| (piece, receiver))
+    }))
+}
+
+struct Outgoing(Sender<io::Result<Bytes>>);
+
+impl Write for Outgoing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes))) {
+            Ok(()) => Ok(bytes.len()),
+            Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A body to read. It is read as fast as the reader takes it.
+pub fn read(body: Body) -> Incoming {
+    let (sender, receiver) = channel(PIECES);
+    tokio::spawn(async move {
+        let mut pieces = body.into_data_stream();
+        while let Some(piece) = pieces.next().await {
+            if sender.send(piece.map_err(io::Error::other)).await.is_err() {
+                return;
+            }
+        }
+    });
+    Incoming { receiver, piece: Bytes::new(), broken: false }
+}
+
+/// The end of the pipe that blocks.
+pub struct Incoming {
+    receiver: Receiver<io::Result<Bytes>>,
+    piece: Bytes,
+    /// Whether the body ended before it was whole.
+    pub broken: bool,
+}
+
+impl BufRead for Incoming {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        while self.piece.is_empty() {
+            match self.receiver.blocking_recv() {
+                Some(piece) => self.piece = piece.inspect_err(|_| self.broken = true)?,
+                None => return Ok(&[]),
+            }
+        }
+        Ok(&self.piece)
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        drop(self.piece.split_to(bytes));
+    }
+}
+
+impl Read for Incoming {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let from = self.fill_buf()?;
+        let bytes = from.len().min(into.len());
+        into[..bytes].copy_from_slice(&from[..bytes]);
+        self.consume(bytes);
+        Ok(bytes)
+    }
+}

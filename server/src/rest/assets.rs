@@ -1,0 +1,265 @@
+//! Assets: large or non-text payloads and their descriptors.
+
+use crate::access::{Reader, Writer};
+use crate::app::{App, blocking};
+use crate::headers::{IfNoneMatch, text};
+use crate::json::{self, Path, Query};
+use crate::page::Page;
+use crate::problem::Problem;
+use crate::range::{Wanted, wanted};
+use crate::schema;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{
+    ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    HeaderValue, LOCATION, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use everturn_core::Error;
+use everturn_core::asset::Asset;
+use everturn_core::id::ConversationId;
+use everturn_engine::Scope;
+use serde::Deserialize;
+use std::ops::Range;
+use std::sync::Arc;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// `/assets`.
+pub fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(add_asset, list_assets))
+        .routes(routes!(get_asset))
+        .routes(routes!(get_asset_content))
+}
+
+/// Where an asset goes.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Add {
+    /// The conversation it belongs to.
+    #[param(value_type = String)]
+    conversation: ConversationId,
+    /// What it is called.
+    name: Option<String>,
+}
+
+/// Adds an asset, to be shown by a turn's `asset_id`.
+#[utoipa::path(
+    post, path = "/assets", tag = "assets", params(Add),
+    request_body(content = Vec<u8>, content_type = "*/*", description = "The bytes; Content-Type is the asset's media type."),
+    responses((status = 201, description = "Its descriptor.", body = schema::Asset))
+)]
+async fn add_asset(
+    State(app): State<Arc<App>>,
+    Writer(scope): Writer,
+    Query(add): Query<Add>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let mime_type = text(request.headers(), &CONTENT_TYPE)?;
+    let mime_type = mime_type.unwrap_or_else(|| "application/octet-stream".into());
+    let bytes = json::bytes(request, app.config.asset_bytes_max).await?;
+    let asset =
+        blocking(move || scope.add_asset(add.conversation, add.name, &mime_type, bytes.into())).await?;
+    let location = format!("/api/v1/assets/{}", asset.id);
+    Ok((StatusCode::CREATED, [(LOCATION, location)], axum::Json(asset)).into_response())
+}
+
+/// Whose assets.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Of {
+    /// The conversation they belong to.
+    #[param(value_type = String)]
+    conversation: ConversationId,
+}
+
+/// Lists the assets of a conversation.
+#[utoipa::path(
+    get, path = "/assets", tag = "assets", params(Of),
+    responses(
+        (status = 200, description = "All of them.", body = Page<schema::Asset>),
+        (status = 404, description = "There is no such conversation.", body = schema::Problem)
+    )
+)]
+async fn list_assets(Reader(scope): Reader, Query(of): Query<Of>) -> Result<Page<Asset>, Problem> {
+    Ok(Page::whole(blocking(move || scope.assets(of.conversation)).await?))
+}
+
+/// In which conversation.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Within {
+    /// The conversation, where several have an imported asset of this id.
+    #[param(value_type = Option<String>)]
+    conversation: Option<ConversationId>,
+}
+
+impl Within {
+    fn find(&self, scope: &Scope, id: &str) -> Result<Asset, Error> {
+        match self.conversation {
+            Some(conversation) => scope.asset_in(conversation, id),
+            None => scope.asset(id),
+        }
+    }
+}
+
+/// Reads an asset's descriptor.
+#[utoipa::path(
+    get, path = "/assets/{asset}", tag = "assets", params(schema::OfAsset, Within),
+    responses((status = 200, description = "The descriptor.", body = schema::Asset))
+)]
+async fn get_asset(
+    Reader(scope): Reader,
+    Path(id): Path<String>,
+    Query(within): Query<Within>,
+) -> Result<axum::Json<Asset>, Problem> {
+    Ok(axum::Json(blocking(move || within.find(&scope, &id)).await?))
+}
+
+/// Reads an asset's bytes, or a part of them.
+#[utoipa::path(
+    get, path = "/assets/{asset}/content", tag = "assets",
+    params(
+        schema::OfAsset, Within, schema::IfNoneMatch,
+        ("Range" = Option<String>, Header, description = "One range of bytes."),
+        ("If-Range" = Option<String>, Header, description = "The part only if this is still the ETag.")
+    ),
+    responses(
+        (status = 200, description = "The bytes, in their own media type.", body = Vec<u8>, content_type = "*/*",
+            headers(("ETag" = String, description = "Their SHA-256."), ("Accept-Ranges" = String))),
+        (status = 206, description = "A part.", body = Vec<u8>, content_type = "*/*", headers(("Content-Range" = String))),
+        (status = 304, description = "As the caller has it."),
+        (status = 416, description = "There is nothing at that range.", body = schema::Problem)
+    )
+)]
+async fn get_asset_content(
+    Reader(scope): Reader,
+    Path(id): Path<String>,
+    Query(within): Query<Within>,
+    known: IfNoneMatch,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let (asset, scope) = blocking(move || within.find(&scope, &id).map(|asset| (asset, scope))).await?;
+    let (Some(sha256), Some(size)) = (asset.sha256, asset.bytes) else {
+        let text = format!("the bytes of {} are not kept here; its storage says where", asset.id);
+        return Err(Error::not_found("asset.elsewhere", text).into());
+    };
+    let (tag, range) = (sha256.to_string(), wanted(&headers, &format!("\"{sha256}\""), size));
+    if range == Wanted::Beyond {
+        let text = format!("the asset has {size} bytes; ask for a range within them");
+        let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "asset.range", text);
+        return Ok(([(CONTENT_RANGE, format!("bytes */{size}"))], problem).into_response());
+    }
+    let mut shown = shown(&asset);
+    let (status, range) = match range {
+        Wanted::Part(range) => {
+            let place = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+            shown.extend(place.parse().map(|place| (CONTENT_RANGE, place)));
+            (StatusCode::PARTIAL_CONTENT, range)
+        }
+        _ => (StatusCode::OK, 0..size),
+    };
+    shown.insert(CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
+    // The first piece is read before anything is said, so that bytes which are gone are an error and not a cut answer.
+    let first = piece(scope.clone(), asset.clone(), range.clone()).await?;
+    Ok(known.unless(&tag, || (status, shown, AsIs, body(scope, asset, range, first)).into_response()))
+}
+
+/// Bytes read at a time.
+const PIECE_BYTES: u64 = 1024 * 1024;
+
+async fn piece(scope: Scope, asset: Asset, range: Range<u64>) -> Result<Bytes, Error> {
+    blocking(move || {
+        // What fits into one piece is checked against its hash; of more, the reader has the hash as its ETag.
+        if range == (0..asset.bytes.unwrap_or_default()) && range.end <= PIECE_BYTES {
+            return scope.asset_bytes(&asset).map(Bytes::from);
+        }
+        let end = range.end.min(range.start + PIECE_BYTES);
+        scope.asset_range(&asset, range.start..end).map(Bytes::from)
+    })
+    .await
+}
+
+fn body(scope: Scope, asset: Asset, range: Range<u64>, first: Bytes) -> Body {
+    let rest = range.start + first.len() as u64..range.end;
+    let pieces = futures_util::stream::try_unfold((Some(first), rest), move |(first, rest)| {
+        let (scope, asset) = (scope.clone(), asset.clone());
+        async move {
+            if let Some(first) = first {
+                return Ok(Some((first, (None, rest))));
+            }
+            if rest.is_empty() {
+                return Ok::<_, std::io::Error>(None);
+            }
+            let piece =
+                piece(scope, asset, rest.clone()).await.map_err(|e| std::io::Error::other(e.to_string()))?;
+            let rest = rest.start + piece.len() as u64..rest.end;
+            Ok(Some((piece, (None, rest))))
+        }
+    });
+    Body::from_stream(pieces)
+}
+
+/// Marks an answer that must not be compressed: its length and its ranges are those of the stored bytes.
+#[derive(Clone, Copy)]
+pub struct AsIs;
+
+impl axum::response::IntoResponseParts for AsIs {
+    type Error = std::convert::Infallible;
+
+    fn into_response_parts(
+        self,
+        mut response: axum::response::ResponseParts,
+    ) -> Result<axum::response::ResponseParts, Self::Error> {
+        response.extensions_mut().insert(self);
+        Ok(response)
+    }
+}
+
+/// Types that a browser shows without running anything in them.
+const SHOWN: [&str; 9] = [
+    "image/png",
+    "image/jpeg",
+    "image/gif",
+    "image/webp",
+    "image/avif",
+    "audio/mpeg",
+    "audio/wav",
+    "video/mp4",
+    "video/webm",
+];
+
+/// Whoever added an asset chose its type and its name: neither may make a browser run it as a page of ours.
+fn shown(asset: &Asset) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let kind = asset.mime_type.parse().ok().filter(|_| asset.mime_type.contains('/'));
+    headers.insert(CONTENT_TYPE, kind.unwrap_or(HeaderValue::from_static("application/octet-stream")));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    let manner = if SHOWN.contains(&asset.mime_type.as_str()) { "inline" } else { "attachment" };
+    let label = asset.label();
+    let name = label.rsplit(['/', '\\']).next().unwrap_or_default();
+    let plain: String =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() || "._- ".contains(c) { c } else { '_' }).collect();
+    let mut disposition = format!("{manner}; filename=\"{plain}\"");
+    if plain != name {
+        let encoded: String = name.bytes().map(|b| encoded(b)).collect();
+        disposition += &format!("; filename*=UTF-8''{encoded}");
+    }
+    headers.extend(disposition.parse().map(|value| (CONTENT_DISPOSITION, value)));
+    headers
+}
+
+fn encoded(byte: u8) -> String {
+    match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    }
+}

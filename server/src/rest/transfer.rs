@@ -1,0 +1,191 @@
+//! In, out, and proof.
+
+use crate::access::{Admin, Reader, Writer};
+use crate::app::{App, blocking};
+use crate::json::{Path, Query};
+use crate::pipe;
+use crate::problem::Problem;
+use crate::schema;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use everturn_core::Error;
+use everturn_core::chain::{Hash, Report};
+use everturn_core::id::ConversationId;
+use everturn_engine::{Doctor, Imported};
+use serde::{Deserialize, Serialize};
+use std::io::Read;
+use std::sync::Arc;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// `/conversations/{id}/transcript`, `export` and `verify`, `/import` and `/doctor`.
+pub fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(get_transcript))
+        .routes(routes!(export))
+        .routes(routes!(verify))
+        .routes(routes!(import))
+        .routes(routes!(doctor))
+}
+
+/// Reads a conversation as a transcript value, version 2.
+#[utoipa::path(
+    get, path = "/conversations/{id}/transcript", tag = "transfer", params(schema::InConversation),
+    responses((status = 200, description = "The transcript.", body = schema::Transcript))
+)]
+async fn get_transcript(Reader(scope): Reader, Path(id): Path<ConversationId>) -> Result<Response, Problem> {
+    let text = blocking(move || scope.transcript(id)).await?;
+    Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
+}
+
+/// Which format.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Export {
+    /// `jsonl` (the default) has everything, verifies offline and can be imported again; `transcript` is a transcript value.
+    #[serde(default)]
+    #[param(value_type = Option<Format>)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    #[default]
+    Jsonl,
+    Transcript,
+}
+
+/// Exports a conversation as a file.
+#[utoipa::path(
+    get, path = "/conversations/{id}/export", tag = "transfer", params(schema::InConversation, Export),
+    responses((status = 200, description = "The file. One that ends early is cut off, not complete.", content(
+        (String = "application/jsonl"), (schema::Transcript = "application/json")
+    )))
+)]
+async fn export(
+    Reader(scope): Reader,
+    Path(id): Path<ConversationId>,
+    Query(export): Query<Export>,
+) -> Result<Response, Problem> {
+    let (kind, name) = match export.format {
+        Format::Jsonl => ("application/jsonl", format!("{id}.jsonl")),
+        Format::Transcript => ("application/json", format!("{id}.json")),
+    };
+    let headers =
+        [(CONTENT_TYPE, kind.to_string()), (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\""))];
+    let body = match export.format {
+        Format::Transcript => blocking(move || scope.transcript(id)).await?.into(),
+        Format::Jsonl => {
+            // What can be refused is refused before the first byte.
+            let scope = blocking(move || scope.get(id).map(|_| scope)).await?;
+            pipe::written(move |out| scope.export_jsonl(id, out, &mut |_| {}))
+        }
+    };
+    Ok((headers, Body::into_response(body)).into_response())
+}
+
+/// What to look for.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Verify {
+    /// A head hash noted earlier, which the log must still contain.
+    #[param(value_type = Option<String>)]
+    head: Option<String>,
+}
+
+/// What a verification found.
+#[derive(Serialize)]
+struct Verdict {
+    conversation: ConversationId,
+    ok: bool,
+    #[serde(flatten)]
+    report: Option<Report>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<String>,
+}
+
+/// Walks the chain of a conversation.
+#[utoipa::path(
+    get, path = "/conversations/{id}/verify", tag = "transfer", params(schema::InConversation, Verify),
+    responses((status = 200, description = "What was found; `ok` says whether it holds.", body = schema::Verdict))
+)]
+async fn verify(
+    Reader(scope): Reader,
+    Path(id): Path<ConversationId>,
+    Query(verify): Query<Verify>,
+) -> Result<Response, Problem> {
+    let head: Option<Hash> = verify.head.as_deref().map(str::parse).transpose()?;
+    let (report, mut problems) = match blocking(move || scope.verify(id, head)).await {
+        Ok(report) => (Some(report), Vec::new()),
+        Err(Error::Corrupt(found)) => (None, vec![found.text]),
+        Err(error) => return Err(error.into()),
+    };
+    if report.as_ref().is_some_and(|report| report.contains_head == Some(false)) {
+        let text =
+            "the log does not contain that head: it was cut or rewritten, or the head is of another one";
+        problems.push(text.into());
+    }
+    let verdict = Verdict { conversation: id, ok: problems.is_empty(), report, problems };
+    Ok(axum::Json(verdict).into_response())
+}
+
+/// Takes over a conversation from a file: an export, a session file or a transcript value; its first bytes tell which.
+/// Importing an export again adds only what is new.
+#[utoipa::path(
+    post, path = "/import", tag = "transfer",
+    request_body(
+        content((String = "application/jsonl"), (schema::Transcript = "application/json")),
+        description = "The file, of any content type.",
+    ),
+    responses(
+        (status = 200, description = "What was taken over.", body = schema::Imported),
+        (status = 409, description = "What is here under that id is something else.", body = schema::Problem)
+    )
+)]
+async fn import(
+    State(app): State<Arc<App>>,
+    Writer(scope): Writer,
+    body: Body,
+) -> Result<axum::Json<Imported>, Problem> {
+    let bytes_max = app.config.import_bytes_max;
+    let mut file = pipe::read(body);
+    let imported = tokio::task::spawn_blocking(move || {
+        let mut within = Read::by_ref(&mut file).take(bytes_max);
+        let imported = scope.import(&mut within, &mut |_| {});
+        let too_large = within.limit() == 0 && file.read(&mut [0]).is_ok_and(|more| more > 0);
+        let broken = file.broken;
+        (imported, too_large, broken)
+    });
+    match imported.await {
+        Ok((_, true, _)) => Err(Error::too_large(
+            "limit.exceeded",
+            format!(
+                "the file is larger than {bytes_max} bytes; import it on the server with `everturn import`"
+            ),
+        )
+        .into()),
+        Ok((_, _, true)) => {
+            let text = "the file ended before it was whole; send it again, what is here already is left out";
+            Err(Error::invalid("body.broken", text).into())
+        }
+        Ok((imported, ..)) => Ok(axum::Json(imported?)),
+        Err(_) => {
+            Err(Error::internal("server.panic", "the import failed inside the server; see its log").into())
+        }
+    }
+}
+
+/// Checks everything of this tenant: chains, bodies, assets.
+#[utoipa::path(
+    get, path = "/doctor", tag = "transfer",
+    responses((status = 200, description = "What was found; nothing is wrong if `findings` is empty.", body = schema::Doctor))
+)]
+async fn doctor(Admin(scope): Admin) -> Result<axum::Json<Doctor>, Problem> {
+    Ok(axum::Json(blocking(move || scope.doctor(&mut |_| {})).await?))
+}

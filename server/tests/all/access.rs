@@ -1,0 +1,262 @@
+//! Who may do what: the whole table of routes, tried by everybody.
+
+use crate::openapi::{document, operations};
+use crate::stage::{Stage, config};
+use crate::tokens::{self, SECRET, jwt_config};
+use everturn_core::access::Role;
+use everturn_core::id::{ConversationId, KeyId};
+use everturn_engine::{Everturn, NewKey, NewStream, NewTurn};
+use everturn_server::{Config, Limits};
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// A word of the other tenant's that must never be seen.
+const MARKER: &str = "xylophone";
+
+/// What a route needs; anything else that changes needs a writer, anything else that only looks a reader.
+fn needed(method: &str, path: &str) -> Role {
+    const ADMIN: &[&str] = &[
+        "DELETE /api/v1/conversations/{id}",
+        "POST /api/v1/turns/{turn}/erase",
+        "GET /api/v1/keys",
+        "POST /api/v1/keys",
+        "DELETE /api/v1/keys/{key}",
+        "GET /api/v1/doctor",
+        "POST /api/v1/doctor",
+    ];
+    const READER: &[&str] = &[
+        "POST /api/v1/project",
+        "POST /api/v1/conversations/{id}/context",
+        "POST /api/v1/conversations/{id}/project",
+        "POST /api/v1/conversations/{id}/summarize",
+    ];
+    let place = format!("{method} {path}");
+    match () {
+        () if ADMIN.contains(&place.as_str()) => Role::Admin,
+        () if READER.contains(&place.as_str()) || method == "GET" => Role::Reader,
+        () => Role::Writer,
+    }
+}
+
+/// Words of a new key.
+fn key(store: &Everturn, tenant: &str, role: Role) -> (KeyId, String) {
+    let new = NewKey { tenant: tenant.into(), role, label: None, expires: None };
+    let (key, words) = store.keys().create(new).unwrap();
+    (key.id, words)
+}
+
+/// Keys are asked for as soon as there is one.
+fn asking() -> Config {
+    let limits = Limits { failures_per_minute: 1_000_000, burst: 1_000_000, ..Limits::default() };
+    Config { keys_required: None, limits, ..config() }
+}
+
+/// What there is at one tenant, by the variables of paths.
+fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static str, String>) {
+    let scope = store.tenant(tenant).unwrap();
+    let id = scope.create(Default::default()).wait().unwrap().id;
+    let said = scope.append(id, vec![NewTurn::user(MARKER).by(MARKER)], Default::default()).wait().unwrap();
+    let open = scope.append_open(id, NewStream::default()).wait().unwrap();
+    let asset = scope.add_asset(id, Some(format!("{MARKER}.txt")), "text/plain", MARKER.into()).unwrap();
+    scope.append_chunk(id, open.id, None, MARKER).unwrap();
+    let variables = BTreeMap::from([
+        ("id", id.to_string()),
+        ("turn", said.turns[0].id.to_string()),
+        ("asset", asset.id.to_string()),
+        ("name", MARKER.into()),
+        ("approval", MARKER.into()),
+        ("seq", "1".into()),
+        ("key", key(store, tenant, Role::Reader).0.to_string()),
+        ("generation", "gen_01JD0000000000000000000000".into()),
+    ]);
+    (id, variables)
+}
+
+/// Every operation of the description with its example, on what `variables` name.
+fn requests(stage: &Stage, variables: &BTreeMap<&str, String>) -> Vec<(String, String, RequestBuilder)> {
+    let document = document();
+    let mut all = Vec::new();
+    for (method, path, operation) in operations(&document) {
+        let mut address = path.clone();
+        for (name, value) in variables {
+            address = address.replace(&format!("{{{name}}}"), value);
+        }
+        assert!(!address.contains('{'), "{path} has a variable that this test does not know");
+        if path.starts_with("/api/v1/assets") && !path.contains('{') {
+            address += &format!("?conversation={}", variables["id"]);
+        } else if path.ends_with("/resolve") && !path.contains('{') {
+            address += &format!("?name={}", variables["id"]);
+        }
+        let mut request = stage.request(method.parse().unwrap(), &address);
+        if let Some(content) = operation["requestBody"]["content"].as_object() {
+            request = match content.get("application/json") {
+                Some(json) if !path.ends_with("/import") => request
+                    .header("content-type", "application/json")
+                    .body(example(&document, json).to_string()),
+                _ => request.header("content-type", "application/jsonl").body("{}"),
+            };
+        }
+        all.push((method, path, request));
+    }
+    assert!(all.len() > 45, "{}", all.len());
+    all
+}
+
+/// The example of a body, or an empty one: who may ask is decided before it is read.
+fn example(document: &Value, content: &Value) -> Value {
+    let name = content["schema"]["$ref"].as_str().and_then(|name| name.rsplit('/').next());
+    let of_schema = || document["components"]["schemas"][name?].get("example");
+    content.get("example").or_else(of_schema).cloned().unwrap_or_else(|| json!({}))
+}
+
+/// The status and the text of an answer; of a stream only its beginning.
+async fn ask(request: RequestBuilder, words: Option<&str>) -> (u16, String) {
+    let request = match words {
+        Some(words) => request.header("authorization", format!("Bearer {words}")),
+        None => request,
+    };
+    let mut response = request.send().await.unwrap();
+    let status = response.status().as_u16();
+    let streams = response.headers().get("content-type").is_some_and(|kind| kind == "text/event-stream");
+    let text = match streams {
+        true => response.chunk().await.unwrap().map(|text| String::from_utf8_lossy(&text).into_owned()),
+        false => response.text().await.ok(),
+    };
+    (status, text.unwrap_or_default())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_good_key_nothing_is_answered() {
+    let store = Everturn::open("memory:").unwrap();
+    let (_, good) = key(&store, "acme", Role::Admin);
+    let (_, variables) = furnish(&store, "acme");
+    let (gone, revoked) = key(&store, "acme", Role::Admin);
+    store.keys().revoke("acme", gone).unwrap();
+    let claims = json!({"tenant": "acme", "role": "admin", "sub": "eve"});
+    let now = tokens::now();
+    let bad = [
+        ("a wrong key", good.replace(&good[good.len() - 4..], "0000")),
+        ("a revoked key", revoked),
+        ("no key at all", "et_".into()),
+        ("nonsense", "hunter2".into()),
+        ("an expired token", tokens::hs256(SECRET, &claims, Some(now - 3600))),
+        ("a token without an end", tokens::hs256(SECRET, &claims, None)),
+        ("a token of somebody else", tokens::hs256(&"x".repeat(32), &claims, Some(now + 3600))),
+        ("an unsigned token", tokens::unsigned(&claims, now + 3600)),
+        ("a token of another algorithm", tokens::hs384(SECRET, &claims, now + 3600)),
+    ];
+    let stage = Stage::over(store, Config { jwt: Some(jwt_config()), ..asking() }).await;
+    for (method, path, request) in requests(&stage, &variables) {
+        let copy = || request.try_clone().unwrap();
+        let (status, text) = ask(copy(), None).await;
+        assert_eq!(status, 401, "{method} {path} without a key: {text}");
+        for (what, words) in &bad {
+            let (status, text) = ask(copy(), Some(words)).await;
+            assert_eq!(status, 401, "{method} {path} with {what}: {text}");
+            assert!(!text.contains(MARKER) && !text.contains(words.as_str()), "{method} {path}: {text}");
+        }
+    }
+    for (path, expected) in
+        [("/healthz", 200), ("/readyz", 200), ("/openapi.json", 200), ("/metrics", 401), ("/nowhere", 404)]
+    {
+        assert_eq!(ask(stage.request(Method::GET, path), None).await.0, expected, "{path}");
+    }
+    let good_token = tokens::hs256(SECRET, &claims, Some(now + 3600));
+    for words in [&good, &good_token] {
+        assert_eq!(ask(stage.request(Method::GET, "/metrics"), Some(words)).await.0, 200);
+    }
+    let by_header = stage.request(Method::GET, "/api/v1/keys").header("x-api-key", &good);
+    assert_eq!(ask(by_header, None).await.0, 200);
+    let basic = stage.request(Method::GET, "/api/v1/keys").header("authorization", "Basic ZXZlOmV2ZQ==");
+    assert_eq!(ask(basic, None).await.0, 401);
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_may_do_what_it_may_and_no_more() {
+    for role in [Role::Reader, Role::Writer, Role::Admin] {
+        let store = Everturn::open("memory:").unwrap();
+        let (_, words) = key(&store, "acme", role);
+        let (_, variables) = furnish(&store, "acme");
+        let stage = Stage::over(store, asking()).await;
+        for (method, path, request) in requests(&stage, &variables) {
+            let (status, text) = ask(request, Some(&words)).await;
+            let may = role >= needed(&method, &path);
+            assert_eq!(status == 403, !may, "{method} {path} as {role}: {status} {text}");
+            assert!(status != 401 && status != 500, "{method} {path} as {role}: {status} {text}");
+        }
+        stage.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_another_tenants_is_not_there() {
+    let store = Everturn::open("memory:").unwrap();
+    let (_, words) = key(&store, "globex", Role::Admin);
+    let (id, variables) = furnish(&store, "acme");
+    let acme = store.tenant("acme").unwrap();
+    let before = acme.get(id).unwrap();
+    let stage = Stage::over(store.clone(), asking()).await;
+    let absent: BTreeMap<&str, String> = variables
+        .iter()
+        .map(|(name, value)| match value.split_once('_') {
+            Some((kind, rest)) if rest.len() == 26 => (*name, format!("{kind}_01JD0000000000000000000000")),
+            _ => (*name, value.clone()),
+        })
+        .collect();
+    for ((method, path, foreign), (_, _, nowhere)) in
+        requests(&stage, &variables).into_iter().zip(requests(&stage, &absent))
+    {
+        let (status, text) = ask(foreign, Some(&words)).await;
+        let (expected, expected_text) = ask(nowhere, Some(&words)).await;
+        assert_eq!(status, expected, "{method} {path}: {text}\n{expected_text}");
+        let code = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default()["code"].clone();
+        assert_eq!(code(&text), code(&expected_text), "{method} {path}: {text}");
+        if path.contains('{') {
+            assert!(matches!(status, 400 | 404), "{method} {path}: {status} {text}");
+        }
+        // Pins and approvals are named by whoever asks, so their names come back.
+        let own_name = path.contains("{name}") || path.contains("{approval}");
+        assert!(own_name || !text.contains(MARKER), "{method} {path}: {text}");
+    }
+    assert_eq!(acme.get(id).unwrap(), before);
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_taken_back_ends_at_once() {
+    let store = Everturn::open("memory:").unwrap();
+    let (_, admin) = key(&store, "acme", Role::Admin);
+    let stage = Stage::over(store, asking()).await;
+    let asked = |method, path: &str| stage.request(method, path).header("x-api-key", admin.clone());
+    let body = json!({"role": "writer", "label": "bot"}).to_string();
+    let request = asked(Method::POST, "/api/v1/keys").header("content-type", "application/json").body(body);
+    let made = crate::stage::answer(request, 201).await;
+    let (words, id) = (made["secret"].as_str().unwrap(), made["id"].as_str().unwrap());
+    let list = || stage.request(Method::GET, "/api/v1/conversations");
+    assert_eq!(ask(list(), Some(words)).await.0, 200);
+    crate::stage::answer(asked(Method::DELETE, &format!("/api/v1/keys/{id}")), 200).await;
+    assert_eq!(ask(list(), Some(words)).await.0, 401);
+    let listed = crate::stage::answer(asked(Method::GET, "/api/v1/keys"), 200).await;
+    assert!(listed["data"][1]["revoked"].is_string() && !listed.to_string().contains(words), "{listed}");
+    stage.stop().await;
+}
+
+/// Without a key everybody on this machine is an admin; whoever makes the first key ends that, and must be able to go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_key_closes_the_door() {
+    let stage = Stage::over(Everturn::open("memory:").unwrap(), asking()).await;
+    stage.get("/api/v1/conversations", 200).await;
+    assert_eq!(stage.post("/api/v1/keys", &json!({"role": "reader"}), 409).await["code"], "key.first");
+    let made = stage.post("/api/v1/keys", &json!({"role": "admin"}), 201).await;
+    stage.get("/api/v1/conversations", 401).await;
+    let words = made["secret"].as_str().unwrap();
+    let keys = stage.request(Method::GET, "/api/v1/keys");
+    assert_eq!(ask(keys, Some(words)).await.0, 200);
+    // Taking the last key back must not open the door again.
+    let revoke = format!("/api/v1/keys/{}", made["id"].as_str().unwrap());
+    assert_eq!(ask(stage.request(Method::DELETE, &revoke), Some(words)).await.0, 200);
+    stage.get("/api/v1/conversations", 401).await;
+    stage.stop().await;
+}

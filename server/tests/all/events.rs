@@ -1,0 +1,194 @@
+//! The log over REST: pages, and live.
+
+use crate::live::Live;
+use crate::stage::{Stage, config};
+use everturn_core::id::ConversationId;
+use everturn_engine::{Everturn, NewStream, NewTurn, Scope};
+use everturn_server::Config;
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// A server, and the engine under it to write with.
+async fn stage(config: Config) -> (Stage, Scope, ConversationId) {
+    let store = Everturn::open("memory:").unwrap();
+    let scope = store.tenant("default").unwrap();
+    let id = scope.create(Default::default()).wait().unwrap().id;
+    (Stage::over(store, config).await, scope, id)
+}
+
+fn say(scope: &Scope, id: ConversationId, text: &str) {
+    scope.append(id, vec![NewTurn::user(text)], Default::default()).wait().unwrap();
+}
+
+impl Stage {
+    async fn follow(&self, id: ConversationId, query: &str, last: Option<&str>) -> Live {
+        let path = format!("/api/v1/conversations/{id}/events{query}");
+        let mut request = self.request(Method::GET, &path);
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        Live::connect(request).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_in_pages() {
+    let (stage, scope, id) = stage(config()).await;
+    (1..7).for_each(|n| say(&scope, id, &n.to_string()));
+    let (mut seqs, mut from) = (Vec::new(), "1".to_string());
+    loop {
+        let page = stage.get(&format!("/api/v1/conversations/{id}/events?limit=3&from={from}"), 200).await;
+        seqs.extend(page["data"].as_array().unwrap().iter().map(|event| event["seq"].as_u64().unwrap()));
+        match page["next"].as_str() {
+            Some(next) => from = next.to_string(),
+            None => break,
+        }
+    }
+    assert_eq!(seqs, [1, 2, 3, 4, 5, 6, 7]);
+    let path = format!("/api/v1/conversations/{id}/events");
+    let own = stage.post(&path, &json!({"kind": "snapshot_created", "body": {"a": 1}}), 201).await;
+    assert_eq!((&own["seq"], &own["body"]), (&json!(8), &json!({"a": 1})));
+    stage.post(&path, &json!({"kind": "turn.erased", "body": {}}), 400).await;
+    stage.post(&path, &json!({"kind": "", "body": {}}), 400).await;
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_and_what_comes_without_a_gap_or_a_repeat() {
+    let (stage, scope, id) = stage(config()).await;
+    (2..10).for_each(|n| say(&scope, id, &n.to_string()));
+    let mut live = stage.follow(id, "?from=3", None).await;
+    for seq in 3..10u64 {
+        let seen = live.expect("event").await;
+        assert_eq!((seen.data["seq"].as_u64(), seen.id), (Some(seq), seq.to_string()));
+        if seq == 6 {
+            say(&scope, id, "10");
+        }
+    }
+    assert_eq!(live.expect("event").await.id, "10");
+    // The connection is killed; another one goes on where it was.
+    drop(live);
+    say(&scope, id, "11");
+    let mut live = stage.follow(id, "", Some("10")).await;
+    assert_eq!(live.expect("event").await.id, "11");
+    assert!(live.retry.is_some());
+    scope.delete(id, "test").wait().unwrap();
+    live.expect("deleted").await;
+    assert!(live.next().await.is_none());
+    stage.stop().await;
+}
+
+/// JSON that was stored with line breaks must not end a frame early.
+#[tokio::test(flavor = "multi_thread")]
+async fn line_breaks_in_stored_json_do_not_break_frames() {
+    let (stage, scope, id) = stage(config()).await;
+    let message = "{\"role\":\"user\",\r\n\r\n\"content\":\n\"a\\nb\"}";
+    scope.append(id, vec![NewTurn::message(message)], Default::default()).wait().unwrap();
+    let mut live = stage.follow(id, "?from=2", None).await;
+    assert_eq!(live.expect("event").await.data["body"]["message"]["content"], "a\nb");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_killed_in_the_middle_of_a_word_goes_on_there() {
+    let (stage, scope, id) = stage(config()).await;
+    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    let mut live = stage.follow(id, "?from=2", None).await;
+    live.expect("event").await;
+    let mut read = String::new();
+    let mut last = String::new();
+    for piece in ["Lis", "bôa is ", "beau"] {
+        scope.append_chunk(id, turn, None, piece).unwrap();
+        let seen = live.expect("chunk").await;
+        assert_eq!(seen.data["offset"].as_u64(), Some(read.len() as u64));
+        read += seen.data["text"].as_str().unwrap();
+        last = seen.id;
+    }
+    assert_eq!(last, format!("2.{}", read.len()));
+    drop(live);
+    scope.append_chunk(id, turn, None, "tif").unwrap();
+    let mut live = stage.follow(id, "", Some(&last)).await;
+    scope.append_chunk(id, turn, None, "ul").unwrap();
+    while read.len() < "Lisbôa is beautiful".len() {
+        let seen = live.expect("chunk").await;
+        assert_eq!(seen.data["offset"].as_u64(), Some(read.len() as u64));
+        read += seen.data["text"].as_str().unwrap();
+    }
+    assert_eq!(read, "Lisbôa is beautiful");
+    scope.append_commit(id, turn, NewTurn::default()).wait().unwrap();
+    let end = live.expect("event").await;
+    assert_eq!((end.data["kind"].as_str(), end.id.as_str()), (Some("turn.committed"), "3"));
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_is_filled_with_heartbeats() {
+    let (stage, _, id) = stage(Config { heartbeat: Duration::from_millis(20), ..config() }).await;
+    let mut live = stage.follow(id, "?from=2", None).await;
+    live.heartbeat().await;
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_says_where_to_go_on() {
+    let (stage, scope, id) = stage(config()).await;
+    say(&scope, id, "hello");
+    let mut live = stage.follow(id, "", None).await;
+    live.expect("event").await;
+    live.expect("event").await;
+    let stopped = tokio::spawn(stage.stop());
+    let last = live.expect("stopping").await;
+    assert_eq!((last.id.as_str(), &last.data["resume_from"]), ("2", &json!(3)));
+    assert!(live.next().await.is_none());
+    stopped.await.unwrap();
+}
+
+/// A reader that does not read costs the server its place in the ring and no more; it is told and loses nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_is_let_go_with_a_place_to_resume() {
+    let (stage, scope, id) = stage(config()).await;
+    let mut live = stage.follow(id, "", None).await;
+    live.expect("event").await;
+    let text = "x".repeat(256 * 1024);
+    let written = 300;
+    let writer = scope.clone();
+    tokio::task::spawn_blocking(move || (0..written).for_each(|_| say(&writer, id, &text))).await.unwrap();
+    let mut next = 2u64;
+    let seen = loop {
+        let seen = live.next().await.expect("a word of farewell");
+        if seen.name != "event" {
+            break seen;
+        }
+        assert_eq!(seen.data["seq"].as_u64(), Some(next));
+        next += 1;
+    };
+    assert_eq!((seen.name.as_str(), &seen.data["resume_from"]), ("lagged", &json!(next)));
+    assert!(next < written);
+    assert!(live.next().await.is_none());
+    let mut live = stage.follow(id, "", Some(&seen.id)).await;
+    for seq in next..written + 2 {
+        assert_eq!(live.expect("event").await.data["seq"].as_u64(), Some(seq));
+    }
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_followed_is_refused_before_it_begins() {
+    let (stage, _, id) = stage(config()).await;
+    for (path, last, status, code) in [
+        (format!("/api/v1/conversations/{id}/events"), "x", 400, "position.malformed"),
+        (
+            "/api/v1/conversations/conv_01JD0000000000000000000000/events".into(),
+            "",
+            404,
+            "conversation.absent",
+        ),
+        (format!("/api/v1/conversations/{id}/events?from=x"), "", 400, "query.shape"),
+    ] {
+        let request = stage.request(Method::GET, &path).header("accept", "text/event-stream");
+        let problem: Value = crate::stage::answer(request.header("last-event-id", last), status).await;
+        assert_eq!(problem["code"], code);
+    }
+    stage.stop().await;
+}

@@ -1,0 +1,177 @@
+//! Answers of models over REST.
+
+use crate::live::Live;
+use crate::stage::{Stage, answer, config};
+use everturn_core::Error;
+use everturn_core::json::Raw;
+use everturn_engine::model::{
+    Answer, Call, Configured, Delta, Finish, Generate, Generation, Provider, Request, Step, Tokens,
+};
+use everturn_engine::{Everturn, Options};
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// A model that says what the test tells it to.
+struct Told(Mutex<Option<UnboundedReceiver<Result<Step, Error>>>>);
+
+impl Generate for Told {
+    fn provider(&self) -> Provider {
+        Provider::OpenaiChat
+    }
+
+    fn model(&self) -> &str {
+        "told-1"
+    }
+
+    fn generate(&self, _: Request) -> Generation {
+        let told = self.0.lock().unwrap().take().expect("asked once");
+        Generation::new(futures_util::stream::unfold(told, |mut told| async {
+            told.recv().await.map(|step| (step, told))
+        }))
+    }
+}
+
+/// A server with such a model, and where to tell it.
+pub async fn stage() -> (Stage, UnboundedSender<Result<Step, Error>>) {
+    let (tell, told) = unbounded_channel();
+    let model = Configured::new(Arc::new(Told(Mutex::new(Some(told)))));
+    let models = BTreeMap::from([("default".to_string(), model)]);
+    let store = Everturn::open_with("memory:", Options { models, ..Options::default() }).unwrap();
+    (Stage::over(store, config()).await, tell)
+}
+
+pub fn text(text: &str) -> Result<Step, Error> {
+    Ok(Step::Delta(Delta::Text(text.into())))
+}
+
+pub fn done(text: &str) -> Result<Step, Error> {
+    let message = format!(
+        r#"{{"role":"assistant","content":"{text}","tool_calls":[{{"id":"c1","type":"function","function":{{"name":"ls","arguments":"{{}}"}}}}]}}"#
+    );
+    Ok(Step::Done(Box::new(Answer {
+        messages: vec![Raw::new(message).unwrap()],
+        text: text.into(),
+        refusal: None,
+        calls: vec![Call { id: Some("c1".into()), name: "ls".into(), arguments: "{}".into() }],
+        finish: Finish::ToolCalls,
+        tokens: Tokens { prompt: Some(7), completion: Some(2), cached: None },
+        usage: None,
+        model: "told-1".into(),
+        id: None,
+    })))
+}
+
+fn ask(stream: bool) -> Value {
+    json!({"input": [{"role": "user", "content": "Where?"}], "stream": stream, "actor": "bot"})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_stream_the_whole_answer_comes() {
+    let (stage, tell) = stage().await;
+    let id = stage.conversation().await;
+    for step in [text("Lis"), text("bon"), done("Lisbon")] {
+        tell.send(step).unwrap();
+    }
+    let path = format!("/api/v1/conversations/{id}");
+    let got = stage.post(&format!("{path}/generate"), &ask(false), 200).await;
+    assert_eq!((&got["text"], &got["finish"]), (&json!("Lisbon"), &json!("tool_calls")));
+    assert_eq!(got["calls"], json!([{"id": "c1", "name": "ls", "arguments": "{}"}]));
+    assert_eq!(got["tokens"]["prompt"], 7);
+    assert_eq!(got["turns"][0]["status"], "complete");
+    let turns = stage.get(&format!("{path}/turns"), 200).await;
+    assert_eq!(turns["data"], json!([got["input"][0], got["turns"][0]]));
+    let saw = stage.get(&format!("{path}/contexts/{}", got["receipt_seq"]), 200).await;
+    assert_eq!(saw["messages"][0]["content"], "Where?");
+    let status = stage.get(&format!("/api/v1/generations/{}", got["id"].as_str().unwrap()), 200).await;
+    assert_eq!(status["state"], "done");
+    assert_eq!(
+        stage.get("/api/v1/models", 200).await["data"],
+        json!([{"name": "default", "model": "told-1"}])
+    );
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_shows_the_answer_as_it_comes_and_goes_on_without_its_reader() {
+    let (stage, tell) = stage().await;
+    let id = stage.conversation().await;
+    let path = format!("/api/v1/conversations/{id}");
+    let request = stage.request(Method::POST, &format!("{path}/generate")).body(ask(true).to_string());
+    let mut live = Live::connect(request).await;
+    let started = live.expect("started").await.data;
+    assert_eq!(started["input"][0]["content"], "Where?");
+    tell.send(text("Lis")).unwrap();
+    assert_eq!(live.expect("delta").await.data, json!({"type": "text", "text": "Lis"}));
+    let running = stage.get(&format!("{path}/generations"), 200).await;
+    assert_eq!(running["data"][0]["id"], started["id"]);
+    let other = stage.post(&format!("{path}/generate"), &ask(false), 409).await;
+    assert_eq!(other["code"], "generation.running");
+    // Its reader leaves; whoever follows the conversation sees the end.
+    drop(live);
+    let follow = stage.request(Method::GET, &format!("{path}/events?from=2"));
+    let mut events = Live::connect(follow).await;
+    tell.send(text("bon")).unwrap();
+    tell.send(done("Lisbon")).unwrap();
+    let end = loop {
+        let seen = events.next().await.unwrap();
+        if seen.data["kind"] == "turn.committed" {
+            break seen;
+        }
+    };
+    assert_eq!(end.data["turn"], started["turn"]);
+    let turn = stage.get(&format!("/api/v1/turns/{}", started["turn"].as_str().unwrap()), 200).await;
+    assert_eq!((&turn["content"], &turn["actor"]), (&json!("Lisbon"), &json!("bot")));
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_stopped_or_fails_keeps_what_was_said() {
+    for stopped in [true, false] {
+        let (stage, tell) = stage().await;
+        let id = stage.conversation().await;
+        let path = format!("/api/v1/conversations/{id}/generate");
+        let mut live = Live::connect(stage.request(Method::POST, &path).body(ask(true).to_string())).await;
+        let started = live.expect("started").await.data;
+        tell.send(text("Lis")).unwrap();
+        live.expect("delta").await;
+        let generation = format!("/api/v1/generations/{}", started["id"].as_str().unwrap());
+        if stopped {
+            answer(stage.request(Method::POST, &format!("{generation}/stop")), 202).await;
+        } else {
+            tell.send(Err(Error::busy("model.overloaded", "try later"))).unwrap();
+        }
+        let end = live.expect("error").await.data;
+        assert_eq!(end["code"], if stopped { "generation.stopped" } else { "model.overloaded" });
+        assert!(live.next().await.is_none());
+        let turn = stage.get(&format!("/api/v1/turns/{}", started["turn"].as_str().unwrap()), 200).await;
+        assert_eq!((&turn["content"], &turn["status"]), (&json!("Lis"), &json!("aborted")));
+        answer(stage.request(Method::POST, &format!("{generation}/stop")), 409).await;
+        stage.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_asked() {
+    let (stage, _tell) = stage().await;
+    let id = stage.conversation().await;
+    let path = format!("/api/v1/conversations/{id}/generate");
+    for (body, code) in [
+        (json!({"model": "other"}), "model.unknown"),
+        (json!({"context": {"provider": "gemini"}}), "generate.context"),
+        (json!({"context": {"at_seq": 1}, "input": [{"role": "user", "content": "x"}]}), "generate.at_seq"),
+        (json!({"temperature": "hot"}), "body.shape"),
+    ] {
+        assert_eq!(stage.post(&path, &body, 400).await["code"], code);
+    }
+    stage.get("/api/v1/generations/gen_01JD0000000000000000000000", 404).await;
+    assert_eq!(stage.get(&format!("/api/v1/conversations/{id}/turns"), 200).await["data"], json!([]));
+    stage.stop().await;
+    let none = Stage::new().await;
+    let id = none.conversation().await;
+    let problem = none.post(&format!("/api/v1/conversations/{id}/generate"), &json!({}), 400).await;
+    assert_eq!(problem["code"], "model.none");
+    none.stop().await;
+}

@@ -1,0 +1,75 @@
+//! Input that means harm, or is merely broken: each gives a problem with a code, and nothing is lost.
+
+use crate::stage::{Stage, answer};
+use reqwest::Method;
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_json_is_refused_and_changes_nothing() {
+    let stage = Stage::new().await;
+    let id = stage.conversation().await;
+    stage.say(&id, "before").await;
+    let path = format!("/api/v1/conversations/{id}/turns");
+    let turn = |content: &str| format!(r#"{{"turns":[{{"role":"user","content":{content}}}]}}"#);
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let table = [
+        (turn(&deep), "json.too_deep"),
+        (turn(r#""\ud800""#), "json.malformed"),
+        (turn("{\"a\":1,\"a\":2}"), "json.duplicate_key"),
+        (turn("\"a\u{0}b\""), "json.malformed"),
+        (turn("1."), "json.malformed"),
+        (turn("NaN"), "json.malformed"),
+        ("{\"turns\":[".to_string(), "json.malformed"),
+        ("[]".to_string(), "body.shape"),
+        ("{}".to_string(), "body.shape"),
+        ("".to_string(), "body.shape"),
+        (r#"{"turns":[],"expected":1}"#.to_string(), "body.shape"),
+        (r#"{"turns":[{"role":"king","content":"x"}]}"#.to_string(), "body.shape"),
+    ];
+    for (body, code) in table {
+        let problem = stage.post_text(&path, &body, 400).await;
+        assert_eq!(problem["code"], code, "{}", &body[..body.len().min(80)]);
+        assert_eq!(problem["type"], format!("urn:everturn:{code}"));
+        assert!(!problem["detail"].as_str().unwrap().is_empty());
+    }
+    let not_text = stage.request(Method::POST, &path).body(b"{\"turns\":[\xff]}".to_vec());
+    assert_eq!(answer(not_text, 400).await["code"], "body.not_utf8");
+    let form = stage.request(Method::POST, &path).header("content-type", "text/plain").body("{}");
+    assert_eq!(answer(form, 415).await["code"], "body.not_json");
+    // What is odd but right is kept: a huge number, an escaped NUL.
+    stage.post_text(&path, &turn(r#"[{"type":"x","n":1e999999}]"#), 201).await;
+    stage.post_text(&path, &turn(r#""a\u0000b""#), 201).await;
+    let text = stage.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
+    assert!(text.contains("before") && text.contains("1e999999") && text.contains(r"a\u0000b"));
+    let verdict = stage.get(&format!("/api/v1/conversations/{id}/verify"), 200).await;
+    assert_eq!(verdict["ok"], true);
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_too_large_is_refused() {
+    let stage = Stage::new().await;
+    let id = stage.conversation().await;
+    let path = format!("/api/v1/conversations/{id}/turns");
+    let body = json!({"turns": [{"role": "user", "content": "x".repeat(17 * 1024 * 1024)}]});
+    assert_eq!(stage.post(&path, &body, 413).await["code"], "limit.exceeded");
+    assert_eq!(stage.get(&path, 200).await["data"], json!([]));
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_and_methods_that_are_not_there() {
+    let stage = Stage::new().await;
+    for path in
+        ["/api/v1/nothing", "/api/v2/conversations", "/api/v1/conversations/", "/api/v1/turns/%00/erase"]
+    {
+        let problem = stage.get(path, if path.ends_with("erase") { 405 } else { 404 }).await;
+        assert!(problem["code"].as_str().unwrap().starts_with("route."), "{path}");
+    }
+    let wrong = stage.send(Method::PUT, "/api/v1/conversations", &json!({}), 405).await;
+    assert_eq!(wrong["code"], "route.method");
+    for id in ["turn_x", "%FF", "..%2F..%2Fetc", "turn_01JD000000000000000000000O"] {
+        assert_eq!(stage.get(&format!("/api/v1/turns/{id}"), 404).await["code"], "id.malformed", "{id}");
+    }
+    stage.stop().await;
+}

@@ -1,0 +1,231 @@
+//! The description of the API is complete, committed, and true: every example is sent, every answer validated.
+
+use crate::generations::{self, done, text};
+use crate::stage::Stage;
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+pub fn document() -> Value {
+    serde_json::from_str(&everturn_server::document()).unwrap()
+}
+
+/// Every operation: method, path, description.
+pub fn operations(document: &Value) -> Vec<(String, String, &Value)> {
+    let paths = document["paths"].as_object().unwrap().iter();
+    let each = paths.flat_map(|(path, item)| {
+        let methods = item.as_object().unwrap().iter();
+        methods.map(move |(method, operation)| (method.to_uppercase(), path.clone(), operation))
+    });
+    each.collect()
+}
+
+/// A change of the API shows in review. `EVERTURN_UPDATE=1` writes the file anew.
+#[test]
+fn the_description_is_the_committed_one() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/openapi.json");
+    let now = everturn_server::document() + "\n";
+    if std::env::var_os("EVERTURN_UPDATE").is_some() {
+        std::fs::write(&file, &now).unwrap();
+    }
+    let committed = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        committed == now,
+        "docs/openapi.json is not what the server says; run this with EVERTURN_UPDATE=1"
+    );
+}
+
+#[test]
+fn the_description_is_complete() {
+    let document = document();
+    assert_eq!(document["openapi"], "3.1.0");
+    let tags: BTreeSet<&str> =
+        document["tags"].as_array().unwrap().iter().map(|tag| tag["name"].as_str().unwrap()).collect();
+    let mut ids = BTreeSet::new();
+    for (method, path, operation) in operations(&document) {
+        let place = format!("{method} {path}");
+        assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{place}: the id is taken");
+        assert!(operation["summary"].is_string(), "{place}: no summary");
+        assert!(tags.contains(operation["tags"][0].as_str().unwrap()), "{place}: no tag");
+        for parameter in operation["parameters"].as_array().into_iter().flatten() {
+            assert!(parameter["description"].is_string(), "{place}: {parameter}");
+        }
+        for variable in path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')) {
+            let parameters = operation["parameters"].as_array().unwrap();
+            assert!(
+                parameters.iter().any(|p| p["name"] == variable && p["in"] == "path"),
+                "{place}: {variable}"
+            );
+        }
+        let responses = operation["responses"].as_object().unwrap();
+        for status in ["401", "403", "429", "503"] {
+            assert!(responses.contains_key(status), "{place}: {status}");
+        }
+        for (status, response) in responses {
+            assert!(
+                response["description"].as_str().is_some_and(|text| !text.is_empty()),
+                "{place}: {status}"
+            );
+            if status.as_str() >= "400" {
+                assert!(response["content"]["application/problem+json"].is_object(), "{place}: {status}");
+            }
+        }
+    }
+}
+
+/// A place in the description: where in the object that it is about is what a path variable stands for.
+struct Prepared {
+    stage: Stage,
+    variables: BTreeMap<&'static str, String>,
+    queries: BTreeMap<&'static str, String>,
+    export: String,
+}
+
+/// A server with one of everything.
+async fn prepared() -> Prepared {
+    let (stage, tell) = generations::stage().await;
+    for step in [text("Lis"), done("Lisbon")] {
+        tell.send(step).unwrap();
+    }
+    let id = stage.conversation().await;
+    let path = format!("/api/v1/conversations/{id}");
+    for n in 0..3 {
+        stage.say(&id, &format!("We decided to use port {n}.")).await;
+    }
+    let turn = stage.say(&id, "hello").await["id"].as_str().unwrap().to_string();
+    stage.send(Method::PUT, &format!("{path}/pins/language"), &json!({"value": "pt"}), 200).await;
+    stage.post(&format!("{path}/approvals"), &json!({"approval_id": "appr-1"}), 201).await;
+    let asset = stage.request(Method::POST, &format!("/api/v1/assets?conversation={id}")).body("bytes");
+    let asset = crate::stage::answer(asset, 201).await["id"].as_str().unwrap().to_string();
+    let seq =
+        stage.post(&format!("{path}/contexts"), &json!({"token_budget": 5000}), 201).await["recorded_seq"]
+            .to_string();
+    let export = stage.request(Method::GET, &format!("{path}/export")).send().await.unwrap();
+    Prepared {
+        export: export.text().await.unwrap(),
+        variables: BTreeMap::from([
+            ("id", id.clone()),
+            ("turn", turn),
+            ("asset", asset),
+            ("name", "language".into()),
+            ("approval", "appr-1".into()),
+            ("seq", seq),
+        ]),
+        queries: BTreeMap::from([("conversation", id), ("name", "@last".into())]),
+        stage,
+    }
+}
+
+/// Every operation is asked with its example, in the order of the description but for what must come first or last, and
+/// must answer as it says: one of its successes, with a body that fits the schema.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_example_works_and_every_answer_fits() {
+    let document = document();
+    let mut asked = 0;
+    for (method, path, operation) in operations(&document) {
+        // Each on a server of its own, so that none depends on what another did.
+        let mut prepared = prepared().await;
+        let place = format!("{method} {path}");
+        match path.as_str() {
+            "/api/v1/turns/{turn}/chunks" | "/api/v1/turns/{turn}/commit" | "/api/v1/turns/{turn}/abort" => {
+                let open = format!("/api/v1/conversations/{}/turns/open", prepared.variables["id"]);
+                let turn = prepared.stage.post(&open, &json!({}), 201).await;
+                prepared.variables.insert("turn", turn["id"].as_str().unwrap().into());
+            }
+            "/api/v1/conversations/{id}/projections/{seq}" => {
+                let record = format!("/api/v1/conversations/{}/projections", prepared.variables["id"]);
+                let body = r#"{"policy":"raw"}"#;
+                let made = prepared.stage.request(Method::POST, &record).body(body).send().await.unwrap();
+                let location = made.headers()["location"].to_str().unwrap();
+                prepared.variables.insert("seq", location.rsplit('/').next().unwrap().into());
+            }
+            "/api/v1/conversations/{id}/compact/revert" => {
+                let compact = format!("/api/v1/conversations/{}/compact", prepared.variables["id"]);
+                prepared.stage.post(&compact, &json!({"keep_last": 1, "extractive": true}), 200).await;
+            }
+            "/api/v1/keys/{key}" => {
+                let made = prepared.stage.post("/api/v1/keys", &json!({"role": "reader"}), 201).await;
+                prepared.variables.insert("key", made["id"].as_str().unwrap().into());
+            }
+            "/api/v1/generations/{generation}" | "/api/v1/generations/{generation}/stop" => {
+                let generate = format!("/api/v1/conversations/{}/generate", prepared.variables["id"]);
+                let made = prepared.stage.post(&generate, &json!({}), 200).await;
+                prepared.variables.insert("generation", made["id"].as_str().unwrap().into());
+            }
+            _ => {}
+        }
+        let (status, kind, body) = prepared.ask(&method, &path, operation).await;
+        prepared.stage.stop().await;
+        // What has ended cannot be stopped: the one example that ends in a conflict, as described.
+        let fine = (200..300).contains(&status) || place.ends_with("{generation}/stop") && status == 409;
+        assert!(fine, "{place}: {status} {body}");
+        let response = &operation["responses"][status.to_string()];
+        assert!(response.is_object(), "{place}: {status} is not described");
+        if kind.ends_with("json") {
+            let schema = &response["content"][&kind]["schema"];
+            assert!(schema.is_object(), "{place}: {kind} is not described");
+            fits(&document, schema, &serde_json::from_str(&body).unwrap(), &place);
+        }
+        asked += 1;
+    }
+    assert!(asked > 45, "{asked}");
+}
+
+impl Prepared {
+    async fn ask(&self, method: &str, path: &str, operation: &Value) -> (u16, String, String) {
+        let mut path = path.to_string();
+        for (name, value) in &self.variables {
+            path = path.replace(&format!("{{{name}}}"), value);
+        }
+        let parameters = operation["parameters"].as_array().into_iter().flatten();
+        let required = parameters.filter(|p| p["in"] == "query" && p["required"] == true);
+        let query: Vec<String> = required
+            .map(|p| p["name"].as_str().unwrap())
+            .map(|name| format!("{name}={}", self.queries[name]))
+            .collect();
+        if !query.is_empty() {
+            path += &format!("?{}", query.join("&"));
+        }
+        let mut request = self.stage.request(method.parse().unwrap(), &path);
+        if let Some(content) = operation["requestBody"]["content"].as_object() {
+            request = match content.get("application/json") {
+                Some(json) if !path.ends_with("/import") => request
+                    .header("content-type", "application/json")
+                    .body(example(&document(), json).to_string()),
+                _ => request.header("content-type", "application/jsonl").body(self.export.clone()),
+            };
+        }
+        let response = request.send().await.unwrap();
+        let kind = response.headers().get("content-type").map(|kind| kind.to_str().unwrap().to_string());
+        (response.status().as_u16(), kind.unwrap_or_default(), response.text().await.unwrap())
+    }
+}
+
+/// The example of a body: its own, or its schema's.
+fn example(document: &Value, content: &Value) -> Value {
+    if let Some(example) = content.get("example") {
+        return example.clone();
+    }
+    let name =
+        content["schema"]["$ref"].as_str().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
+    let example = document["components"]["schemas"][name].get("example").cloned();
+    example.unwrap_or_else(|| panic!("{name} has no example"))
+}
+
+/// Validates with the schemas of the description. A field that is not described is a mistake, too.
+fn fits(document: &Value, schema: &Value, answer: &Value, place: &str) {
+    let mut schema = schema.clone();
+    schema["components"] = document["components"].clone();
+    let validator = jsonschema::draft202012::new(&schema).unwrap();
+    let problems: Vec<String> =
+        validator.iter_errors(answer).map(|e| format!("{}: {e}", e.instance_path())).collect();
+    assert!(problems.is_empty(), "{place}: {problems:#?}\n{answer:#}");
+    let name = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next()).unwrap_or_default();
+    if let (Some(fields), Some(known)) =
+        (answer.as_object(), document["components"]["schemas"][name]["properties"].as_object())
+    {
+        let unknown: Vec<&String> = fields.keys().filter(|field| !known.contains_key(*field)).collect();
+        assert!(unknown.is_empty(), "{place}: {unknown:?} not described");
+    }
+}

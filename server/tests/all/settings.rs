@@ -1,0 +1,133 @@
+//! Settings: who counts more, what is refused, and that the documentation knows them all.
+
+use everturn_server::Settings;
+use everturn_server::settings::{KNOWN, Origin};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+fn gather(
+    file: &str,
+    environment: &[(&str, &str)],
+    flags: &[(&'static str, &str)],
+) -> Result<Settings, everturn_core::Error> {
+    let environment: BTreeMap<String, String> =
+        environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    let file = (!file.is_empty()).then(|| (PathBuf::from("everturn.toml"), file.to_string()));
+    let flags = flags.iter().map(|(key, value)| (*key, value.to_string())).collect();
+    Settings::gather(file, &|name| environment.get(name).cloned(), flags)
+}
+
+fn refused(file: &str, environment: &[(&str, &str)]) -> String {
+    let environment_of =
+        |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
+    let settings = match gather(file, environment, &[]) {
+        Ok(settings) => settings,
+        Err(error) => return error.text().to_string(),
+    };
+    let error = settings.config(&environment_of).map(drop);
+    let error = error.and_then(|()| settings.telemetry().map(drop));
+    let error = error.and_then(|()| settings.summarizers(&settings.models(&environment_of)?).map(drop));
+    error.expect_err(file).text().to_string()
+}
+
+#[test]
+fn a_flag_counts_more_than_the_environment_and_that_more_than_the_file() {
+    let file = "listen = \"127.0.0.1:1\"";
+    let environment = [("EVERTURN_LISTEN", "127.0.0.1:2")];
+    let flags = [("listen", "127.0.0.1:3")];
+    let table = [
+        (gather("", &[], &[]), "127.0.0.1:7317", Origin::Default),
+        (gather(file, &[], &[]), "127.0.0.1:1", Origin::File("everturn.toml".into())),
+        (gather(file, &environment, &[]), "127.0.0.1:2", Origin::Environment("EVERTURN_LISTEN".into())),
+        (gather("", &environment, &[]), "127.0.0.1:2", Origin::Environment("EVERTURN_LISTEN".into())),
+        (gather(file, &environment, &flags), "127.0.0.1:3", Origin::Flag("--listen".into())),
+        (gather(file, &[], &flags), "127.0.0.1:3", Origin::Flag("--listen".into())),
+        (gather(file, &[("EVERTURN_LISTEN", "")], &[]), "127.0.0.1:1", Origin::File("everturn.toml".into())),
+    ];
+    for (settings, listen, origin) in table {
+        let settings = settings.unwrap();
+        assert_eq!((settings.text("listen"), settings.origin("listen")), (Some(listen), Some(&origin)));
+        assert_eq!(settings.config(&|_| None).unwrap().listen.to_string(), listen);
+    }
+    let otlp = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://theirs"),
+        ("EVERTURN_TELEMETRY_OTLP_ENDPOINT", "http://ours"),
+    ];
+    let endpoint = |environment: &[(&str, &str)]| {
+        gather("telemetry.otlp_endpoint = \"http://file\"", environment, &[])
+            .unwrap()
+            .telemetry()
+            .unwrap()
+            .otlp_endpoint
+            .unwrap()
+    };
+    assert_eq!(endpoint(&otlp), "http://ours");
+    assert_eq!(endpoint(&otlp[..1]), "http://theirs");
+}
+
+#[test]
+fn a_setting_that_is_not_there_names_the_nearest() {
+    for (file, nearest) in [
+        ("lisen = \"x\"", "\"listen\""),
+        ("[limits]\nconcurent = 1", "\"limits.concurrent\""),
+        ("[models.fast]\nbaseurl = \"x\"", "\"models.fast.base_url\""),
+        ("[jwt]\nsecret = \"x\"", "\"jwt.secret_env\""),
+    ] {
+        let said = refused(file, &[]);
+        assert!(said.contains("did you mean") && said.contains(nearest), "{said}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_where_it_is() {
+    for (file, environment, expected) in [
+        ("listen = 7317", &[] as &[(&str, &str)], "a text in quotes"),
+        ("listen = \"7317\"", &[], "such as 127.0.0.1:7317"),
+        ("limits.burst = 0", &[], "from 1 to"),
+        ("limits.burst = -1", &[], "not negative"),
+        ("", &[("EVERTURN_LIMITS_BURST", "many")], "EVERTURN_LIMITS_BURST"),
+        ("", &[("EVERTURN_LOG_CONTENT", "maybe")], "neither true nor false"),
+        ("tls.cert = \"c.pem\"", &[], "set both"),
+        ("jwt.algorithm = \"none\"", &[], "HS256, RS256 or ES256"),
+        ("jwt.algorithm = \"HS256\"", &[], "jwt.secret_env"),
+        ("jwt.secret_env = \"S\"", &[], "jwt.algorithm"),
+        ("jwt.algorithm = \"HS256\"\njwt.secret_env = \"S\"", &[("S", "short")], "32 characters"),
+        ("jwt.algorithm = \"RS256\"\njwt.secret_env = \"S\"", &[("S", "x")], "one of them only"),
+        ("cors.origins = [\"*\"]", &[], "is no origin"),
+        ("telemetry.log_format = \"xml\"", &[], "auto, pretty or json"),
+        ("models.a.model = \"m\"", &[], "models.a.base_url"),
+        ("[models.a]\nmodel = \"m\"\nbase_url = \"http://x\"\nkind = \"grok\"", &[], "openai-chat"),
+        ("[models.a]\nmodel = \"m\"\nbase_url = \"http://x\"\napi_key_env = \"K\"", &[], "K is not set"),
+        ("summarizers.default = \"a\"", &[], "[models.a]"),
+        ("listen = ", &[], "is not TOML"),
+    ] {
+        let said = refused(file, environment);
+        assert!(said.contains(expected), "{file}: {said}");
+    }
+}
+
+#[test]
+fn passwords_are_not_shown() {
+    let settings = gather("", &[("EVERTURN_STORE", "postgres://ann:hunter2@db/everturn")], &[]).unwrap();
+    let shown = settings.show();
+    assert!(shown.contains("postgres://ann:***@db/everturn") && !shown.contains("hunter2"), "{shown}");
+    assert!(shown.contains("# environment EVERTURN_STORE") && shown.contains("# default"), "{shown}");
+    // What is shown can be read again.
+    gather(&shown, &[], &[]).unwrap();
+}
+
+#[test]
+fn every_setting_is_documented() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/serve.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for known in KNOWN {
+        let name = known.key.replace('*', "NAME");
+        let line = page.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+        let line = line.unwrap_or_else(|| panic!("{name} is not in docs/serve.md"));
+        let default = if known.default.is_empty() { "none" } else { known.default };
+        assert!(
+            line.contains(&format!("| {default} |")) || line.contains(&format!("| `{default}` |")),
+            "{line}"
+        );
+    }
+}

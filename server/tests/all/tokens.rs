@@ -1,0 +1,148 @@
+//! Tokens, as an issuer would sign them, and how they are taken.
+
+use crate::stage::{Stage, answer, config};
+use everturn_engine::Everturn;
+use everturn_server::{Config, Hidden, Jwt, JwtKeys};
+use jsonwebtoken::jwk::{Jwk, JwkSet};
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub const SECRET: &str = "a secret of thirty-two characters";
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// Takes tokens that are signed with [`SECRET`].
+pub fn jwt_config() -> Jwt {
+    Jwt {
+        algorithm: Algorithm::HS256,
+        keys: JwtKeys::Secret(Hidden(SECRET.into())),
+        refresh: Duration::from_secs(300),
+        issuer: None,
+        audience: None,
+        tenant_claim: "tenant".into(),
+        role_claim: "role".into(),
+    }
+}
+
+fn with_end(claims: &Value, exp: Option<u64>) -> Value {
+    let mut claims = claims.clone();
+    if let Some(exp) = exp {
+        claims["exp"] = exp.into();
+    }
+    claims
+}
+
+pub fn hs256(secret: &str, claims: &Value, exp: Option<u64>) -> String {
+    let key = EncodingKey::from_secret(secret.as_bytes());
+    encode(&Header::new(Algorithm::HS256), &with_end(claims, exp), &key).unwrap()
+}
+
+pub fn hs384(secret: &str, claims: &Value, exp: u64) -> String {
+    let key = EncodingKey::from_secret(secret.as_bytes());
+    encode(&Header::new(Algorithm::HS384), &with_end(claims, Some(exp)), &key).unwrap()
+}
+
+/// A token that says of itself that it needs no signature.
+pub fn unsigned(claims: &Value, exp: u64) -> String {
+    let signed = hs256(SECRET, claims, Some(exp));
+    let payload = signed.split('.').nth(1).unwrap();
+    // {"alg":"none","typ":"JWT"}
+    format!("eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.{payload}.")
+}
+
+async fn status(stage: &Stage, token: &str) -> u16 {
+    let request = stage.request(Method::GET, "/api/v1/conversations").bearer_auth(token);
+    request.send().await.unwrap().status().as_u16()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_are_checked() {
+    let jwt = Jwt {
+        issuer: Some("https://id.example".into()),
+        audience: Some("everturn".into()),
+        tenant_claim: "org".into(),
+        role_claim: "everturn_role".into(),
+        ..jwt_config()
+    };
+    let store = Everturn::open("memory:").unwrap();
+    let stage = Stage::over(store, Config { keys_required: None, jwt: Some(jwt), ..config() }).await;
+    let good = json!({
+        "org": "acme", "everturn_role": "reader", "sub": "ann", "iss": "https://id.example", "aud": "everturn"
+    });
+    let end = Some(now() + 600);
+    assert_eq!(status(&stage, &hs256(SECRET, &good, end)).await, 200);
+    for (claim, value) in [
+        ("iss", json!("https://evil.example")),
+        ("iss", Value::Null),
+        ("aud", json!("another")),
+        ("aud", Value::Null),
+        ("org", Value::Null),
+        ("org", json!("../etc")),
+        ("org", json!(7)),
+        ("everturn_role", json!("root")),
+        ("everturn_role", Value::Null),
+        ("nbf", json!(now() + 600)),
+    ] {
+        let mut claims = good.clone();
+        claims[claim] = value.clone();
+        if value.is_null() {
+            claims.as_object_mut().unwrap().remove(claim);
+        }
+        assert_eq!(status(&stage, &hs256(SECRET, &claims, end)).await, 401, "{claim} {value}");
+    }
+    let token = hs256(SECRET, &good, end);
+    let append = stage.request(Method::POST, "/api/v1/conversations").bearer_auth(token);
+    assert_eq!(answer(append.body("{}"), 403).await["code"], "access.role");
+    stage.stop().await;
+}
+
+/// An issuer that changes its keys is followed: a token that names an unknown key makes us look again.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_tokens_are_read_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("jwks.json");
+    let pair = || {
+        let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes()).unwrap()
+    };
+    let (ours, theirs) = (pair(), pair());
+    let set = |key: &EncodingKey, kid: &str| {
+        let mut jwk = Jwk::from_encoding_key(key, Algorithm::ES256).unwrap();
+        jwk.common.key_id = Some(kid.into());
+        serde_json::to_string(&JwkSet { keys: vec![jwk] }).unwrap()
+    };
+    let sign = |key: &EncodingKey, kid: &str| {
+        let header = Header { kid: Some(kid.into()), ..Header::new(Algorithm::ES256) };
+        let claims = json!({"tenant": "acme", "role": "admin", "exp": now() + 600});
+        encode(&header, &claims, key).unwrap()
+    };
+    std::fs::write(&file, set(&ours, "one")).unwrap();
+    let keys = JwtKeys::File(file.clone());
+    let jwt = Jwt { algorithm: Algorithm::ES256, keys, refresh: Duration::ZERO, ..jwt_config() };
+    let store = Everturn::open("memory:").unwrap();
+    let stage = Stage::over(store, Config { keys_required: None, jwt: Some(jwt), ..config() }).await;
+    assert_eq!(status(&stage, &sign(&ours, "one")).await, 200);
+    assert_eq!(status(&stage, &sign(&theirs, "one")).await, 401, "the right name, the wrong key");
+    assert_eq!(status(&stage, &sign(&theirs, "two")).await, 401);
+    let claims = json!({"tenant": "acme", "role": "admin"});
+    let public = std::fs::read_to_string(&file).unwrap();
+    let confused = hs256(&public, &claims, Some(now() + 600));
+    assert_eq!(status(&stage, &confused).await, 401, "the public key is no secret");
+    std::fs::write(&file, set(&theirs, "two")).unwrap();
+    // Read again in the background, by the requests themselves.
+    let token = sign(&theirs, "two");
+    for _ in 0..200 {
+        if status(&stage, &token).await == 200 {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(status(&stage, &token).await, 200);
+    assert_eq!(status(&stage, &sign(&ours, "one")).await, 401, "the old key is gone");
+    stage.stop().await;
+}

@@ -1,0 +1,98 @@
+//! Export, import and proof over REST.
+
+use crate::stage::{Stage, answer, config};
+use everturn_engine::Everturn;
+use everturn_server::Config;
+use reqwest::{Body, Method};
+use serde_json::json;
+use std::io;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_moves_to_another_server_with_its_chain() {
+    let here = Stage::new().await;
+    let id = here.conversation().await;
+    for n in 0..300 {
+        here.say(&id, &format!("turn {n}")).await;
+    }
+    let path = format!("/api/v1/conversations/{id}");
+    let export = here.request(Method::GET, &format!("{path}/export")).header("accept-encoding", "gzip");
+    let export = export.send().await.unwrap();
+    assert_eq!(export.headers()["content-encoding"], "gzip");
+    let export = here.request(Method::GET, &format!("{path}/export")).send().await.unwrap();
+    assert_eq!(export.headers()["content-type"], "application/jsonl");
+    let file = export.text().await.unwrap();
+    assert!(file.lines().count() > 300);
+
+    let there = Stage::new().await;
+    let import = |text: String| there.request(Method::POST, "/api/v1/import").body(text);
+    let imported = answer(import(file.clone()), 200).await;
+    assert_eq!((&imported["format"], &imported["added"]), (&json!("jsonl"), &json!(301)));
+    assert_eq!(answer(import(file.clone()), 200).await["added"], 0);
+    let (ours, theirs) = (here.get(&path, 200).await, there.get(&path, 200).await);
+    assert_eq!(ours["head"], theirs["head"]);
+    let head = ours["head"]["hash"].as_str().unwrap();
+    let verdict = there.get(&format!("{path}/verify?head={head}"), 200).await;
+    assert_eq!((&verdict["ok"], &verdict["contains_head"]), (&json!(true), &json!(true)));
+    let other = "0".repeat(64);
+    assert_eq!(there.get(&format!("{path}/verify?head={other}"), 200).await["ok"], false);
+    assert_eq!(there.get(&format!("{path}/verify?head=x"), 400).await["code"], "hash.malformed");
+    assert_eq!(there.get("/api/v1/doctor", 200).await["findings"], json!([]));
+
+    let value = here.get(&format!("{path}/transcript"), 200).await;
+    assert_eq!(value["messages"].as_array().unwrap().len(), 300);
+    assert_eq!(here.get(&format!("{path}/export?format=transcript"), 200).await, value);
+    here.get(&format!("{path}/export?format=pdf"), 400).await;
+    let third = Stage::new().await;
+    let imported = answer(third.request(Method::POST, "/api/v1/import").body(value.to_string()), 200).await;
+    assert_eq!(imported["format"], "transcript");
+    for stage in [here, there, third] {
+        stage.stop().await;
+    }
+}
+
+/// A file that was cut on its way is not taken for a whole one, and sending it again completes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_upload_is_told_and_can_be_repeated() {
+    let here = Stage::new().await;
+    let id = here.conversation().await;
+    for n in 0..20 {
+        here.say(&id, &format!("turn {n}")).await;
+    }
+    let export = here.request(Method::GET, &format!("/api/v1/conversations/{id}/export"));
+    let file = export.send().await.unwrap().text().await.unwrap();
+    let there = Stage::new().await;
+    let half = file[..file.len() / 2].to_string();
+    let pieces = futures_util::stream::iter([Ok(half), Err(io::Error::other("the line is dead"))]);
+    let request = there.request(Method::POST, "/api/v1/import").body(Body::wrap_stream(pieces));
+    assert!(request.send().await.is_err());
+    let imported = answer(there.request(Method::POST, "/api/v1/import").body(file), 200).await;
+    assert_eq!(imported["events"], 21);
+    assert_eq!(
+        there.get(&format!("/api/v1/conversations/{id}/turns"), 200).await["data"].as_array().unwrap().len(),
+        20
+    );
+    here.stop().await;
+    there.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_imported() {
+    let store = Everturn::open("memory:").unwrap();
+    let stage = Stage::over(store, Config { import_bytes_max: 1000, ..config() }).await;
+    let import = |body: Vec<u8>| stage.request(Method::POST, "/api/v1/import").body(body);
+    for body in [&b""[..], b"nonsense", b"{}", b"\xff\xfe\x00", b"[1,2"] {
+        answer(import(body.to_vec()), 400).await;
+    }
+    assert_eq!(answer(import(vec![b'{'; 1001]), 413).await["code"], "limit.exceeded");
+    assert_eq!(stage.get("/api/v1/conversations", 200).await["data"], json!([]));
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_and_readiness() {
+    let stage = Stage::new().await;
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(stage.request(Method::GET, path).send().await.unwrap().status(), 200);
+    }
+    stage.stop().await;
+}
