@@ -8,7 +8,6 @@ use everturn_engine::model::{
     Answer, Call, Configured, Delta, Finish, Generate, Generation, Provider, Request, Step, Tokens,
 };
 use everturn_engine::{Everturn, Options};
-use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

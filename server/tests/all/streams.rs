@@ -40,8 +40,8 @@ async fn a_turn_that_is_given_up_keeps_what_was_said() {
     assert_eq!(stage.get(&path, 200).await["content"], "I was go");
     let path = open(&stage, &id).await;
     stage.post(&format!("{path}/chunks"), &json!({"delta": "draft"}), 200).await;
-    let turn =
-        stage.post(&format!("{path}/commit"), &json!({"content": [{"type": "text", "text": "final"}]}), 200);
-    assert_eq!(turn.await["content"][0]["text"], "final");
+    let last = json!({"content": [{"type": "text", "text": "final"}]});
+    let turn = stage.post(&format!("{path}/commit"), &last, 200).await;
+    assert_eq!(turn["content"][0]["text"], "final");
     stage.stop().await;
 }
