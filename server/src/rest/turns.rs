@@ -35,7 +35,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 /// A turn to append: either `message`, in any shape, or `role` and `content`.
 #[derive(Deserialize, ToSchema, Default)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
+#[schema(as = NewTurn, example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
 pub struct Said {
     /// A message in any shape: OpenAI chat, Anthropic blocks, Responses item. Kept byte for byte.
     #[serde(default, deserialize_with = "given")]
@@ -122,7 +122,7 @@ pub fn new_turns(turns: Vec<Said>) -> Result<Vec<NewTurn>, Error> {
 /// Turns to append: all of them, or none.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"turns": [{"role": "user", "content": "Where did we leave off?", "actor": "ana"}]}))]
+#[schema(as = AppendRequest, example = json!({"turns": [{"role": "user", "content": "Where did we leave off?", "actor": "ana"}]}))]
 struct Append {
     /// In order.
     turns: Vec<Said>,
@@ -271,7 +271,7 @@ async fn supersede_turn(
 /// Who wants it, and why.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"reason": "asked by the customer", "by": "dpo"}))]
+#[schema(as = EraseRequest, example = json!({"reason": "asked by the customer", "by": "dpo"}))]
 struct Erase {
     /// Why; kept in the log.
     reason: String,

@@ -3,6 +3,7 @@
 use crate::live::Live;
 use crate::stage::{Stage, config};
 use everturn_core::id::ConversationId;
+use everturn_core::limits::SUBSCRIBER_LAG_EVENTS_MAX;
 use everturn_engine::{Everturn, NewStream, NewTurn, Scope};
 use everturn_server::Config;
 use reqwest::Method;
@@ -150,10 +151,15 @@ async fn a_slow_reader_is_let_go_with_a_place_to_resume() {
     let (stage, scope, id) = stage(config()).await;
     let mut live = stage.follow(id, "", None).await;
     live.expect("event").await;
-    let text = "x".repeat(256 * 1024);
-    let written = 300;
+    // More than the sockets hold, then more than the ring does.
+    let (text, events, chunks) = ("x".repeat(256 * 1024), 64, SUBSCRIBER_LAG_EVENTS_MAX + 100);
     let writer = scope.clone();
-    tokio::task::spawn_blocking(move || (0..written).for_each(|_| say(&writer, id, &text))).await.unwrap();
+    let write = tokio::task::spawn_blocking(move || {
+        (0..events).for_each(|_| say(&writer, id, &text));
+        let turn = writer.append_open(id, NewStream::default()).wait().unwrap().id;
+        (0..chunks).for_each(|_| drop(writer.append_chunk(id, turn, None, "y").unwrap()));
+    });
+    write.await.unwrap();
     let mut next = 2u64;
     let seen = loop {
         let seen = live.next().await.expect("a word of farewell");
@@ -164,12 +170,13 @@ async fn a_slow_reader_is_let_go_with_a_place_to_resume() {
         next += 1;
     };
     assert_eq!((seen.name.as_str(), &seen.data["resume_from"]), ("lagged", &json!(next)));
-    assert!(next < written);
+    assert!(next < events);
     assert!(live.next().await.is_none());
     let mut live = stage.follow(id, "", Some(&seen.id)).await;
-    for seq in next..written + 2 {
+    for seq in next..events + 3 {
         assert_eq!(live.expect("event").await.data["seq"].as_u64(), Some(seq));
     }
+    assert_eq!(live.expect("chunk").await.data["text"], "y".repeat(chunks));
     stage.stop().await;
 }
 
