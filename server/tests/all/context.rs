@@ -25,7 +25,7 @@ async fn a_context_is_built_recorded_and_made_again() {
     assert_eq!(again["messages"], built["messages"]);
     stage.get(&format!("{path}/contexts/1"), 404).await;
     for (ask, status) in [
-        (json!({"token_budget": 3}), 413),
+        (json!({"token_budget": 2}), 413),
         (json!({}), 413),
         (json!({"token_budget": 1000, "provider": "x"}), 400),
         (json!({"token_budget": 1000, "sections": {"x": true}}), 400),

@@ -4,7 +4,7 @@ use crate::live::Live;
 use crate::stage::{Stage, config};
 use everturn_core::id::ConversationId;
 use everturn_core::limits::SUBSCRIBER_LAG_EVENTS_MAX;
-use everturn_engine::{Everturn, NewStream, NewTurn, Scope};
+use everturn_engine::{Everturn, NewStream, NewTurn, Options, Scope};
 use everturn_server::Config;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -12,7 +12,9 @@ use std::time::Duration;
 
 /// A server, and the engine under it to write with.
 async fn stage(config: Config) -> (Stage, Scope, ConversationId) {
-    let store = Everturn::open("memory:").unwrap();
+    // Nothing but what a test writes.
+    let options = Options { auto_compaction: false, ..Options::default() };
+    let store = Everturn::open_with("memory:", options).unwrap();
     let scope = store.tenant("default").unwrap();
     let id = scope.create(Default::default()).wait().unwrap().id;
     (Stage::over(store, config).await, scope, id)
