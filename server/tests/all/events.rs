@@ -165,7 +165,9 @@ async fn a_slow_reader_is_let_go_with_a_place_to_resume() {
     let write = tokio::task::spawn_blocking(move || {
         (0..events).for_each(|_| say(&writer, id, &text));
         let turn = writer.append_open(id, NewStream::default()).wait().unwrap().id;
-        (0..chunks).for_each(|_| drop(writer.append_chunk(id, turn, None, "y").unwrap()));
+        for _ in 0..chunks {
+            writer.append_chunk(id, turn, None, "y").unwrap();
+        }
     });
     write.await.unwrap();
     let mut next = 2u64;
