@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
 use std::convert::Infallible;
+use std::fmt::Display;
 
 /// `Idempotency-Key`: makes a repeated request harmless.
 pub struct Once(pub Option<String>);
@@ -52,19 +53,21 @@ impl<S: Sync> FromRequestParts<S> for IfNoneMatch {
 }
 
 impl IfNoneMatch {
-    /// The answer, or that it is what the caller has.
-    pub fn unless(&self, tag: &str, answer: impl FnOnce() -> Response) -> Response {
-        let etag = [(ETAG, format!("\"{tag}\""))];
-        if self.0.iter().any(|known| known == tag || known == "*") {
-            return (StatusCode::NOT_MODIFIED, etag).into_response();
-        }
-        (etag, answer()).into_response()
+    /// The answer to a caller who has it already.
+    pub fn unchanged(&self, tag: &str) -> Option<Response> {
+        let known = self.0.iter().any(|known| known == tag || known == "*");
+        known.then(|| (StatusCode::NOT_MODIFIED, etag(tag)).into_response())
     }
+}
+
+/// The header that names a version.
+pub fn etag(tag: impl Display) -> [(HeaderName, String); 1] {
+    [(ETAG, format!("\"{tag}\""))]
 }
 
 /// A conversation with its ETag: where its log ends.
 pub fn tagged(conversation: Conversation) -> Response {
-    ([(ETAG, format!("\"{}\"", conversation.head.seq))], axum::Json(conversation)).into_response()
+    (etag(conversation.head.seq), axum::Json(conversation)).into_response()
 }
 
 /// What the server said, without the marks that a proxy which compresses may add.

@@ -220,7 +220,8 @@ async fn get_conversation(
     known: IfNoneMatch,
 ) -> Result<Response, Problem> {
     let conversation = blocking(move || scope.get(id)).await?;
-    Ok(known.unless(&conversation.head.seq.to_string(), || axum::Json(conversation).into_response()))
+    let unchanged = known.unchanged(&conversation.head.seq.to_string());
+    Ok(unchanged.unwrap_or_else(|| tagged(conversation)))
 }
 
 /// Changes settings and state, in one step.

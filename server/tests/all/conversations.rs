@@ -130,8 +130,8 @@ async fn a_life_archived_resumed_closed_reset_forked_deleted() {
     let new = stage.post(&format!("{path}/reset"), &json!({}), 201).await;
     assert_eq!(new["predecessor"], id.as_str());
     assert_eq!(stage.get(&path, 200).await["state"], "closed");
-    let turns = json!({"turns": [{"role": "user", "content": "x"}]});
-    stage.post(&format!("{path}/turns"), &turns, 409).await;
+    let late = json!({"turns": [{"role": "user", "content": "x"}]});
+    stage.post(&format!("{path}/turns"), &late, 409).await;
     assert_eq!(stage.post(&format!("{path}/fork"), &json!({"at_seq": 99}), 400).await["status"], 400);
     let gone = stage.send(Method::DELETE, &format!("{path}?reason=test+data"), &json!({}), 200).await;
     assert_eq!(gone["reason"], "test data");
