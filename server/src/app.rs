@@ -3,6 +3,9 @@
 use crate::config::Config;
 use everturn_core::Error;
 use everturn_engine::Everturn;
+use everturn_engine::model::Embed;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// What all handlers share.
@@ -13,12 +16,20 @@ pub struct App {
     pub config: Config,
     /// Cancelled when the server begins to stop: streams end with a place to resume from.
     pub stopping: CancellationToken,
+    /// Models that turn texts into vectors, by name.
+    pub embedders: BTreeMap<String, Arc<dyn Embed>>,
 }
 
 impl App {
     /// Over an open store.
     pub fn new(store: Everturn, config: Config) -> App {
-        App { store, config, stopping: CancellationToken::new() }
+        App { store, config, stopping: CancellationToken::new(), embedders: BTreeMap::new() }
+    }
+
+    /// With these models that turn texts into vectors.
+    pub fn with_embedders(mut self, embedders: BTreeMap<String, Arc<dyn Embed>>) -> App {
+        self.embedders = embedders;
+        self
     }
 }
 

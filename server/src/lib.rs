@@ -12,9 +12,11 @@
 //! [`serve()`] runs it until it is told to stop.
 
 mod access;
+mod anthropic;
 mod app;
 mod config;
 mod json;
+mod openai;
 mod openapi;
 mod problem;
 mod rest;
@@ -37,9 +39,11 @@ pub fn router(app: Arc<App>) -> Router {
     native
         .merge(rest::health::routes())
         .merge(openapi::routes())
+        .merge(openai::routes())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), access::authenticate))
+        .layer(axum::middleware::from_fn(openai::error::dress))
         .layer(tower_http::compression::CompressionLayer::new())
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(problem::panicked))
         .with_state(app)
