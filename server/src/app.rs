@@ -4,6 +4,9 @@ use crate::access::Access;
 use crate::config::Config;
 use everturn_core::Error;
 use everturn_engine::Everturn;
+use everturn_engine::model::Embed;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// What all handlers share.
@@ -16,13 +19,22 @@ pub struct App {
     pub access: Access,
     /// Cancelled when the server begins to stop: streams end with a place to resume from.
     pub stopping: CancellationToken,
+    /// Models that turn texts into vectors, by name.
+    pub embedders: BTreeMap<String, Arc<dyn Embed>>,
 }
 
 impl App {
     /// Over an open store.
     pub fn new(store: Everturn, config: Config) -> App {
         crate::metrics::collect();
-        App { store, access: Access::new(&config), config, stopping: CancellationToken::new() }
+        let access = Access::new(&config);
+        App { store, access, config, stopping: CancellationToken::new(), embedders: BTreeMap::new() }
+    }
+
+    /// With these models that turn texts into vectors.
+    pub fn with_embedders(mut self, embedders: BTreeMap<String, Arc<dyn Embed>>) -> App {
+        self.embedders = embedders;
+        self
     }
 }
 

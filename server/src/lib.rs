@@ -12,12 +12,14 @@
 //! [`serve()`] runs it until it is told to stop.
 
 mod access;
+mod anthropic;
 mod app;
 mod config;
 mod headers;
 mod json;
 mod metrics;
 mod observe;
+mod openai;
 mod openapi;
 mod page;
 mod pipe;
@@ -55,9 +57,11 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(rest::health::routes())
         .merge(metrics::routes())
         .merge(openapi::routes())
+        .merge(openai::routes())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), access::authenticate))
+        .layer(axum::middleware::from_fn(openai::error::dress))
         .layer(axum::middleware::from_fn_with_state(app.clone(), observe::observe))
         .layer(cors(&app.config))
         .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(may_be_compressed)))

@@ -134,7 +134,7 @@ impl Scope {
         mut options: GenerateOptions,
     ) -> Result<oneshot::Receiver<Result<Generating, Error>>, Error> {
         self.shared().writable()?;
-        let model = self.configured(options.model.as_deref())?;
+        let model = self.model(options.model.as_deref())?;
         self.complete(&model, &mut options)?;
         self.shared().conversation(&self.key(id))?;
         let runtime = runtime()?;
@@ -180,7 +180,8 @@ impl Scope {
         Ok(begun)
     }
 
-    fn configured(&self, name: Option<&str>) -> Result<Configured, Error> {
+    /// A configured model, to be asked without a conversation; without a name the one that `generate` would take.
+    pub fn model(&self, name: Option<&str>) -> Result<Configured, Error> {
         let models = &self.shared().options.models;
         if models.is_empty() {
             let text = "no model is configured; name one with its base_url, api_key_env and model, and open the store with it";
@@ -494,6 +495,7 @@ impl Work {
             "finish": finish_word(&answer.finish),
             "response_id": answer.id,
             "usage": answer.usage,
+            "items": answer.messages.len().max(1),
         });
         let mut items: Vec<String> = answer.messages.iter().map(|item| item.get().to_string()).collect();
         if items.is_empty() {
@@ -506,17 +508,26 @@ impl Work {
             self.metadata(said)?,
             Some(Tokens { prompt: answer.tokens.prompt, completion: answer.tokens.completion }),
         ));
-        let belongs = Raw::of(&json!({ "id": self.generation }))?;
+        let kinds: Vec<Option<String>> = items.iter().map(|item| item_kind(item)).collect();
+        let mut place = 0;
         let appended =
             self.scope.append_with(self.id, AppendOptions::default(), Ok(None), |conversation, ingested| {
                 items.into_iter().try_for_each(|message| {
-                    let (place, metadata, tokens) = first.take().unwrap_or_else(|| {
-                        let metadata = BTreeMap::from([("generation".to_string(), belongs.clone())]);
-                        (Place::Said(Role::Assistant), metadata, None)
-                    });
+                    let (at, metadata, tokens) = match first.take() {
+                        Some(first) => first,
+                        None => {
+                            place += 1;
+                            // Which item of its kind it is: with the turn that was open this names it before it is there.
+                            let nth = kinds[..place].iter().filter(|kind| **kind == kinds[place]).count();
+                            let belongs =
+                                Raw::of(&json!({ "id": self.generation, "answer": turn, "nth": nth }))?;
+                            let metadata = BTreeMap::from([("generation".to_string(), belongs)]);
+                            (Place::Said(Role::Assistant), metadata, None)
+                        }
+                    };
                     let (actor, model) = (self.options.actor.clone(), model.clone());
                     let new = NewTurn { message, actor, model, metadata, tokens, ..NewTurn::default() };
-                    self.scope.shared().ingest(conversation, new, place, ingested)
+                    self.scope.shared().ingest(conversation, new, at, ingested)
                 })
             });
         let mut turns = appended.wait()?.turns;
@@ -578,6 +589,16 @@ fn tools_ran(input: &[Turn], recent: &[Turn]) -> bool {
     };
     let since = recent.iter().take_while(|turn| turn.role != Role::User || answers(turn));
     input.iter().chain(since).any(answers)
+}
+
+/// What kind of item of an answer it is, where the provider has several.
+fn item_kind(item: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Item {
+        #[serde(rename = "type")]
+        kind: Option<String>,
+    }
+    serde_json::from_str::<Item>(item).ok()?.kind
 }
 
 fn finish_word(finish: &Finish) -> &str {

@@ -1,0 +1,315 @@
+//! Anthropic's Messages, by any configured model; recorded where a conversation is named, else not kept.
+
+use crate::access::{Reader, Writer};
+use crate::app::App;
+use crate::json::Json;
+use crate::openai::chat::{begun, said};
+use crate::openai::conversion::extra;
+use crate::openai::error::{Refused, in_stream};
+use crate::openai::fields::Fields;
+use crate::openai::models::{self, Chosen};
+use crate::openai::recorded::Recorder;
+use crate::openai::sse::{self, Feed, Steps};
+use crate::openai::{ask, ids, place, responses, tokens, tools};
+use axum::Router;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use everturn_core::json::Raw;
+use everturn_core::tokens::Family;
+use everturn_engine::model::{Answer, Delta, Finish, Provider, Request, Step};
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// `/v1/messages`.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/v1/messages", post(create)).route("/v1/messages/count_tokens", post(count))
+}
+
+async fn create(
+    State(app): State<Arc<App>>,
+    Writer(scope): Writer,
+    headers: HeaderMap,
+    Json(mut body): Json<Fields>,
+) -> Result<Response, Refused> {
+    let model = models::find(&scope, Some(body.need("model")?))?;
+    let stream = body.take("stream")?.unwrap_or(false);
+    let mut metadata: Option<serde_json::Map<String, Value>> = body.take("metadata")?;
+    let named = metadata.as_mut().and_then(|metadata| metadata.shift_remove("conversation"));
+    if let Some(rest) = metadata.filter(|rest| !rest.is_empty()) {
+        body.0.insert("metadata".into(), Raw::of(&rest)?);
+    }
+    let recorder = Recorder::named(&scope, &headers, named.as_ref().and_then(Value::as_str), "anthropic")?;
+    let (all, request) = request(&model, body)?;
+    if let Some(recorder) = &recorder {
+        recorder.input(&all).await?;
+    }
+    let shown = Shown {
+        id: ids::item("message", responses::fresh()?, 0),
+        model: model.asked.clone(),
+        same: model.provider() == Provider::Anthropic,
+    };
+    let steps = sse::unkept(model.configured.client.generate(request));
+    if !stream {
+        let answer = said(steps, recorder).await?;
+        return Ok(axum::Json(shown.whole(&answer)).into_response());
+    }
+    let steps = begun(steps).await?;
+    Ok(sse::respond(&app, move |feed| show(shown, steps, recorder, feed)))
+}
+
+/// What was said, the system prompt first; and the request for the model.
+fn request(model: &Chosen, mut body: Fields) -> Result<(Vec<Raw>, Request), Refused> {
+    let messages: Vec<Raw> = body.need("messages")?;
+    let system: Option<Raw> = body.take("system")?;
+    let max_output_tokens = Some(body.need("max_tokens")?);
+    let to = model.provider();
+    let tools = tools::convert(Provider::Anthropic, to, body.take("tools")?.unwrap_or_default())?;
+    let mut all = messages.clone();
+    if let Some(system) = &system {
+        all.insert(0, Raw::new(format!(r#"{{"role":"system","content":{}}}"#, system.get()))?);
+    }
+    let served = model.served.clone();
+    if to == Provider::Anthropic {
+        let extra = ask::rest(body, &[]);
+        let request = Request {
+            model: served,
+            system,
+            messages,
+            tools,
+            max_output_tokens,
+            extra,
+            ..Request::default()
+        };
+        return Ok((all, request));
+    }
+    let temperature = body.take("temperature")?;
+    let without: &[&str] = if tools.is_empty() { &["tool_choice"] } else { &[] };
+    let extra = extra(Provider::Anthropic, to, &ask::rest(body, without))?;
+    let (system, messages) = place::render(to, None, &all)?;
+    let request = Request {
+        model: served,
+        system,
+        messages,
+        tools,
+        max_output_tokens,
+        temperature,
+        json: false,
+        extra,
+    };
+    Ok((all, request))
+}
+
+/// Counted here, by the documented estimate for models whose tokenizer is not public.
+async fn count(Reader(scope): Reader, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
+    let model = models::find(&scope, Some(body.need("model")?))?;
+    body.0.entry("max_tokens".into()).or_insert(Raw::of(&1)?);
+    let (all, request) = request(&model, body)?;
+    let tools: Vec<&str> = request.tools.iter().map(Raw::get).collect();
+    let tokens = tokens::cost(Family::of_model(model.served_name()), &all, &tools);
+    Ok(axum::Json(json!({"input_tokens": tokens})))
+}
+
+/// How an answer is shown.
+struct Shown {
+    id: String,
+    model: String,
+    /// Whether the provider speaks the same language, so that its own blocks can be given back.
+    same: bool,
+}
+
+impl Shown {
+    fn message(&self, content: Value, stop: Option<&str>, usage: Value) -> Value {
+        json!({
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": stop,
+            "stop_sequence": null,
+            "usage": usage,
+        })
+    }
+
+    fn whole(&self, answer: &Answer) -> Value {
+        self.message(self.content(answer), Some(stop(&answer.finish)), self.usage(answer))
+    }
+
+    fn content(&self, answer: &Answer) -> Value {
+        let own: Option<Value> = answer.messages.first().filter(|_| self.same).and_then(Raw::read);
+        if let Some(mut own) = own {
+            return own["content"].take();
+        }
+        let words = answer.text.clone() + answer.refusal.as_deref().unwrap_or_default();
+        let mut blocks = Vec::new();
+        if !words.is_empty() {
+            blocks.push(json!({"type": "text", "text": words}));
+        }
+        for (index, call) in answer.calls.iter().enumerate() {
+            let input: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+            let id = call.id.clone().unwrap_or_else(|| format!("call_{index}"));
+            blocks.push(json!({"type": "tool_use", "id": id, "name": call.name, "input": input}));
+        }
+        Value::Array(blocks)
+    }
+
+    fn usage(&self, answer: &Answer) -> Value {
+        let own: Option<Value> = answer.usage.as_ref().filter(|_| self.same).and_then(Raw::read);
+        let tokens = &answer.tokens;
+        let (prompt, cached) = (tokens.prompt.unwrap_or(0), tokens.cached.unwrap_or(0));
+        own.unwrap_or_else(|| {
+            json!({
+                "input_tokens": prompt.saturating_sub(cached),
+                "cache_read_input_tokens": cached,
+                "cache_creation_input_tokens": 0,
+                "output_tokens": tokens.completion.unwrap_or(0),
+            })
+        })
+    }
+}
+
+fn stop(finish: &Finish) -> &str {
+    match finish {
+        Finish::Stop => "end_turn",
+        Finish::Length => "max_tokens",
+        Finish::ToolCalls => "tool_use",
+        Finish::ContentFilter => "refusal",
+        Finish::Other(word) if matches!(word.as_str(), "stop_sequence" | "pause_turn") => word,
+        Finish::Other(_) => "end_turn",
+    }
+}
+
+/// Shows an answer as it comes.
+async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
+    let mut blocks = Blocks { shown, begun: 0, open: None, thoughts: Vec::new(), out: Vec::new() };
+    blocks.begin();
+    let outcome = loop {
+        let there = blocks.send(&feed).await;
+        if !there && recorder.is_none() {
+            return;
+        }
+        match steps.next().await {
+            Some(Ok(Step::Delta(delta))) => blocks.delta(delta),
+            Some(Ok(Step::Done(answer))) => break Ok(answer),
+            Some(Err(error)) => break Err(error),
+            None => break Err(sse::endless()),
+        }
+    };
+    // What is shown as finished is in the log.
+    let outcome = match (outcome, recorder) {
+        (Ok(answer), Some(recorder)) => recorder.answer(&answer).await.map(|()| answer),
+        (outcome, _) => outcome,
+    };
+    match outcome {
+        Ok(answer) => blocks.end(&answer),
+        Err(error) => blocks.out.push(in_stream(&error, true)),
+    }
+    blocks.send(&feed).await;
+}
+
+/// The events of a message on its way.
+struct Blocks {
+    shown: Shown,
+    /// How many blocks have begun.
+    begun: usize,
+    /// The kind of the last one, if it goes on; for a call with its number.
+    open: Option<(&'static str, usize)>,
+    /// Blocks of reasoning that wait for their signature, which is known at the end only.
+    thoughts: Vec<usize>,
+    out: Vec<Value>,
+}
+
+impl Blocks {
+    async fn send(&mut self, feed: &Feed) -> bool {
+        let mut there = true;
+        for event in self.out.drain(..) {
+            there = feed.send(event["type"].as_str(), &event).await;
+        }
+        there
+    }
+
+    fn begin(&mut self) {
+        let usage = json!({"input_tokens": 0, "output_tokens": 0});
+        let message = self.shown.message(json!([]), None, usage);
+        self.out.push(json!({"type": "message_start", "message": message}));
+        self.out.push(json!({"type": "ping"}));
+    }
+
+    fn start(&mut self, open: (&'static str, usize), block: Value) {
+        if self.open == Some(open) {
+            return;
+        }
+        self.stop();
+        self.out.push(json!({"type": "content_block_start", "index": self.begun, "content_block": block}));
+        self.open = Some(open);
+        self.begun += 1;
+    }
+
+    fn stop(&mut self) {
+        let Some((kind, _)) = self.open.take() else { return };
+        let index = self.begun - 1;
+        match kind {
+            "thinking" => self.thoughts.push(index),
+            _ => self.out.push(json!({"type": "content_block_stop", "index": index})),
+        }
+    }
+
+    fn piece(&mut self, delta: Value) {
+        let index = self.begun.saturating_sub(1);
+        self.out.push(json!({"type": "content_block_delta", "index": index, "delta": delta}));
+    }
+
+    fn delta(&mut self, delta: Delta) {
+        match delta {
+            Delta::Text(text) | Delta::Refusal(text) => {
+                self.start(("text", 0), json!({"type": "text", "text": ""}));
+                self.piece(json!({"type": "text_delta", "text": text}));
+            }
+            // Reasoning that nobody signed cannot be sent back, and is not shown.
+            Delta::Thinking(_) if !self.shown.same => {}
+            Delta::Thinking(text) => {
+                self.start(("thinking", 0), json!({"type": "thinking", "thinking": "", "signature": ""}));
+                self.piece(json!({"type": "thinking_delta", "thinking": text}));
+            }
+            Delta::Call { index, id, name, arguments } => {
+                if let Some(name) = name {
+                    let id = id.unwrap_or_else(|| format!("call_{index}"));
+                    let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
+                    self.start(("tool_use", index), block);
+                }
+                if self.open == Some(("tool_use", index)) && !arguments.is_empty() {
+                    self.piece(json!({"type": "input_json_delta", "partial_json": arguments}));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, answer: &Answer) {
+        self.stop();
+        let content = self.shown.content(answer);
+        let all = content.as_array().into_iter().flatten();
+        let mut signatures = all.clone().filter(|block| block["type"] == "thinking");
+        for index in std::mem::take(&mut self.thoughts) {
+            if let Some(block) = signatures.next() {
+                let delta = json!({"type": "signature_delta", "signature": block["signature"]});
+                self.out.push(json!({"type": "content_block_delta", "index": index, "delta": delta}));
+            }
+            self.out.push(json!({"type": "content_block_stop", "index": index}));
+        }
+        let shown =
+            |block: &&Value| !matches!(block["type"].as_str(), Some("text" | "thinking" | "tool_use"));
+        for block in all.filter(shown) {
+            self.out
+                .push(json!({"type": "content_block_start", "index": self.begun, "content_block": block}));
+            self.out.push(json!({"type": "content_block_stop", "index": self.begun}));
+            self.begun += 1;
+        }
+        let delta = json!({"stop_reason": stop(&answer.finish), "stop_sequence": null});
+        let usage = self.shown.usage(answer);
+        self.out.push(json!({"type": "message_delta", "delta": delta, "usage": usage}));
+        self.out.push(json!({"type": "message_stop"}));
+    }
+}

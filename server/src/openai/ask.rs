@@ -1,0 +1,169 @@
+//! What a response is asked for with.
+
+use super::error::Refused;
+use super::fields::{Fields, check_metadata};
+use everturn_core::id::ConversationId;
+use everturn_core::json::{Raw, quote};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// What a response repeats of its request, and what it says where the request says nothing.
+fn echoed() -> [(&'static str, Value); 20] {
+    [
+        ("background", json!(false)),
+        ("instructions", Value::Null),
+        ("max_output_tokens", Value::Null),
+        ("max_tool_calls", Value::Null),
+        ("metadata", json!({})),
+        ("parallel_tool_calls", json!(true)),
+        ("previous_response_id", Value::Null),
+        ("prompt_cache_key", Value::Null),
+        ("reasoning", json!({"effort": null, "summary": null})),
+        ("safety_identifier", Value::Null),
+        ("service_tier", json!("default")),
+        ("store", json!(true)),
+        ("temperature", Value::Null),
+        ("text", json!({"format": {"type": "text"}})),
+        ("tool_choice", json!("auto")),
+        ("tools", json!([])),
+        ("top_logprobs", json!(0)),
+        ("top_p", Value::Null),
+        ("truncation", json!("disabled")),
+        ("user", Value::Null),
+    ]
+}
+
+/// Fields that are ours to deal with and no other server's.
+const OURS: [&str; 6] =
+    ["metadata", "stream_options", "context_management", "truncation", "prompt", "moderation"];
+
+/// What a response is asked for with.
+pub struct Ask {
+    /// The model, by any of its names.
+    pub model: Option<String>,
+    /// The conversation, by name.
+    pub conversation: Option<ConversationId>,
+    /// The response that this one continues.
+    pub previous: Option<String>,
+    /// What is said, as items.
+    pub input: Vec<Raw>,
+    /// Instructions for this answer only.
+    pub instructions: Option<String>,
+    /// The tools, as they came.
+    pub tools: Vec<Raw>,
+    /// Most tokens of the answer.
+    pub max_output_tokens: Option<u64>,
+    /// How freely the model chooses its words.
+    pub temperature: Option<f64>,
+    /// Whether it can be asked for later.
+    pub store: bool,
+    /// Whether it is shown as it comes.
+    pub stream: bool,
+    /// Whether nobody waits for it.
+    pub background: bool,
+    /// What the response repeats.
+    pub echo: Map<String, Value>,
+    /// Fields for the server that is asked.
+    pub rest: BTreeMap<String, Raw>,
+}
+
+impl Ask {
+    /// Reads a request.
+    pub fn read(mut body: Fields) -> Result<Ask, Refused> {
+        if body.0.get("prompt").is_some_and(|raw| raw.get() != "null") {
+            return Err(Refused::field(
+                "prompt",
+                "stored prompts are not kept here; send their text as instructions",
+            ));
+        }
+        let metadata: BTreeMap<String, String> = read(&body, "metadata")?.unwrap_or_default();
+        check_metadata(&metadata)?;
+        let mut echo = Map::new();
+        for (name, otherwise) in echoed() {
+            echo.insert(name.to_string(), read(&body, name)?.unwrap_or(otherwise));
+        }
+        let ask = Ask {
+            model: body.take("model")?,
+            conversation: body.take::<Named>("conversation")?.map(Named::id).transpose()?,
+            previous: body.take("previous_response_id")?,
+            input: body.take::<Input>("input")?.map(Input::items).transpose()?.unwrap_or_default(),
+            instructions: body.take("instructions")?,
+            tools: body.take("tools")?.unwrap_or_default(),
+            max_output_tokens: body.take("max_output_tokens")?,
+            temperature: body.take("temperature")?,
+            store: body.take("store")?.unwrap_or(true),
+            stream: body.take("stream")?.unwrap_or(false),
+            background: body.take("background")?.unwrap_or(false),
+            echo,
+            rest: rest(body, &OURS),
+        };
+        if ask.conversation.is_some() && ask.previous.is_some() {
+            let text = "conversation and previous_response_id are two ways to say what came before; give one of them";
+            return Err(Refused::field("previous_response_id", text));
+        }
+        if ask.background && !ask.store {
+            return Err(Refused::field(
+                "background",
+                "what runs in the background must be kept; leave store out",
+            ));
+        }
+        Ok(ask)
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(body: &Fields, name: &'static str) -> Result<Option<T>, Refused> {
+    Fields(body.0.get_key_value(name).map(|(k, v)| (k.clone(), v.clone())).into_iter().collect()).take(name)
+}
+
+/// What is left for the server that is asked. A choice without tools is refused by some.
+pub fn rest(body: Fields, without: &[&str]) -> BTreeMap<String, Raw> {
+    let mut rest = body.0;
+    rest.retain(|name, raw| !without.contains(&name.as_str()) && raw.get() != "null");
+    rest
+}
+
+/// A conversation, as its id or as an object with it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub enum Named {
+    /// Its id.
+    Id(String),
+    /// An object with it.
+    Object {
+        /// Its id.
+        id: String,
+    },
+}
+
+impl Named {
+    /// The id; what cannot be one names nothing.
+    pub fn id(self) -> Result<ConversationId, Refused> {
+        let (Named::Id(id) | Named::Object { id }) = self;
+        id.parse().map_err(|_| {
+            Refused::absent(
+                "conversation_not_found",
+                format!("there is no conversation {:?}", everturn_core::id::clip(&id)),
+            )
+        })
+    }
+}
+
+/// What is said: text, or a list of items.
+pub struct Input(Raw);
+
+impl<'de> Deserialize<'de> for Input {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Input, D::Error> {
+        Raw::deserialize(deserializer).map(Input)
+    }
+}
+
+impl Input {
+    /// The items, each with its bytes.
+    pub fn items(self) -> Result<Vec<Raw>, Refused> {
+        if let Some(text) = self.0.read::<String>() {
+            return Ok(vec![Raw::new(format!(r#"{{"role":"user","content":{}}}"#, quote(&text)))?]);
+        }
+        self.0.read().ok_or_else(|| Refused::field("input", "input is neither text nor a list of items"))
+    }
+}

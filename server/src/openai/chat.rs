@@ -1,0 +1,243 @@
+//! Chat completions, by any configured model; recorded where a conversation is named, else not kept.
+
+use super::conversion::extra;
+use super::error::{Refused, in_stream};
+use super::fields::Fields;
+use super::models::{self, Chosen};
+use super::place::render;
+use super::recorded::Recorder;
+use super::responses::{answer, fresh, now};
+use super::sse::{self, Feed, Steps};
+use super::{ask, ids, tools};
+use crate::access::Writer;
+use crate::app::App;
+use crate::json::Json;
+use axum::Router;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use everturn_core::Error;
+use everturn_core::json::Raw;
+use everturn_engine::model::{Answer, Call, Delta, Finish, Provider, Request, Step};
+use futures_util::{FutureExt, StreamExt};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// `/v1/chat/completions`.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/v1/chat/completions", post(create))
+}
+
+/// Fields whose answers cannot be given: the engine's clients do not read them.
+const CANNOT: [&str; 5] = ["functions", "function_call", "logprobs", "top_logprobs", "audio"];
+
+/// A call, and how its answer is shown.
+struct Shown {
+    id: String,
+    created: i64,
+    model: String,
+    /// Whether the provider speaks the same language, so that its own words can be given back.
+    same: bool,
+    usage: bool,
+}
+
+async fn create(
+    State(app): State<Arc<App>>,
+    Writer(scope): Writer,
+    headers: HeaderMap,
+    Json(mut body): Json<Fields>,
+) -> Result<Response, Refused> {
+    let model = models::find(&scope, body.take("model")?)?;
+    let messages: Vec<Raw> = body.need("messages")?;
+    let stream = body.take("stream")?.unwrap_or(false);
+    let options: Option<Value> = body.take("stream_options")?;
+    let mut metadata: Option<serde_json::Map<String, Value>> = body.take("metadata")?;
+    let named = metadata.as_mut().and_then(|metadata| metadata.shift_remove("conversation"));
+    if let Some(rest) = metadata.filter(|rest| !rest.is_empty()) {
+        body.0.insert("metadata".into(), Raw::of(&rest)?);
+    }
+    let recorder = Recorder::named(&scope, &headers, named.as_ref().and_then(Value::as_str), "openai-chat")?;
+    let shown = Shown {
+        id: format!("chatcmpl-{}", &ids::response(fresh()?)["resp_".len()..]),
+        created: now(),
+        model: model.asked.clone(),
+        same: model.provider() == Provider::OpenaiChat,
+        usage: options.is_some_and(|options| options["include_usage"] == true),
+    };
+    let request = request(&model, body, messages.clone())?;
+    if let Some(recorder) = &recorder {
+        recorder.input(&messages).await.map_err(Refused::at("messages"))?;
+    }
+    let steps = sse::unkept(model.configured.client.generate(request));
+    if !stream {
+        let answer = said(steps, recorder).await?;
+        return Ok(axum::Json(shown.whole(&answer)).into_response());
+    }
+    let steps = begun(steps).await?;
+    Ok(sse::respond(&app, move |feed| show(shown, steps, recorder, feed)))
+}
+
+fn request(model: &Chosen, mut body: Fields, messages: Vec<Raw>) -> Result<Request, Refused> {
+    if body.take::<u64>("n")?.is_some_and(|n| n > 1) {
+        return Err(Refused::field("n", "one answer is given at a time; leave n out, and ask several times"));
+    }
+    let wanted =
+        |name: &&&str| body.0.get(**name).is_some_and(|raw| !matches!(raw.get(), "null" | "false" | "0"));
+    if let Some(name) = CANNOT.iter().find(wanted) {
+        return Err(Refused::field(*name, format!("{name} is not supported here; leave it out")));
+    }
+    CANNOT.iter().for_each(|name| drop(body.0.remove(*name)));
+    let to = model.provider();
+    let tools = tools::convert(Provider::OpenaiChat, to, body.take("tools")?.unwrap_or_default())?;
+    if to == Provider::OpenaiChat {
+        let extra = ask::rest(body, &[]);
+        return Ok(Request { model: model.served.clone(), messages, tools, extra, ..Request::default() });
+    }
+    let most: Option<u64> = body.take("max_completion_tokens")?;
+    let max_output_tokens = most.or(body.take("max_tokens")?);
+    let temperature = body.take("temperature")?;
+    let without: &[&str] = if tools.is_empty() { &["tool_choice", "parallel_tool_calls"] } else { &[] };
+    let extra = extra(Provider::OpenaiChat, to, &ask::rest(body, without))?;
+    let (system, messages) = render(to, None, &messages)?;
+    let model = model.served.clone();
+    Ok(Request { model, system, messages, tools, max_output_tokens, temperature, json: false, extra })
+}
+
+/// The whole answer, recorded. Who is recorded is heard out, also if the client does not wait.
+pub async fn said(steps: Steps, recorder: Option<Recorder>) -> Result<Answer, Error> {
+    let Some(recorder) = recorder else { return answer(steps).await };
+    let work = tokio::spawn(async move {
+        let answer = answer(steps).await?;
+        recorder.answer(&answer).await?;
+        Ok(answer)
+    });
+    work.await.unwrap_or_else(|_| Err(sse::endless()))
+}
+
+/// An answer that has begun: what fails before its first word is an error, not a stream.
+pub async fn begun(mut steps: Steps) -> Result<Steps, Error> {
+    let first = steps.next().await.ok_or_else(sse::endless)??;
+    Ok(futures_util::stream::once(std::future::ready(Ok(first))).chain(steps).boxed())
+}
+
+/// Shows an answer as it comes.
+async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
+    let mut there = feed.send(None, &shown.chunk(json!({"role": "assistant", "content": ""}), None)).await;
+    let outcome = loop {
+        if !there && recorder.is_none() {
+            return;
+        }
+        match steps.next().await {
+            Some(Ok(Step::Delta(delta))) => {
+                there = feed.send(None, &shown.chunk(piece(delta), None)).await;
+            }
+            Some(Ok(Step::Done(answer))) => break Ok(answer),
+            Some(Err(error)) => break Err(error),
+            None => break Err(sse::endless()),
+        }
+    };
+    // What is shown as finished is in the log.
+    let outcome = match (outcome, recorder) {
+        (Ok(answer), Some(recorder)) => recorder.answer(&answer).await.map(|()| answer),
+        (outcome, _) => outcome,
+    };
+    match outcome {
+        Ok(answer) => {
+            feed.send(None, &shown.chunk(json!({}), Some(finish(&answer.finish)))).await;
+            if shown.usage {
+                let mut last = shown.chunk(json!({}), None);
+                last["choices"] = json!([]);
+                last["usage"] = shown.used(&answer);
+                feed.send(None, &last).await;
+            }
+        }
+        Err(error) => drop(feed.send(None, &in_stream(&error, false)).await),
+    }
+    feed.done().boxed().await;
+}
+
+/// A piece of an answer, as chat completions have it.
+fn piece(delta: Delta) -> Value {
+    match delta {
+        Delta::Text(text) => json!({"content": text}),
+        Delta::Refusal(text) => json!({"refusal": text}),
+        Delta::Thinking(text) => json!({"reasoning_content": text}),
+        Delta::Call { index, id, name: Some(name), arguments } => json!({"tool_calls": [{
+            "index": index,
+            "id": id.unwrap_or_else(|| format!("call_{index}")),
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }]}),
+        Delta::Call { index, arguments, .. } => {
+            json!({"tool_calls": [{"index": index, "function": {"arguments": arguments}}]})
+        }
+    }
+}
+
+fn finish(finish: &Finish) -> &'static str {
+    match finish {
+        Finish::Stop | Finish::Other(_) => "stop",
+        Finish::Length => "length",
+        Finish::ToolCalls => "tool_calls",
+        Finish::ContentFilter => "content_filter",
+    }
+}
+
+impl Shown {
+    fn chunk(&self, delta: Value, finish: Option<&str>) -> Value {
+        json!({
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.model,
+            "choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}],
+        })
+    }
+
+    fn whole(&self, answer: &Answer) -> Value {
+        let own: Option<Value> = answer.messages.first().filter(|_| self.same).and_then(Raw::read);
+        json!({
+            "id": self.id,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": [{
+                "index": 0,
+                "message": own.unwrap_or_else(|| message(answer)),
+                "logprobs": null,
+                "finish_reason": finish(&answer.finish),
+            }],
+            "usage": self.used(answer),
+        })
+    }
+
+    fn used(&self, answer: &Answer) -> Value {
+        let own: Option<Value> = answer.usage.as_ref().filter(|_| self.same).and_then(Raw::read);
+        let tokens = &answer.tokens;
+        own.or_else(|| {
+            let (prompt, completion) = (tokens.prompt?, tokens.completion?);
+            Some(json!({
+                "prompt_tokens": prompt,
+                "completion_tokens": completion,
+                "total_tokens": prompt + completion,
+                "prompt_tokens_details": {"cached_tokens": tokens.cached.unwrap_or(0)},
+            }))
+        })
+        .unwrap_or_default()
+    }
+}
+
+fn message(answer: &Answer) -> Value {
+    let call = |(index, call): (usize, &Call)| {
+        let id = call.id.clone().unwrap_or_else(|| format!("call_{index}"));
+        let function = json!({"name": call.name, "arguments": call.arguments});
+        json!({"id": id, "type": "function", "function": function})
+    };
+    let content = Some(&answer.text).filter(|text| !text.is_empty() || answer.calls.is_empty());
+    let mut message = json!({"role": "assistant", "content": content, "refusal": answer.refusal});
+    if !answer.calls.is_empty() {
+        message["tool_calls"] = answer.calls.iter().enumerate().map(call).collect();
+    }
+    message
+}

@@ -1,0 +1,201 @@
+//! Conversations as OpenAI has them, and a list of them, which it has not.
+
+use super::error::Refused;
+use super::fields::{Fields, check_metadata};
+use super::items;
+use crate::access::{Admin, Reader, Writer};
+use crate::app::{App, blocking};
+use crate::json::{Json, Path, Query};
+use axum::Router;
+use axum::routing::{get, post};
+use everturn_core::conversation::{Conversation, Settings};
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_engine::{AppendOptions, ListQuery, NewConversation, NewTurn, Scope};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Most items that are given at once.
+pub const ITEMS_MAX: usize = 20;
+/// Most entries of a page, and how many there are if nobody says.
+pub const PAGE_MAX: usize = 100;
+const PAGE_DEFAULT: usize = 20;
+
+/// What marks a conversation that belongs to a chain of responses and was never named: it is not listed.
+pub const HIDDEN: &str = "everturn.hidden";
+
+/// `/v1/conversations`.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/conversations", post(create).get(list))
+        .route("/v1/conversations/{id}", get(retrieve).post(update).delete(delete))
+}
+
+/// A conversation as OpenAI shows it. Of its metadata, what is text: the rest is not of this interface.
+pub fn object(conversation: &Conversation) -> Value {
+    let metadata: Map<String, Value> = texts(conversation).map(|(k, v)| (k.clone(), json!(v))).collect();
+    json!({
+        "id": conversation.id,
+        "object": "conversation",
+        "created_at": conversation.created.0.div_euclid(1_000_000),
+        "metadata": metadata,
+    })
+}
+
+fn texts(conversation: &Conversation) -> impl Iterator<Item = (&String, String)> {
+    let shown = conversation.metadata.iter().filter(|(key, _)| *key != HIDDEN);
+    shown.filter_map(|(key, raw)| Some((key, raw.read::<String>()?)))
+}
+
+/// Whether it belongs to a chain of responses and was never named.
+pub fn is_hidden(conversation: &Conversation) -> bool {
+    conversation.metadata.contains_key(HIDDEN)
+}
+
+fn raw_metadata(metadata: BTreeMap<String, String>) -> Result<BTreeMap<String, Raw>, Refused> {
+    check_metadata(&metadata)?;
+    metadata.into_iter().map(|(key, value)| Ok((key, Raw::of(&value)?))).collect()
+}
+
+/// The turn that an item becomes: its JSON as it came.
+pub fn new_turn(item: &Raw) -> Result<NewTurn, Refused> {
+    let message = super::compact::summary_of(item)?.unwrap_or_else(|| item.get().to_string());
+    Ok(NewTurn::message(message))
+}
+
+/// At most [`ITEMS_MAX`] items, as turns.
+pub fn new_turns(given: &[Raw]) -> Result<Vec<NewTurn>, Refused> {
+    if given.len() > ITEMS_MAX {
+        let text =
+            format!("{ITEMS_MAX} items can be given at once, these are {}; give them in parts", given.len());
+        return Err(Refused::field("items", text));
+    }
+    given.iter().map(new_turn).collect()
+}
+
+/// Appends items, and shows them.
+pub async fn append(scope: Scope, id: ConversationId, turns: Vec<NewTurn>) -> Result<Vec<Value>, Refused> {
+    if turns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let appended = scope.append(id, turns, AppendOptions::default()).await.map_err(Refused::at("items"))?;
+    Ok(blocking(move || Ok(appended.turns.iter().flat_map(|turn| items::of_turn(&scope, turn)).collect()))
+        .await?)
+}
+
+async fn create(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
+    let given: Vec<Raw> = body.take("items")?.unwrap_or_default();
+    let turns = new_turns(&given)?;
+    let metadata = raw_metadata(body.take("metadata")?.unwrap_or_default())?;
+    let settings = Settings { metadata, ..Settings::default() };
+    let conversation = scope.create(NewConversation { settings, ..NewConversation::default() }).await?;
+    if let Err(refused) = append(scope.clone(), conversation.id, turns).await {
+        scope.delete(conversation.id, "its first items were refused").await?;
+        return Err(refused);
+    }
+    Ok(axum::Json(object(&conversation)))
+}
+
+async fn retrieve(
+    Reader(scope): Reader,
+    Path(id): Path<ConversationId>,
+) -> Result<axum::Json<Value>, Refused> {
+    Ok(axum::Json(object(&blocking(move || scope.get(id)).await?)))
+}
+
+/// New metadata takes the place of the old, as far as this interface shows it.
+async fn update(
+    Writer(scope): Writer,
+    Path(id): Path<ConversationId>,
+    Json(mut body): Json<Fields>,
+) -> Result<axum::Json<Value>, Refused> {
+    let mut metadata = raw_metadata(body.take("metadata")?.unwrap_or_default())?;
+    let reading = scope.clone();
+    let now = blocking(move || reading.get(id)).await?;
+    for (key, _) in texts(&now) {
+        metadata.entry(key.clone()).or_insert(Raw::of(&Value::Null)?);
+    }
+    let changed = scope.update(id, Settings { metadata, ..Settings::default() }).await?;
+    Ok(axum::Json(object(&changed)))
+}
+
+async fn delete(Admin(scope): Admin, Path(id): Path<ConversationId>) -> Result<axum::Json<Value>, Refused> {
+    scope.delete(id, "deleted through /v1/conversations").await?;
+    Ok(axum::Json(json!({"id": id, "object": "conversation.deleted", "deleted": true})))
+}
+
+/// How a page is asked for.
+#[derive(Deserialize)]
+pub struct Paging {
+    after: Option<String>,
+    limit: Option<usize>,
+    order: Option<String>,
+}
+
+impl Paging {
+    /// The entry that the page before ended with.
+    pub fn after(&self) -> Option<&str> {
+        self.after.as_deref()
+    }
+
+    /// At most so many entries.
+    pub fn limit(&self) -> Result<usize, Refused> {
+        match self.limit.unwrap_or(PAGE_DEFAULT) {
+            limit @ 1..=PAGE_MAX => Ok(limit),
+            limit => Err(Refused::field("limit", format!("limit is {limit}; give 1 to {PAGE_MAX}"))),
+        }
+    }
+
+    /// Newest first, unless `order` is `asc`.
+    pub fn newest_first(&self) -> Result<bool, Refused> {
+        match self.order.as_deref() {
+            None | Some("desc") => Ok(true),
+            Some("asc") => Ok(false),
+            Some(_) => Err(Refused::field("order", "order is neither asc nor desc")),
+        }
+    }
+}
+
+/// A page as OpenAI shows it.
+pub fn page(data: Vec<Value>, has_more: bool) -> axum::Json<Value> {
+    let id = |entry: Option<&Value>| entry.map_or(json!(""), |entry| entry["id"].clone());
+    axum::Json(json!({
+        "object": "list",
+        "first_id": id(data.first()),
+        "last_id": id(data.last()),
+        "has_more": has_more,
+        "data": data,
+    }))
+}
+
+/// Conversations, last changed first.
+async fn list(Reader(scope): Reader, Query(paging): Query<Paging>) -> Result<axum::Json<Value>, Refused> {
+    let limit = paging.limit()?;
+    if !paging.newest_first()? {
+        return Err(Refused::field("order", "conversations are listed last changed first; leave order out"));
+    }
+    let after: Option<ConversationId> =
+        paging.after().map(|id| id.parse().map_err(Refused::at("after"))).transpose()?;
+    let mut found = blocking(move || {
+        let mut query = ListQuery { limit: PAGE_MAX, ..ListQuery::default() };
+        if let Some(id) = after {
+            let last = scope.get(id)?;
+            query.after = Some((last.updated, last.id));
+        }
+        let mut found = Vec::new();
+        loop {
+            let page = scope.list(query.clone())?;
+            found.extend(page.data.iter().filter(|conversation| !is_hidden(conversation)).map(object));
+            query.after = page.next;
+            if page.next.is_none() || found.len() > limit {
+                return Ok(found);
+            }
+        }
+    })
+    .await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    Ok(page(found, more))
+}

@@ -1,0 +1,142 @@
+//! What a request says beside its messages, from one provider's words to another's.
+
+use super::error::Refused;
+use super::tools::Choice;
+use everturn_core::Error;
+use everturn_core::json::Raw;
+use everturn_engine::model::Provider;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// The further fields of a request, for the server that is asked. Where it speaks the language of the request, all of
+/// them as they came; else those that it has a word for.
+pub fn extra(
+    from: Provider,
+    to: Provider,
+    rest: &BTreeMap<String, Raw>,
+) -> Result<BTreeMap<String, Raw>, Refused> {
+    if from == to {
+        return Ok(rest.clone());
+    }
+    Ok(Wants::read(from, rest)?.write(to)?)
+}
+
+/// What most providers have a word for.
+#[derive(Default)]
+struct Wants {
+    top_p: Option<Value>,
+    choice: Option<Choice>,
+    parallel: Option<bool>,
+    /// As Responses have it.
+    format: Option<Value>,
+    effort: Option<Value>,
+    verbosity: Option<Value>,
+    stop: Option<Value>,
+    user: Option<Value>,
+}
+
+impl Wants {
+    fn read(from: Provider, rest: &BTreeMap<String, Raw>) -> Result<Wants, Refused> {
+        let get =
+            |name: &str| -> Option<Value> { rest.get(name)?.read().filter(|value: &Value| !value.is_null()) };
+        let within =
+            |name: &str, inner: &str| get(name)?.get(inner).cloned().filter(|value| !value.is_null());
+        let choice = get("tool_choice")
+            .map(|value| {
+                Choice::read(&value).ok_or_else(|| {
+                    Refused::field(
+                        "tool_choice",
+                        "this choice is not known to the server of this model; name a function, or \
+                        say auto, none or required",
+                    )
+                })
+            })
+            .transpose()?;
+        let user = get("safety_identifier").or_else(|| get("user"));
+        let mut wants = Wants { top_p: get("top_p"), choice, ..Wants::default() };
+        match from {
+            Provider::OpenaiResponses => {
+                wants.parallel = get("parallel_tool_calls").and_then(|value| value.as_bool());
+                wants.format = within("text", "format");
+                wants.verbosity = within("text", "verbosity");
+                wants.effort = within("reasoning", "effort");
+                wants.user = user;
+            }
+            Provider::Anthropic => {
+                let alone = within("tool_choice", "disable_parallel_tool_use");
+                wants.parallel = alone.and_then(|value| value.as_bool()).map(|alone| !alone);
+                wants.format = within("output_config", "format").map(|format| {
+                    json!({"type": "json_schema", "name": "answer", "schema": format["schema"], "strict": true})
+                });
+                wants.effort = within("output_config", "effort");
+                wants.stop = get("stop_sequences");
+                wants.user = within("metadata", "user_id");
+            }
+            _ => {
+                wants.parallel = get("parallel_tool_calls").and_then(|value| value.as_bool());
+                wants.format = get("response_format").map(|format| match format.get("json_schema") {
+                    Some(Value::Object(inner)) => {
+                        let mut flat = inner.clone();
+                        flat.insert("type".into(), json!("json_schema"));
+                        Value::Object(flat)
+                    }
+                    _ => format,
+                });
+                wants.verbosity = get("verbosity");
+                wants.effort = get("reasoning_effort");
+                wants.stop = get("stop");
+                wants.user = user;
+            }
+        }
+        Ok(wants)
+    }
+
+    fn write(self, to: Provider) -> Result<BTreeMap<String, Raw>, Error> {
+        let format = self.format.filter(|format| format["type"] != "text");
+        let schema = format.as_ref().filter(|format| format["type"] == "json_schema");
+        let mut fields: Vec<(&str, Option<Value>)> = vec![("top_p", self.top_p)];
+        let choice = self.choice.map(|choice| choice.write(to));
+        match to {
+            Provider::Anthropic => {
+                let mut choice = choice;
+                if self.parallel == Some(false) {
+                    let choice = choice.get_or_insert(json!({"type": "auto"}));
+                    choice["disable_parallel_tool_use"] = json!(true);
+                }
+                let output = schema
+                    .map(|format| json!({"format": {"type": "json_schema", "schema": format["schema"]}}));
+                let stop = self.stop.map(|stop| if stop.is_array() { stop } else { json!([stop]) });
+                fields.push(("tool_choice", choice));
+                fields.push(("output_config", output));
+                fields.push(("stop_sequences", stop));
+                fields.push(("metadata", self.user.map(|user| json!({"user_id": user}))));
+            }
+            Provider::OpenaiResponses => {
+                let mut text = serde_json::Map::new();
+                text.extend(format.map(|format| ("format".to_string(), format)));
+                text.extend(self.verbosity.map(|verbosity| ("verbosity".to_string(), verbosity)));
+                fields.push(("tool_choice", choice));
+                fields.push(("parallel_tool_calls", self.parallel.map(Value::from)));
+                fields.push(("text", (!text.is_empty()).then_some(Value::Object(text))));
+                fields.push(("reasoning", self.effort.map(|effort| json!({"effort": effort}))));
+                fields.push(("safety_identifier", self.user));
+            }
+            _ => {
+                let nested = schema.and_then(Value::as_object).map(|schema| {
+                    let mut inner = schema.clone();
+                    inner.shift_remove("type");
+                    json!({"type": "json_schema", "json_schema": inner})
+                });
+                fields.push(("tool_choice", choice));
+                fields.push(("parallel_tool_calls", self.parallel.map(Value::from)));
+                fields.push(("response_format", nested.or(format)));
+                fields.push(("verbosity", self.verbosity));
+                fields.push(("reasoning_effort", self.effort));
+                fields.push(("stop", self.stop));
+                fields.push(("user", self.user));
+            }
+        }
+        let given = fields.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        given.map(|(name, value)| Ok((name.to_string(), Raw::of(&value)?))).collect()
+    }
+}

@@ -1,0 +1,91 @@
+//! Embeddings, by the configured embedders.
+
+use super::error::Refused;
+use super::fields::Fields;
+use super::models::unknown;
+use crate::access::Reader;
+use crate::app::App;
+use crate::json::Json;
+use axum::Router;
+use axum::extract::State;
+use axum::routing::post;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use everturn_core::tokens::Family;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Most texts of a request.
+const TEXTS_MAX: usize = 2048;
+
+/// `/v1/embeddings`.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/v1/embeddings", post(create))
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Texts {
+    One(String),
+    Several(Vec<String>),
+    Tokens(Value),
+}
+
+async fn create(
+    State(app): State<Arc<App>>,
+    Reader(_): Reader,
+    Json(mut body): Json<Fields>,
+) -> Result<axum::Json<Value>, Refused> {
+    let asked: String = body.need("model")?;
+    let texts = match body.need::<Texts>("input")? {
+        Texts::One(text) => vec![text],
+        Texts::Several(texts) => texts,
+        Texts::Tokens(_) => {
+            return Err(Refused::field(
+                "input",
+                "input must be text, or a list of texts; tokens are not read",
+            ));
+        }
+    };
+    if texts.is_empty() || texts.len() > TEXTS_MAX || texts.iter().any(String::is_empty) {
+        let text =
+            format!("input must be 1 to {TEXTS_MAX} texts, none of them empty; these are {}", texts.len());
+        return Err(Refused::field("input", text));
+    }
+    let base64 = match body.take::<String>("encoding_format")?.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => {
+            return Err(Refused::field("encoding_format", "encoding_format is neither float nor base64"));
+        }
+    };
+    let named = app.embedders.get(&asked).or_else(|| app.embedders.values().find(|e| e.model() == asked));
+    let embedder = named.ok_or_else(|| unknown(&asked))?;
+    let family = Family::of_model(embedder.model());
+    let tokens: u64 = texts.iter().map(|text| family.count(text)).sum();
+    let vectors = embedder.embed(texts).await?;
+    let length = vectors.first().map_or(0, Vec::len);
+    if body.take::<usize>("dimensions")?.is_some_and(|wanted| wanted != length) {
+        let text = format!(
+            "{asked} gives vectors of {length} numbers; ask for that, or configure an embedder with another length"
+        );
+        return Err(Refused::field("dimensions", text));
+    }
+    let data: Vec<Value> = vectors
+        .into_iter()
+        .enumerate()
+        .map(|(index, vector)| {
+            let embedding = match base64 {
+                true => {
+                    let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
+                    json!(BASE64_STANDARD.encode(bytes))
+                }
+                false => json!(vector),
+            };
+            json!({"object": "embedding", "index": index, "embedding": embedding})
+        })
+        .collect();
+    let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
+    Ok(axum::Json(json!({"object": "list", "data": data, "model": asked, "usage": usage})))
+}

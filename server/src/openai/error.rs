@@ -1,0 +1,178 @@
+//! Errors as OpenAI's and Anthropic's packages expect them: each raises its own exception by status and body.
+
+use crate::problem::Problem;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use everturn_core::Error;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::borrow::Cow;
+
+/// Largest body of an error that is read to be written anew.
+const ERROR_BYTES_MAX: usize = 64 * 1024;
+
+/// A request that is refused, and the field that is to blame.
+#[derive(Debug)]
+pub struct Refused {
+    problem: Problem,
+    param: Option<Cow<'static, str>>,
+}
+
+impl Refused {
+    /// Because of this field.
+    pub fn field(param: impl Into<Cow<'static, str>>, detail: impl Into<Cow<'static, str>>) -> Refused {
+        Refused {
+            problem: Problem::new(StatusCode::BAD_REQUEST, "invalid_value", detail),
+            param: Some(param.into()),
+        }
+    }
+
+    /// Because of this field, as the engine says.
+    pub fn at(param: &'static str) -> impl FnOnce(Error) -> Refused {
+        move |error| Refused { problem: error.into(), param: Some(param.into()) }
+    }
+
+    /// There is no such thing.
+    pub fn absent(code: &'static str, detail: impl Into<Cow<'static, str>>) -> Refused {
+        Problem::new(StatusCode::NOT_FOUND, code, detail).into()
+    }
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Refused {
+        Refused { problem, param: None }
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Problem::from(error).into()
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let mut response = self.problem.into_response();
+        response.extensions_mut().insert(Param(self.param));
+        response
+    }
+}
+
+/// The field that is to blame, on its way to [`dress`].
+#[derive(Clone)]
+struct Param(Option<Cow<'static, str>>);
+
+/// Gives every error under `/v1` the body that the client expects, also those of [`crate::access`]. A key in `x-api-key`,
+/// where Anthropic's clients put it, is as good as a bearer token.
+pub async fn dress(mut request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    if !path.starts_with("/v1/") {
+        return next.run(request).await;
+    }
+    let anthropic = path.starts_with("/v1/messages");
+    move_key(request.headers_mut());
+    let response = next.run(request).await;
+    let problem = HeaderValue::from_static("application/problem+json");
+    if response.headers().get(CONTENT_TYPE) != Some(&problem) {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let param = parts.extensions.remove::<Param>().and_then(|param| param.0);
+    let bytes = axum::body::to_bytes(body, ERROR_BYTES_MAX).await.unwrap_or_default();
+    let said: Said = serde_json::from_slice(&bytes).unwrap_or_default();
+    let (status, body) = if anthropic {
+        let status = status(parts.status, &said.code);
+        (status, anthropic_body(status, &said.detail))
+    } else {
+        openai_body(parts.status, &said.code, &said.detail, param.as_deref())
+    };
+    parts.status = status;
+    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    parts.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(body.to_string()))
+}
+
+fn move_key(headers: &mut HeaderMap) {
+    let key = headers.get("x-api-key").filter(|_| !headers.contains_key(AUTHORIZATION));
+    let bearer = key.and_then(|key| HeaderValue::from_bytes(&[b"Bearer ", key.as_bytes()].concat()).ok());
+    if let Some(mut bearer) = bearer {
+        bearer.set_sensitive(true);
+        headers.insert(AUTHORIZATION, bearer);
+    }
+}
+
+#[derive(Deserialize, Default)]
+struct Said {
+    detail: String,
+    code: String,
+}
+
+/// The status that says the same to a client of a model: the model behind us failed, or its prompt was too long.
+fn status(status: StatusCode, code: &str) -> StatusCode {
+    match code {
+        "model.unknown" | "model.none" => StatusCode::NOT_FOUND,
+        "model.context_overflow" | "context.budget_too_small" | "generate.max_output_tokens" => {
+            StatusCode::BAD_REQUEST
+        }
+        "model.rate_limited" | "model.quota" => StatusCode::TOO_MANY_REQUESTS,
+        "model.unauthorized" | "model.not_found" | "model.redirected" | "model.garbage" => {
+            StatusCode::BAD_GATEWAY
+        }
+        "model.timeout" => StatusCode::GATEWAY_TIMEOUT,
+        _ => status,
+    }
+}
+
+/// OpenAI's word for an error where it has one; else ours.
+pub fn openai_code(code: &str) -> &str {
+    match code {
+        "model.unknown" | "model.none" => "model_not_found",
+        "model.context_overflow" | "context.budget_too_small" | "generate.max_output_tokens" => {
+            "context_length_exceeded"
+        }
+        "model.rate_limited" | "access.rate" => "rate_limit_exceeded",
+        "model.quota" => "insufficient_quota",
+        "access.unauthorized" => "invalid_api_key",
+        "conversation.absent" => "conversation_not_found",
+        code => code,
+    }
+}
+
+fn openai_body(given: StatusCode, code: &str, text: &str, param: Option<&str>) -> (StatusCode, Value) {
+    let status = status(given, code);
+    let kind = match status {
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        status if status.is_server_error() => "server_error",
+        _ => "invalid_request_error",
+    };
+    let error = json!({"message": text, "type": kind, "param": param, "code": openai_code(code)});
+    (status, json!({ "error": error }))
+}
+
+/// An error object of Anthropic's.
+pub fn anthropic_body(status: StatusCode, text: &str) -> Value {
+    let kind = match status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::NOT_FOUND => "not_found_error",
+        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        status if status.is_server_error() => "api_error",
+        _ => "invalid_request_error",
+    };
+    json!({"type": "error", "error": {"type": kind, "message": text}})
+}
+
+/// What a stream says at its end if it failed, in either dialect.
+pub fn in_stream(error: &Error, anthropic: bool) -> Value {
+    let problem = Problem::from(error.clone());
+    match anthropic {
+        true => anthropic_body(status(problem.status, error.code()), error.text()),
+        false => openai_body(problem.status, error.code(), error.text(), None).1,
+    }
+}

@@ -1,0 +1,280 @@
+//! The events of a response on its way, in OpenAI's order.
+
+use super::items::{Names, call_id, of_answer, reasoning};
+use super::kept::{Kept, Shown, State, cut, usage};
+use everturn_core::Error;
+use everturn_core::id::TurnId;
+use everturn_core::json::Raw;
+use everturn_engine::model::{Answer, Delta};
+use serde_json::{Value, json};
+
+/// Makes the events of one response. Each is a JSON object with its name in `type`.
+pub struct Events {
+    turn: TurnId,
+    created: i64,
+    kept: Kept,
+    names: Names,
+    sequence: u64,
+    /// How many items have begun.
+    begun: usize,
+    /// The names of those that have ended.
+    ended: Vec<String>,
+    open: Option<Open>,
+    out: Vec<Value>,
+}
+
+/// The item that is being said.
+struct Open {
+    id: String,
+    place: usize,
+    what: What,
+}
+
+enum What {
+    /// The parts of a message.
+    Message(Vec<Part>),
+    /// Reasoning.
+    Thinking(String),
+    /// A call: which of the answer's, its id, the tool, the arguments.
+    Call { index: usize, call_id: String, name: String, arguments: String },
+}
+
+struct Part {
+    refusal: bool,
+    text: String,
+}
+
+impl Part {
+    fn object(&self) -> Value {
+        match self.refusal {
+            true => json!({"type": "refusal", "refusal": self.text}),
+            false => json!({"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}),
+        }
+    }
+}
+
+impl Events {
+    /// Of the response that this turn is.
+    pub fn new(turn: TurnId, created: i64, kept: Kept) -> Events {
+        Events {
+            turn,
+            created,
+            kept,
+            names: Names::new(turn),
+            sequence: 0,
+            begun: 0,
+            ended: Vec::new(),
+            open: None,
+            out: Vec::new(),
+        }
+    }
+
+    /// The first events.
+    pub fn begin(&mut self) -> Vec<Value> {
+        let response = self.response(&State::InProgress, &[], None);
+        self.tell("response.created", json!({"response": response}));
+        self.tell("response.in_progress", json!({"response": response}));
+        std::mem::take(&mut self.out)
+    }
+
+    /// What another piece brings.
+    pub fn delta(&mut self, delta: Delta) -> Vec<Value> {
+        match delta {
+            Delta::Text(text) => self.say(false, &text),
+            Delta::Refusal(text) => self.say(true, &text),
+            Delta::Thinking(text) => self.think(&text),
+            Delta::Call { index, id, name, arguments } => self.call(index, id, name, &arguments),
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    /// The last events of an answer.
+    pub fn end(&mut self, answer: &Answer) -> Vec<Value> {
+        self.close();
+        let messages: Vec<Value> = answer.messages.iter().filter_map(Raw::read).collect();
+        let output = of_answer(&messages, self.turn);
+        for item in &output {
+            // What was not shown while it came: sealed reasoning, calls that the provider ran itself.
+            if !self.ended.iter().any(|id| item["id"] == *id) {
+                let place = self.begun;
+                self.begun += 1;
+                self.tell("response.output_item.added", json!({"output_index": place, "item": item}));
+                self.tell("response.output_item.done", json!({"output_index": place, "item": item}));
+            }
+        }
+        let reason = cut(&answer.finish);
+        let response = self.response(&State::Done(reason), &output, usage(answer));
+        let name = if reason.is_some() { "response.incomplete" } else { "response.completed" };
+        self.tell(name, json!({"response": response}));
+        std::mem::take(&mut self.out)
+    }
+
+    /// The last events where there is no answer.
+    pub fn fail(&mut self, error: &Error) -> Vec<Value> {
+        self.close();
+        // A stop has no event of its own; this is the one that says there is no more to come.
+        let (name, state) = match error.code() {
+            "generation.stopped" => ("response.incomplete", State::Cancelled),
+            code => ("response.failed", State::Failed(code.to_string(), error.text().to_string())),
+        };
+        let response = self.response(&state, &[], None);
+        self.tell(name, json!({"response": response}));
+        std::mem::take(&mut self.out)
+    }
+
+    fn response(&self, state: &State, output: &[Value], usage: Option<Value>) -> Value {
+        Shown { turn: self.turn, created: self.created, kept: &self.kept }.object(state, output, usage)
+    }
+
+    fn tell(&mut self, name: &str, mut event: Value) {
+        if let Value::Object(fields) = &mut event {
+            fields.shift_insert(0, "type".into(), json!(name));
+            fields.shift_insert(1, "sequence_number".into(), json!(self.sequence));
+        }
+        self.sequence += 1;
+        self.out.push(event);
+    }
+
+    fn begin_item(&mut self, kind: &str, what: What) {
+        self.close();
+        let open = Open { id: self.names.next(kind), place: self.begun, what };
+        self.begun += 1;
+        let item = open.item("in_progress");
+        self.tell("response.output_item.added", json!({"output_index": open.place, "item": item}));
+        self.open = Some(open);
+    }
+
+    /// Tells something about a place within the open item.
+    fn within(&mut self, name: &str, more: Value) {
+        let Some(open) = &self.open else { return };
+        let mut event = json!({"item_id": open.id, "output_index": open.place});
+        if let (Value::Object(fields), Value::Object(more)) = (&mut event, more) {
+            fields.extend(more);
+        }
+        self.tell(name, event);
+    }
+
+    fn say(&mut self, refusal: bool, text: &str) {
+        if !matches!(&self.open, Some(Open { what: What::Message(_), .. })) {
+            self.begin_item("message", What::Message(Vec::new()));
+        }
+        let Some(Open { what: What::Message(parts), .. }) = &mut self.open else { return };
+        if parts.last().is_none_or(|part| part.refusal != refusal) {
+            let before = parts.len().checked_sub(1);
+            let part = Part { refusal, text: String::new() };
+            let (index, shown) = (parts.len(), part.object());
+            parts.push(part);
+            if let Some(before) = before {
+                self.end_part(before);
+            }
+            self.within("response.content_part.added", json!({"content_index": index, "part": shown}));
+        }
+        let Some(Open { what: What::Message(parts), .. }) = &mut self.open else { return };
+        let index = parts.len().saturating_sub(1);
+        if let Some(part) = parts.last_mut() {
+            part.text.push_str(text);
+        }
+        match refusal {
+            true => self.within("response.refusal.delta", json!({"content_index": index, "delta": text})),
+            false => self.within(
+                "response.output_text.delta",
+                json!({"content_index": index, "delta": text, "logprobs": []}),
+            ),
+        }
+    }
+
+    fn end_part(&mut self, index: usize) {
+        let Some(Open { what: What::Message(parts), .. }) = &self.open else { return };
+        let Some(part) = parts.get(index) else { return };
+        let (refusal, text, shown) = (part.refusal, part.text.clone(), part.object());
+        match refusal {
+            true => self.within("response.refusal.done", json!({"content_index": index, "refusal": text})),
+            false => self.within(
+                "response.output_text.done",
+                json!({"content_index": index, "text": text, "logprobs": []}),
+            ),
+        }
+        self.within("response.content_part.done", json!({"content_index": index, "part": shown}));
+    }
+
+    fn think(&mut self, text: &str) {
+        if !matches!(&self.open, Some(Open { what: What::Thinking(_), .. })) {
+            self.begin_item("reasoning", What::Thinking(String::new()));
+            let part = json!({"type": "summary_text", "text": ""});
+            self.within("response.reasoning_summary_part.added", json!({"summary_index": 0, "part": part}));
+        }
+        if let Some(Open { what: What::Thinking(thought), .. }) = &mut self.open {
+            thought.push_str(text);
+        }
+        self.within("response.reasoning_summary_text.delta", json!({"summary_index": 0, "delta": text}));
+    }
+
+    fn call(&mut self, which: usize, id: Option<String>, name: Option<String>, piece: &str) {
+        let same = |open: &Open| matches!(&open.what, What::Call { index, .. } if *index == which);
+        if !self.open.as_ref().is_some_and(same) {
+            // A piece of a call that ended already: the last event has all of it.
+            let Some(name) = name else { return };
+            let call_id = id.unwrap_or_default();
+            self.begin_item(
+                "function_call",
+                What::Call { index: which, call_id, name, arguments: String::new() },
+            );
+        }
+        if piece.is_empty() {
+            return;
+        }
+        if let Some(Open { what: What::Call { arguments, .. }, .. }) = &mut self.open {
+            arguments.push_str(piece);
+        }
+        self.within("response.function_call_arguments.delta", json!({"delta": piece}));
+    }
+
+    fn close(&mut self) {
+        match self.open.as_ref().map(|open| &open.what) {
+            None => return,
+            Some(What::Message(parts)) => {
+                if let Some(last) = parts.len().checked_sub(1) {
+                    self.end_part(last);
+                }
+            }
+            Some(What::Thinking(text)) => {
+                let text = text.clone();
+                let part = json!({"type": "summary_text", "text": text});
+                self.within(
+                    "response.reasoning_summary_text.done",
+                    json!({"summary_index": 0, "text": text}),
+                );
+                self.within(
+                    "response.reasoning_summary_part.done",
+                    json!({"summary_index": 0, "part": part}),
+                );
+            }
+            Some(What::Call { arguments, name, .. }) => {
+                let done = json!({"arguments": arguments, "name": name});
+                self.within("response.function_call_arguments.done", done);
+            }
+        }
+        if let Some(open) = self.open.take() {
+            let item = open.item("completed");
+            self.tell("response.output_item.done", json!({"output_index": open.place, "item": item}));
+            self.ended.push(open.id);
+        }
+    }
+}
+
+impl Open {
+    fn item(&self, status: &str) -> Value {
+        match &self.what {
+            What::Message(parts) => {
+                let content: Vec<Value> = parts.iter().map(Part::object).collect();
+                json!({"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content})
+            }
+            What::Thinking(text) => reasoning(text, Some(&self.id)),
+            What::Call { call_id: given, name, arguments, .. } => {
+                let given = if given.is_empty() { &call_id(&self.id) } else { given };
+                json!({"id": self.id, "type": "function_call", "status": status, "call_id": given, "name": name,
+                    "arguments": arguments})
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The fields of a request that may have many more than we know: each keeps its bytes.
+
+use super::error::Refused;
+use everturn_core::json::Raw;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+
+/// The fields of a request.
+#[derive(Deserialize, Clone)]
+#[serde(transparent)]
+pub struct Fields(pub BTreeMap<String, Raw>);
+
+impl Fields {
+    /// Takes a field out; `null` is as good as absent.
+    pub fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<Option<T>, Refused> {
+        let Some(raw) = self.0.remove(name).filter(|raw| raw.get() != "null") else { return Ok(None) };
+        serde_json::from_str(raw.get())
+            .map(Some)
+            .map_err(|e| Refused::field(name, format!("{name} is not what is expected: {e}")))
+    }
+
+    /// The same, for a field that must be there.
+    pub fn need<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<T, Refused> {
+        self.take(name)?.ok_or_else(|| Refused::field(name, format!("{name} is missing; give it")))
+    }
+}
+
+/// Metadata as OpenAI limits it: 16 pairs, 64 characters for a key, 512 for a value.
+pub fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), Refused> {
+    const PAIRS_MAX: usize = 16;
+    const KEY_CHARS_MAX: usize = 64;
+    const VALUE_CHARS_MAX: usize = 512;
+    let too_long = |(key, value): (&String, &String)| {
+        key.chars().count() > KEY_CHARS_MAX || value.chars().count() > VALUE_CHARS_MAX
+    };
+    if metadata.len() > PAIRS_MAX || metadata.iter().any(too_long) {
+        return Err(Refused::field(
+            "metadata",
+            format!(
+                "metadata may have {PAIRS_MAX} pairs, keys of {KEY_CHARS_MAX} and values of {VALUE_CHARS_MAX} characters; \
+                 this has {} pairs, or one that is longer",
+                metadata.len()
+            ),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! The items of a conversation.
+
+use super::conversations::{Paging, append, new_turns, object, page};
+use super::error::Refused;
+use super::fields::Fields;
+use super::{ids, items};
+use crate::access::{Admin, Reader, Writer};
+use crate::app::{App, blocking};
+use crate::json::{Json, Path, Query};
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use everturn_core::Error;
+use everturn_core::event::Visibility;
+use everturn_core::id::{ConversationId, TurnId, clip};
+use everturn_core::json::Raw;
+use everturn_core::turn::{Status, Turn};
+use everturn_engine::{Entry, HistoryQuery, Order, Scope};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Turns after the first in which an item of an answer is looked for.
+const ANSWER_TURNS_MAX: usize = 1000;
+
+/// `/v1/conversations/{id}/items`.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/conversations/{id}/items", post(create).get(list))
+        .route("/v1/conversations/{id}/items/{item}", get(retrieve).delete(delete))
+}
+
+async fn create(
+    Writer(scope): Writer,
+    Path(id): Path<ConversationId>,
+    Json(mut body): Json<Fields>,
+) -> Result<axum::Json<Value>, Refused> {
+    let given: Vec<Raw> = body.need("items")?;
+    Ok(page(append(scope, id, new_turns(&given)?).await?, false))
+}
+
+async fn list(
+    Reader(scope): Reader,
+    Path(id): Path<ConversationId>,
+    Query(paging): Query<Paging>,
+) -> Result<axum::Json<Value>, Refused> {
+    let (limit, newest_first) = (paging.limit()?, paging.newest_first()?);
+    let mut found = blocking(move || {
+        let mut walk = Walk { scope: &scope, id, newest_first, from: None, until: None };
+        let mut found = Vec::new();
+        if let Some(after) = paging.after() {
+            let at = locate(&scope, id, after)?;
+            walk.from = Some(at.turn.seq);
+            found = at.rest(newest_first);
+        }
+        walk.gather(&mut found, limit + 1)?;
+        Ok(found)
+    })
+    .await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    Ok(page(found, more))
+}
+
+async fn retrieve(
+    Reader(scope): Reader,
+    Path((id, item)): Path<(ConversationId, String)>,
+) -> Result<axum::Json<Value>, Refused> {
+    let mut at = blocking(move || locate(&scope, id, &item)).await?;
+    let item = at.index.map(|index| at.items.swap_remove(index));
+    Ok(axum::Json(item.ok_or_else(erased)?))
+}
+
+/// Erases an item's turn: its words are gone, its place in the chain stays. What was said in one turn is erased
+/// together or not at all, since half a turn is something that nobody said.
+async fn delete(
+    Admin(scope): Admin,
+    Path((id, item)): Path<(ConversationId, String)>,
+) -> Result<axum::Json<Value>, Refused> {
+    let (conversation, siblings) = blocking(move || {
+        let at = locate(&scope, id, &item)?;
+        if at.index.is_none() {
+            return Err(erased());
+        }
+        if at.items.len() > 1 {
+            return Ok((None, Some((at.turn.id, at.items.len()))));
+        }
+        scope.erase(id, at.turn.id, None, "deleted through /v1/conversations").wait()?;
+        Ok((Some(scope.get(id)?), None))
+    })
+    .await?;
+    match (conversation, siblings) {
+        (Some(conversation), _) => Ok(axum::Json(object(&conversation))),
+        (None, siblings) => {
+            let (turn, count) = siblings.unwrap_or((TurnId::from_bytes([0; 16]), 0));
+            let text = format!(
+                "the item is one of {count} that were said in one turn and can only be erased together; to do so, POST \
+                 /api/v1/turns/{turn}/erase"
+            );
+            Err(crate::problem::Problem::new(StatusCode::BAD_REQUEST, "item.part_of_turn", text).into())
+        }
+    }
+}
+
+fn erased() -> Error {
+    Error::not_found("item_not_found", "the item was deleted")
+}
+
+/// Where an item is.
+pub struct At {
+    /// The turn that holds it.
+    pub turn: Turn,
+    /// The items of that turn.
+    pub items: Vec<Value>,
+    /// Which of them it is; none if the turn was erased.
+    pub index: Option<usize>,
+}
+
+impl At {
+    /// The items of the turn that come after it.
+    fn rest(mut self, newest_first: bool) -> Vec<Value> {
+        match (self.index, newest_first) {
+            (Some(index), true) => {
+                self.items.truncate(index);
+                self.items.reverse();
+                self.items
+            }
+            (Some(index), false) => self.items.split_off(index + 1),
+            (None, _) => Vec::new(),
+        }
+    }
+}
+
+/// Finds an item of a conversation by its name.
+pub fn locate(scope: &Scope, id: ConversationId, item: &str) -> Result<At, Error> {
+    let absent = || Error::not_found("item_not_found", format!("no item {:?} in {id}", clip(item)));
+    let named_after = ids::turn_of_item(item).ok_or_else(absent)?;
+    let turn = match scope.turn_in(id, named_after) {
+        Ok(turn) => turn,
+        Err(Error::NotFound(_)) => return Err(absent()),
+        Err(error) => return Err(error),
+    };
+    let place = |turn: &Turn| {
+        let items = items::of_turn(scope, turn);
+        let index = items.iter().position(|known| known["id"] == item);
+        (items, index)
+    };
+    let (items, index) = place(&turn);
+    if index.is_some() || turn.erased {
+        return Ok(At { turn, items, index });
+    }
+    let query = HistoryQuery { after: Some(turn.seq), limit: ANSWER_TURNS_MAX, ..HistoryQuery::default() };
+    for entry in scope.history(id, query)?.data {
+        let Entry::Turn(turn) = entry else { continue };
+        if items::generation(&turn).answer == Some(named_after) {
+            let (items, index) = place(&turn);
+            if index.is_some() {
+                return Ok(At { turn: *turn, items, index });
+            }
+        }
+    }
+    Err(absent())
+}
+
+/// Walks through the items of a conversation.
+pub struct Walk<'a> {
+    /// Whose.
+    pub scope: &'a Scope,
+    /// Where.
+    pub id: ConversationId,
+    /// In which direction.
+    pub newest_first: bool,
+    /// From after this place on, in that direction.
+    pub from: Option<u64>,
+    /// Up to before this place, in that direction.
+    pub until: Option<u64>,
+}
+
+impl Walk<'_> {
+    /// Adds items until there are `wanted`, or no more.
+    pub fn gather(mut self, found: &mut Vec<Value>, wanted: usize) -> Result<(), Error> {
+        while found.len() < wanted {
+            let (after, before) = match self.newest_first {
+                true => (self.until, self.from),
+                false => (self.from, self.until),
+            };
+            let order = if self.newest_first { Order::Descending } else { Order::Ascending };
+            let query = HistoryQuery { before, after, limit: wanted, order, ..HistoryQuery::default() };
+            let page = self.scope.history(self.id, query)?;
+            for entry in page.data {
+                let Entry::Turn(turn) = entry else { continue };
+                if turn.status == Status::Pending || turn.visibility == Visibility::Private {
+                    continue;
+                }
+                let mut items = items::of_turn(self.scope, &turn);
+                if self.newest_first {
+                    items.reverse();
+                }
+                found.append(&mut items);
+            }
+            match page.next {
+                Some(next) => self.from = Some(next),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,344 @@
+//! What a turn is to an OpenAI client: one item or several, whatever shape its message has.
+
+use super::ids;
+use everturn_core::asset;
+use everturn_core::id::TurnId;
+use everturn_core::turn::{Status, Turn};
+use everturn_engine::Scope;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// What the engine notes with every turn of an answer.
+#[derive(Deserialize, Default)]
+pub struct Generation {
+    /// In the first turn: which generation.
+    pub id: Option<String>,
+    /// In the first turn: the receipt of what the model was given.
+    pub receipt_seq: Option<u64>,
+    /// In the first turn: why it ended.
+    pub finish: Option<String>,
+    /// In the first turn: what it cost, as the provider says.
+    pub usage: Option<Value>,
+    /// In the first turn: how many turns the answer has.
+    pub items: Option<usize>,
+    /// In later turns: the first turn.
+    pub answer: Option<TurnId>,
+    /// In later turns: how many of its kind come before it.
+    pub nth: Option<usize>,
+}
+
+/// What the engine noted with a turn.
+pub fn generation(turn: &Turn) -> Generation {
+    turn.metadata.get("generation").and_then(|raw| raw.read()).unwrap_or_default()
+}
+
+/// The items of a turn, with their names. Payloads that were moved into assets are put back.
+pub fn of_turn(scope: &Scope, turn: &Turn) -> Vec<Value> {
+    let Some(message) = &turn.message else { return Vec::new() };
+    let bytes = |id: &str| {
+        let asset = scope.asset_in(turn.conversation, id).ok()?;
+        scope.asset_bytes(&asset).ok()
+    };
+    let whole = asset::restore(message.get(), bytes).unwrap_or_else(|_| message.get().to_string());
+    let message: Value = serde_json::from_str(&whole).unwrap_or_default();
+    let about = generation(turn);
+    let mut names = Names::new(about.answer.unwrap_or(turn.id));
+    let mut items = of_message(&message);
+    if let (Some(nth), Some(item)) = (about.nth, items.first()) {
+        names.counts.insert(kind_of(item).to_string(), nth);
+    }
+    items.iter_mut().for_each(|item| names.put(item));
+    if turn.status != Status::Complete {
+        items.iter_mut().for_each(|item| item["status"] = json!("incomplete"));
+    }
+    items
+}
+
+/// The items of an answer that is named after this turn.
+pub fn of_answer(messages: &[Value], turn: TurnId) -> Vec<Value> {
+    let mut names = Names::new(turn);
+    let mut items: Vec<Value> = messages.iter().flat_map(of_message).collect();
+    items.iter_mut().for_each(|item| names.put(item));
+    items
+}
+
+/// Gives the items of a turn their names.
+pub struct Names {
+    turn: TurnId,
+    counts: BTreeMap<String, usize>,
+}
+
+impl Names {
+    /// For the items of this turn.
+    pub fn new(turn: TurnId) -> Names {
+        Names { turn, counts: BTreeMap::new() }
+    }
+
+    /// The name of the next item of this type.
+    pub fn next(&mut self, kind: &str) -> String {
+        let count = self.counts.entry(kind.to_string()).or_default();
+        let id = ids::item(kind, self.turn, *count);
+        *count += 1;
+        id
+    }
+
+    fn put(&mut self, item: &mut Value) {
+        let kind = kind_of(item).to_string();
+        let id = self.next(&kind);
+        if kind == "function_call" && item["call_id"].as_str().is_none_or(str::is_empty) {
+            item["call_id"] = json!(call_id(&id));
+        }
+        if let Value::Object(fields) = item {
+            fields.shift_insert(0, "id".into(), json!(id));
+            if kind != "reasoning" {
+                fields.entry("status").or_insert(json!("completed"));
+            }
+        }
+    }
+}
+
+/// What pairs a call with its result where the server gave nothing.
+pub fn call_id(item: &str) -> String {
+    format!("call_{}", item.trim_start_matches("fc_"))
+}
+
+fn kind_of(item: &Value) -> &str {
+    item.get("type").and_then(Value::as_str).unwrap_or("message")
+}
+
+/// The items of a message, without names.
+pub fn of_message(message: &Value) -> Vec<Value> {
+    let Some(role) = message.get("role").and_then(Value::as_str) else {
+        return vec![message.clone()];
+    };
+    if role == "tool" || role == "function" || role == "tool_result" {
+        return vec![output(message, message.get("content"))];
+    }
+    let mut items = Items { role, items: Vec::new(), parts: Vec::new() };
+    if let Some(thought) = text(message, &["reasoning_content", "reasoning"]) {
+        items.push(reasoning(thought, None));
+    }
+    match message.get("content") {
+        Some(Value::String(text)) if !text.is_empty() => items.text(text),
+        Some(Value::Array(blocks)) => blocks.iter().for_each(|block| items.block(block)),
+        _ => {}
+    }
+    if let Some(refusal) = text(message, &["refusal"]) {
+        items.parts.push(json!({"type": "refusal", "refusal": refusal}));
+    }
+    for call in list(message, "tool_calls") {
+        items.push(self::call(call));
+    }
+    for result in list(message, "tool_results") {
+        items.push(output(result, result.get("content").or(result.get("result"))));
+    }
+    items.flush();
+    let mut items = items.items;
+    // A message that says nothing is still there.
+    if items.is_empty() {
+        items.push(json!({"type": "message", "role": spoken(role), "content": []}));
+    }
+    if let (Some(phase), Some(item)) = (message.get("phase"), items.first_mut()) {
+        item["phase"] = phase.clone();
+    }
+    items
+}
+
+struct Items<'a> {
+    role: &'a str,
+    items: Vec<Value>,
+    /// Of the message item that is being put together.
+    parts: Vec<Value>,
+}
+
+impl Items<'_> {
+    fn push(&mut self, item: Value) {
+        self.flush();
+        // Reasoning in several blocks came as one in the stream.
+        let joins = kind_of(&item) == "reasoning" && item.get("encrypted_content").is_none();
+        match self.items.last_mut().filter(|last| joins && kind_of(last) == "reasoning") {
+            Some(last) => {
+                if let (Some(summary), Value::Array(more)) =
+                    (last["summary"].as_array_mut(), &item["summary"])
+                {
+                    summary.extend(more.iter().cloned());
+                }
+            }
+            None => self.items.push(item),
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.parts.is_empty() {
+            let content = std::mem::take(&mut self.parts);
+            self.items.push(json!({"type": "message", "role": spoken(self.role), "content": content}));
+        }
+    }
+
+    /// Words that follow words belong to one part: in the stream they cannot be told apart either.
+    fn text(&mut self, text: &str) {
+        let said = matches!(self.role, "assistant" | "model");
+        if let Some(Value::String(last)) =
+            self.parts.last_mut().filter(|_| said).and_then(|p| p.get_mut("text"))
+        {
+            last.push_str(text);
+            return;
+        }
+        self.parts.push(match said {
+            true => json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}),
+            false => json!({"type": "input_text", "text": text}),
+        });
+    }
+
+    fn block(&mut self, block: &Value) {
+        match block.get("type").and_then(Value::as_str).unwrap_or("text") {
+            "text" => self.text(block.as_str().or(text(block, &["text"])).unwrap_or_default()),
+            "output_text" => {
+                let mut part = block.clone();
+                for name in ["annotations", "logprobs"] {
+                    if !part[name].is_array() {
+                        part[name] = json!([]);
+                    }
+                }
+                self.parts.push(part);
+            }
+            "thinking" => {
+                let thought = text(block, &["thinking"]).unwrap_or_default();
+                self.push(reasoning(thought, None));
+            }
+            // Sealed, and not for those who did not seal it: it stays in the log and goes back to its provider.
+            "redacted_thinking" => {}
+            "tool_use" | "tool_call" => self.push(call(block)),
+            "tool_result" => self.push(output(block, block.get("content"))),
+            "image_url" => {
+                let image = &block["image_url"];
+                let url = image.as_str().or(text(image, &["url"])).unwrap_or_default();
+                let detail = text(image, &["detail"]).unwrap_or("auto");
+                self.parts.push(json!({"type": "input_image", "image_url": url, "detail": detail}));
+            }
+            "image" => self.parts.push(image(block)),
+            "file" if block["file"].is_object() => {
+                let mut part = Map::from_iter([("type".to_string(), json!("input_file"))]);
+                part.extend(block["file"].as_object().cloned().unwrap_or_default());
+                self.parts.push(Value::Object(part));
+            }
+            _ => self.parts.push(block.clone()),
+        }
+    }
+}
+
+fn spoken(role: &str) -> &str {
+    if role == "model" { "assistant" } else { role }
+}
+
+fn text<'a>(value: &'a Value, names: &[&str]) -> Option<&'a str> {
+    names.iter().find_map(|name| value.get(name)?.as_str()).filter(|text| !text.is_empty())
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    value.get(name).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// An item of reasoning.
+pub fn reasoning(thought: &str, id: Option<&str>) -> Value {
+    let summary = match thought {
+        "" => json!([]),
+        thought => json!([{"type": "summary_text", "text": thought}]),
+    };
+    match id {
+        Some(id) => json!({"id": id, "type": "reasoning", "summary": summary}),
+        None => json!({"type": "reasoning", "summary": summary}),
+    }
+}
+
+fn call(call: &Value) -> Value {
+    let function = call.get("function").or(call.get("custom")).unwrap_or(call);
+    let arguments = ["arguments", "input", "args"].iter().find_map(|name| function.get(name));
+    let arguments = match arguments {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => "{}".to_string(),
+    };
+    let id = text(call, &["call_id", "id", "tool_call_id"]).unwrap_or_default();
+    let name = text(function, &["name"]).unwrap_or_default();
+    match call.get("custom").is_some() {
+        true => json!({"type": "custom_tool_call", "call_id": id, "name": name, "input": arguments}),
+        false => json!({"type": "function_call", "call_id": id, "name": name, "arguments": arguments}),
+    }
+}
+
+fn output(result: &Value, content: Option<&Value>) -> Value {
+    let id = text(result, &["tool_call_id", "tool_use_id", "call_id"]).unwrap_or_default();
+    let output = match content {
+        Some(Value::String(text)) => json!(text),
+        Some(Value::Array(blocks)) => {
+            let mut items = Items { role: "user", items: Vec::new(), parts: Vec::new() };
+            blocks.iter().for_each(|block| items.block(block));
+            json!(items.parts)
+        }
+        Some(Value::Null) | None => json!(""),
+        Some(other) => json!(other.to_string()),
+    };
+    json!({"type": "function_call_output", "call_id": id, "output": output})
+}
+
+fn image(block: &Value) -> Value {
+    let source = &block["source"];
+    let url = match (text(source, &["url"]), text(source, &["data"])) {
+        (Some(url), _) => url.to_string(),
+        (None, Some(data)) => {
+            format!("data:{};base64,{data}", text(source, &["media_type"]).unwrap_or("image/png"))
+        }
+        (None, None) => return block.clone(),
+    };
+    json!({"type": "input_image", "image_url": url, "detail": "auto"})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(message: Value) -> Vec<String> {
+        let items = of_answer(&[message], TurnId::from_bytes([1; 16]));
+        items.iter().map(|item| kind_of(item).to_string()).collect()
+    }
+
+    #[test]
+    fn every_shape_becomes_items() {
+        for (message, expected) in [
+            (json!({"role": "user", "content": "hi"}), vec!["message"]),
+            (json!({"role": "assistant", "content": ""}), vec!["message"]),
+            (
+                json!({"role": "assistant", "content": "a", "reasoning_content": "hm",
+                    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}, {"id": "d", "function": {"name": "f"}}]}),
+                vec!["reasoning", "message", "function_call", "function_call"],
+            ),
+            (json!({"role": "tool", "tool_call_id": "c", "content": "42"}), vec!["function_call_output"]),
+            (
+                json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"},
+                    {"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"},
+                    {"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}}]}),
+                vec!["reasoning", "message", "function_call"],
+            ),
+            (
+                json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "r"}]},
+                    {"type": "text", "text": "go on"}]}),
+                vec!["function_call_output", "message"],
+            ),
+            (json!({"type": "web_search_call", "id": "ws", "status": "completed"}), vec!["web_search_call"]),
+        ] {
+            assert_eq!(kinds(message.clone()), expected, "{message}");
+        }
+    }
+
+    #[test]
+    fn the_second_of_a_kind_has_a_number() {
+        let turn = TurnId::from_bytes([1; 16]);
+        let calls = json!({"role": "assistant", "content": null,
+            "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}, {"function": {"name": "g"}}]});
+        let items = of_answer(&[calls], turn);
+        assert_eq!(items[1]["id"], format!("{}_1", items[0]["id"].as_str().unwrap()));
+        assert!(items[1]["call_id"].as_str().unwrap().starts_with("call_"), "{items:?}");
+    }
+}

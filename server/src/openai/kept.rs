@@ -1,0 +1,185 @@
+//! A response as it is shown, and what has to be remembered for that.
+
+use super::{ids, items};
+use everturn_core::Error;
+use everturn_core::id::{ConversationId, TurnId, clip};
+use everturn_core::json::Raw;
+use everturn_core::turn::{Status, Turn};
+use everturn_engine::model::{Answer, Finish};
+use everturn_engine::{Entry, HistoryQuery, Scope};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// Where it stands in the metadata of the answer's turn.
+pub const KEY: &str = "openai";
+
+/// What is kept of the request.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Kept {
+    /// The model, as it was asked for.
+    pub model: String,
+    /// What the response repeats.
+    pub echo: Map<String, Value>,
+    /// The conversation, if it was named.
+    pub conversation: Option<ConversationId>,
+    /// How many turns were given with it.
+    pub inputs: usize,
+}
+
+/// How an answer ended, or where it is.
+pub enum State {
+    /// It comes.
+    InProgress,
+    /// It is there; `None` if it came to its end, else what cut it.
+    Done(Option<&'static str>),
+    /// It was stopped.
+    Cancelled,
+    /// There is none: code and text.
+    Failed(String, String),
+}
+
+/// A response to be shown.
+pub struct Shown<'a> {
+    /// Its turn.
+    pub turn: TurnId,
+    /// When it began, in seconds.
+    pub created: i64,
+    /// What is known of its request.
+    pub kept: &'a Kept,
+}
+
+impl Shown<'_> {
+    /// The object.
+    pub fn object(&self, state: &State, output: &[Value], usage: Option<Value>) -> Value {
+        let (status, error, incomplete) = match state {
+            State::InProgress => ("in_progress", Value::Null, Value::Null),
+            State::Done(None) => ("completed", Value::Null, Value::Null),
+            State::Done(Some(reason)) => ("incomplete", Value::Null, json!({"reason": reason})),
+            State::Cancelled => ("cancelled", Value::Null, Value::Null),
+            State::Failed(code, text) => {
+                ("failed", json!({"code": failure(code), "message": text}), Value::Null)
+            }
+        };
+        let mut object = json!({
+            "id": ids::response(self.turn),
+            "object": "response",
+            "created_at": self.created,
+            "status": status,
+            "error": error,
+            "incomplete_details": incomplete,
+            "model": self.kept.model,
+            "output": output,
+            "usage": usage,
+            "conversation": self.kept.conversation.map(|id| json!({"id": id})),
+        });
+        if let Value::Object(fields) = &mut object {
+            fields.extend(self.kept.echo.clone());
+        }
+        object
+    }
+}
+
+/// The word that a failed response has for it.
+fn failure(code: &str) -> &'static str {
+    match code {
+        "model.rate_limited" | "model.quota" => "rate_limit_exceeded",
+        "model.refused" | "model.context_overflow" => "invalid_prompt",
+        _ => "server_error",
+    }
+}
+
+/// What cut an answer, if anything did.
+pub fn cut(finish: &Finish) -> Option<&'static str> {
+    match finish {
+        Finish::Length => Some("max_output_tokens"),
+        Finish::ContentFilter => Some("content_filter"),
+        _ => None,
+    }
+}
+
+/// What an answer cost.
+pub fn usage(answer: &Answer) -> Option<Value> {
+    let raw: Option<Value> = answer.usage.as_ref().and_then(Raw::read);
+    used(answer.tokens.prompt?, answer.tokens.completion?, raw.as_ref())
+}
+
+fn used(input: u64, output: u64, raw: Option<&Value>) -> Option<Value> {
+    let detail =
+        |paths: &[&str]| -> u64 { paths.iter().find_map(|path| raw?.pointer(path)?.as_u64()).unwrap_or(0) };
+    Some(json!({
+        "input_tokens": input,
+        "input_tokens_details": {
+            "cached_tokens": detail(&["/prompt_tokens_details/cached_tokens", "/input_tokens_details/cached_tokens",
+                "/cache_read_input_tokens"]),
+            "cache_write_tokens": detail(&["/input_tokens_details/cache_write_tokens", "/cache_creation_input_tokens"]),
+        },
+        "output_tokens": output,
+        "output_tokens_details": {
+            "reasoning_tokens": detail(&["/completion_tokens_details/reasoning_tokens",
+                "/output_tokens_details/reasoning_tokens"]),
+        },
+        "total_tokens": input + output,
+    }))
+}
+
+/// The turn of a response, and what is known of its request.
+pub fn find(scope: &Scope, id: &str) -> Result<(Turn, Kept), Error> {
+    let absent = || Error::not_found("response_not_found", format!("there is no response {:?}", clip(id)));
+    let turn = match scope.turn(ids::turn_of_response(id).ok_or_else(absent)?) {
+        Err(Error::NotFound(_)) => return Err(absent()),
+        turn => turn?,
+    };
+    let kept = turn.metadata.get(KEY).and_then(|raw| raw.read()).ok_or_else(absent)?;
+    Ok((turn, kept))
+}
+
+/// The turns of an answer: the one that was open, and those that followed in the same batch.
+pub fn answer_turns(scope: &Scope, first: &Turn) -> Result<Vec<Turn>, Error> {
+    let wanted = items::generation(first).items.unwrap_or(1);
+    let mut turns = vec![first.clone()];
+    let mut query = HistoryQuery { after: Some(first.seq), ..HistoryQuery::default() };
+    while turns.len() < wanted {
+        let page = scope.history(first.conversation, query.clone())?;
+        for entry in page.data {
+            if let Entry::Turn(turn) = entry
+                && items::generation(&turn).answer == Some(first.id)
+            {
+                turns.push(*turn);
+            }
+        }
+        if page.next.is_none() {
+            break;
+        }
+        query.after = page.next;
+    }
+    Ok(turns)
+}
+
+/// A response from the log.
+pub fn object(scope: &Scope, turn: &Turn, kept: &Kept) -> Result<Value, Error> {
+    let about = items::generation(turn);
+    let state = match turn.status {
+        Status::Pending => State::InProgress,
+        Status::Complete => State::Done(match about.finish.as_deref() {
+            Some("length") => Some("max_output_tokens"),
+            Some("content_filter") => Some("content_filter"),
+            _ => None,
+        }),
+        Status::Aborted if turn.reason.as_deref() == Some("stopped") => State::Cancelled,
+        Status::Aborted | Status::Interrupted => {
+            let reason = turn.reason.clone().unwrap_or_default();
+            let (code, text) = reason.split_once(": ").unwrap_or(("interrupted", &reason));
+            State::Failed(code.to_string(), text.to_string())
+        }
+    };
+    let mut output = Vec::new();
+    if turn.status == Status::Complete {
+        for turn in answer_turns(scope, turn)? {
+            output.extend(items::of_turn(scope, &turn));
+        }
+    }
+    let tokens = turn.tokens.unwrap_or_default();
+    let usage = tokens.prompt.zip(tokens.completion).and_then(|(i, o)| used(i, o, about.usage.as_ref()));
+    let shown = Shown { turn: turn.id, created: turn.created.0.div_euclid(1_000_000), kept };
+    Ok(shown.object(&state, &output, usage))
+}

@@ -1,0 +1,110 @@
+//! Models: which there are, and which one a request means.
+
+use super::error::Refused;
+use crate::access::Reader;
+use crate::app::App;
+use crate::json::Path;
+use axum::extract::State;
+use axum::routing::get;
+use axum::{Json, Router};
+use everturn_core::id::clip;
+use everturn_engine::Scope;
+use everturn_engine::model::{Configured, Provider};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// `/v1/models`.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/v1/models", get(list)).route("/v1/models/{*id}", get(retrieve))
+}
+
+/// The model that a request means.
+pub struct Chosen {
+    /// What the request called it.
+    pub asked: String,
+    /// Its configured name.
+    pub name: String,
+    /// The model that its server is asked for, if it is another one than configured.
+    pub served: Option<String>,
+    /// How it is asked.
+    pub configured: Configured,
+}
+
+impl Chosen {
+    /// Whose shape it wants.
+    pub fn provider(&self) -> Provider {
+        self.configured.client.provider()
+    }
+
+    /// What its server calls it.
+    pub fn served_name(&self) -> &str {
+        self.served.as_deref().unwrap_or_else(|| self.configured.client.model())
+    }
+}
+
+/// Finds a model by its configured name, by what its server calls it, or as `name/model` for any model of that server.
+pub fn find(scope: &Scope, asked: Option<String>) -> Result<Chosen, Refused> {
+    let models = scope.models();
+    let Some(asked) = asked else {
+        let configured = scope.model(None).map_err(Refused::at("model"))?;
+        let same = |(name, _): &&(String, String)| models.len() == 1 || name == "default";
+        let name = models.iter().find(same).map(|(name, _)| name.clone()).unwrap_or_default();
+        return Ok(Chosen { asked: name.clone(), name, served: None, configured });
+    };
+    let by_name = models.iter().find(|(name, _)| *name == asked);
+    let by_served = || models.iter().find(|(_, served)| *served == asked);
+    let (name, served) = match by_name.or_else(by_served) {
+        Some((name, _)) => (name.clone(), None),
+        None => match asked.split_once('/').filter(|(name, _)| models.iter().any(|(known, _)| known == name))
+        {
+            Some((name, served)) if !served.is_empty() => (name.to_string(), Some(served.to_string())),
+            _ => return Err(unknown(&asked)),
+        },
+    };
+    let configured = scope.model(Some(&name)).map_err(Refused::at("model"))?;
+    Ok(Chosen { asked, name, served, configured })
+}
+
+/// There is no such model.
+pub fn unknown(asked: &str) -> Refused {
+    Refused::absent(
+        "model_not_found",
+        format!(
+            "the model {:?} is not configured here; GET /v1/models says which are, and name/model asks the server of one \
+             for another",
+            clip(asked)
+        ),
+    )
+}
+
+fn object(id: &str) -> Value {
+    json!({"id": id, "object": "model", "created": 0, "owned_by": "everturn"})
+}
+
+async fn list(State(app): State<Arc<App>>, Reader(scope): Reader) -> Json<Value> {
+    let models = scope.models();
+    let mut ids: Vec<&str> = models.iter().map(|(name, _)| name.as_str()).collect();
+    ids.extend(models.iter().map(|(_, served)| served.as_str()));
+    ids.extend(app.embedders.iter().flat_map(|(name, embedder)| [name.as_str(), embedder.model()]));
+    let mut seen = Vec::new();
+    ids.retain(|id| {
+        !seen.contains(id) && {
+            seen.push(*id);
+            true
+        }
+    });
+    let data: Vec<Value> = ids.into_iter().map(object).collect();
+    Json(json!({"object": "list", "data": data}))
+}
+
+async fn retrieve(
+    State(app): State<Arc<App>>,
+    Reader(scope): Reader,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Refused> {
+    let embeds = app.embedders.iter().any(|(name, embedder)| *name == id || embedder.model() == id);
+    if !embeds {
+        find(&scope, Some(id.clone()))?;
+    }
+    Ok(Json(object(&id)))
+}

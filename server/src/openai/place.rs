@@ -1,0 +1,316 @@
+//! Where a response happens: in the conversation that was named, after the response that it continues, or in a hidden
+//! conversation of its own. And without any, where nothing is to be kept.
+
+use super::ask::Ask;
+use super::conversations::{HIDDEN, is_hidden, new_turn};
+use super::conversion::extra;
+use super::error::Refused;
+use super::kept::{KEY, Kept};
+use super::models::Chosen;
+use super::{ids, items, kept, tools};
+use crate::app::blocking;
+use everturn_core::Error;
+use everturn_core::conversation::Settings;
+use everturn_core::event::kind;
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::turn::{Role, Status, Turn};
+use everturn_engine::model::{Provider, Request};
+use everturn_engine::{
+    ContextOptions, Entry, GenerateOptions, Generating, HistoryQuery, NewConversation, NewTurn, Order, Scope,
+};
+use everturn_formats::provider::{self, Input, NoMedia, Section};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// An answer that has begun.
+pub struct Begun {
+    /// The answer.
+    pub generating: Generating,
+    /// What is kept of the request.
+    pub kept: Kept,
+    /// Whether the conversation was begun for it: if there is no answer, it is of no use.
+    pub own: bool,
+}
+
+/// Begins an answer that is kept.
+pub async fn begin(scope: &Scope, ask: Ask, model: &Chosen) -> Result<Begun, Refused> {
+    let (conversation, previous, input) = (ask.conversation, ask.previous.clone(), ask.input.clone());
+    let finding = scope.clone();
+    let (place, turns) = blocking(move || {
+        let place = match (conversation, previous) {
+            (Some(id), _) => Place { id, expected: None, after: None, own: false },
+            (None, Some(previous)) => continue_after(&finding, &previous)?,
+            (None, None) => Place { id: hide(&finding, None)?, expected: None, after: None, own: true },
+        };
+        let turns = new_input(&finding, place.id, &input)?;
+        Ok((place, turns))
+    })
+    .await?;
+    let kept = Kept {
+        model: model.asked.clone(),
+        echo: ask.echo.clone(),
+        conversation: ask.conversation,
+        inputs: turns.len(),
+    };
+    let mut options = options(ask, model)?;
+    options.metadata = BTreeMap::from([(KEY.to_string(), Raw::of(&kept)?)]);
+    options.append.expected_seq = place.expected;
+    options.input = turns;
+    let first = scope.generate(place.id, options.clone()).await;
+    let (began, own) = match (first, place.after) {
+        // Somebody else continued it in this very moment: then this is a branch.
+        (Err(Error::Conflict(_)), Some(after)) if place.expected.is_some() => {
+            let forking = scope.clone();
+            let id = blocking(move || hide(&forking, Some(after))).await?;
+            options.append.expected_seq = None;
+            (scope.generate(id, options).await, Some(id))
+        }
+        (first, _) => (first, place.own.then_some(place.id)),
+    };
+    match began {
+        Ok(generating) => Ok(Begun { generating, kept, own: own.is_some() }),
+        Err(error) => {
+            if let Some(own) = own {
+                scope.delete(own, "its response could not begin").await?;
+            }
+            Err(error.into())
+        }
+    }
+}
+
+struct Place {
+    id: ConversationId,
+    /// Where its log must end for the answer to be in place.
+    expected: Option<u64>,
+    /// The place to fork from, if it does not.
+    after: Option<(ConversationId, u64)>,
+    /// Begun for this response.
+    own: bool,
+}
+
+/// What the model is asked with, apart from what is said.
+fn options(ask: Ask, model: &Chosen) -> Result<GenerateOptions, Refused> {
+    let to = model.provider();
+    let mut context = ContextOptions::new(0);
+    context.instructions = ask.instructions;
+    context.tools = tools::convert(Provider::OpenaiResponses, to, ask.tools)?;
+    Ok(GenerateOptions {
+        model: Some(model.name.clone()),
+        served_model: model.served.clone(),
+        max_output_tokens: ask.max_output_tokens,
+        temperature: ask.temperature,
+        extra: fields(to, ask.rest, !context.tools.is_empty())?,
+        context,
+        ..GenerateOptions::default()
+    })
+}
+
+fn fields(
+    to: Provider,
+    mut rest: BTreeMap<String, Raw>,
+    tools: bool,
+) -> Result<BTreeMap<String, Raw>, Refused> {
+    if !tools {
+        // Servers refuse a choice among nothing.
+        rest.retain(|name, _| name != "tool_choice" && name != "parallel_tool_calls");
+    }
+    // Asked for wherever it is needed, and refused by models that do not reason.
+    let sealed = |raw: &Raw| {
+        raw.read::<Vec<String>>().is_none_or(|list| list.iter().all(|i| i == "reasoning.encrypted_content"))
+    };
+    rest.retain(|name, raw| name != "include" || !sealed(raw));
+    extra(Provider::OpenaiResponses, to, &rest)
+}
+
+/// A hidden conversation: new, or a fork.
+fn hide(scope: &Scope, after: Option<(ConversationId, u64)>) -> Result<ConversationId, Error> {
+    let metadata = BTreeMap::from([(HIDDEN.to_string(), Raw::of(&"responses")?)]);
+    let settings = Settings { metadata, ..Settings::default() };
+    match after {
+        None => Ok(scope.create(NewConversation { settings, ..NewConversation::default() }).wait()?.id),
+        Some((id, seq)) => {
+            let fork = scope.fork(id, seq).wait()?.id;
+            Ok(scope.update(fork, settings).wait()?.id)
+        }
+    }
+}
+
+/// After a response: in its own conversation, if that is hidden and ends with it; else in a fork that leaves there.
+fn continue_after(scope: &Scope, previous: &str) -> Result<Place, Error> {
+    let (turn, end) = end_of(scope, previous)?;
+    let conversation = scope.get(turn.conversation)?;
+    let later = HistoryQuery {
+        after: Some(turn.seq),
+        include_superseded: true,
+        limit: PAGE_ENTRIES_MAX,
+        ..HistoryQuery::default()
+    };
+    let mut later = scope.history(turn.conversation, later)?.data.into_iter();
+    let follows = |entry: Entry| match entry {
+        Entry::Turn(later) => items::generation(&later).answer != Some(turn.id),
+        Entry::Event(_) => false,
+    };
+    if is_hidden(&conversation) && !later.any(follows) {
+        let expected = Some(conversation.head.seq);
+        return Ok(Place { id: conversation.id, expected, after: Some((conversation.id, end)), own: false });
+    }
+    let id = hide(scope, Some((turn.conversation, end)))?;
+    Ok(Place { id, expected: None, after: None, own: true })
+}
+
+/// The turn of a response that is complete, and the place where it is.
+pub fn end_of(scope: &Scope, response: &str) -> Result<(Turn, u64), Error> {
+    let (turn, _) = match kept::find(scope, response) {
+        Err(Error::NotFound(_)) => {
+            let text = format!(
+                "the response {:?} to continue is not here; it was deleted, or never stored",
+                everturn_core::id::clip(response)
+            );
+            return Err(Error::not_found("previous_response_not_found", text));
+        }
+        found => found?,
+    };
+    if turn.status != Status::Complete {
+        let text = format!("{response} is {}; only one that is completed can be continued", turn.status);
+        return Err(Error::invalid("previous_response_not_completed", text));
+    }
+    let mut left = items::generation(&turn).items.unwrap_or(1);
+    let mut after = turn.seq;
+    loop {
+        let events = scope.events(turn.conversation, after, PAGE_ENTRIES_MAX)?;
+        for event in &events {
+            after = event.seq;
+            let committed = event.turn == Some(turn.id) && event.kind == kind::COMMITTED;
+            let item = event.kind == kind::MESSAGE
+                && Turn::begun(event).is_some_and(|item| items::generation(&item).answer == Some(turn.id));
+            left -= usize::from(committed || item);
+            if left == 0 {
+                return Ok((turn, after));
+            }
+        }
+        if events.is_empty() {
+            return Err(Error::internal(
+                "response.endless",
+                format!("the end of {response} is not in the log"),
+            ));
+        }
+    }
+}
+
+/// The turns that the input becomes. What a request that failed left at the end is not said twice, so that clients may
+/// try again as they do.
+fn new_input(scope: &Scope, id: ConversationId, input: &[Raw]) -> Result<Vec<NewTurn>, Error> {
+    let mut turns = Vec::with_capacity(input.len());
+    for item in input {
+        match referred(item) {
+            None => turns.push(new_turn(item).map_err(|_| unreadable())?),
+            Some(reference) => turns.extend(fetch(scope, id, &reference)?),
+        }
+    }
+    let query = HistoryQuery {
+        order: Order::Descending,
+        include_superseded: true,
+        limit: (turns.len() + 1).min(PAGE_ENTRIES_MAX),
+        ..HistoryQuery::default()
+    };
+    let last: Vec<Turn> = scope
+        .history(id, query)?
+        .data
+        .into_iter()
+        .filter_map(|entry| match entry {
+            Entry::Turn(turn) => Some(*turn),
+            Entry::Event(_) => None,
+        })
+        .collect();
+    let failed = last.first().is_some_and(|turn| {
+        turn.status == Status::Aborted && turn.role == Role::Assistant && turn.metadata.contains_key(KEY)
+    });
+    let same = |(turn, new): (&Turn, &NewTurn)| {
+        turn.superseded_by.is_none() && turn.message.as_ref().is_some_and(|raw| raw.get() == new.message)
+    };
+    if failed && last.len() == turns.len() + 1 && last[1..].iter().zip(turns.iter().rev()).all(same) {
+        turns.clear();
+    }
+    Ok(turns)
+}
+
+fn unreadable() -> Error {
+    Error::invalid(
+        "input.compaction",
+        "a compaction item was not made here; send the items that it stands for",
+    )
+}
+
+fn referred(item: &Raw) -> Option<String> {
+    let value: Value = item.read()?;
+    let fields = value.as_object()?;
+    let bare = fields.len() == 1 && fields.contains_key("id");
+    let refers = bare || fields.get("type").is_some_and(|kind| kind == "item_reference");
+    fields.get("id").filter(|_| refers)?.as_str().map(str::to_string)
+}
+
+/// What an item reference stands for; nothing if the conversation has it already.
+fn fetch(scope: &Scope, id: ConversationId, item: &str) -> Result<Option<NewTurn>, Error> {
+    let absent = || {
+        Error::not_found("item_not_found", format!("there is no item {:?}", everturn_core::id::clip(item)))
+    };
+    let turn = ids::turn_of_item(item).ok_or_else(absent)?;
+    if scope.turn_in(id, turn).is_ok() {
+        return Ok(None);
+    }
+    let said = scope.turn(turn).map_err(|_| absent())?;
+    let at = super::item_routes::locate(scope, said.conversation, item)?;
+    Ok(at.turn.message.map(|raw| NewTurn::message(raw.get())))
+}
+
+/// The request for an answer that is not kept. What came before is read, and nothing is written.
+pub async fn unkept(scope: &Scope, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
+    let (input, previous) = (ask.input.clone(), ask.previous.clone());
+    let GenerateOptions { mut context, extra, temperature, max_output_tokens, .. } = options(ask, model)?;
+    let mut messages = Vec::with_capacity(input.len());
+    for item in &input {
+        messages.push(Raw::new(new_turn(item)?.message)?);
+    }
+    let (provider, served) = (model.provider(), model.served_name().to_string());
+    let most = model.configured.context_tokens;
+    let tools = context.tools.clone();
+    let reading = scope.clone();
+    let (system, messages) = blocking(move || match previous {
+        Some(previous) => {
+            let (turn, end) = end_of(&reading, &previous)?;
+            context.token_budget = most.saturating_sub(max_output_tokens.unwrap_or(most / 4)).max(1);
+            context.at_seq = Some(end);
+            context.input = messages;
+            context.provider = provider;
+            context.model = Some(served);
+            let built = reading.build_context(turn.conversation, &context)?;
+            Ok((built.system, built.messages))
+        }
+        None => render(provider, context.instructions.as_deref(), &messages),
+    })
+    .await?;
+    Ok(Request {
+        model: model.served.clone(),
+        system,
+        messages,
+        tools,
+        max_output_tokens,
+        temperature,
+        json: false,
+        extra,
+    })
+}
+
+/// Messages of any shape for a provider, with instructions before them.
+pub fn render(
+    provider: Provider,
+    instructions: Option<&str>,
+    messages: &[Raw],
+) -> Result<(Option<Raw>, Vec<Raw>), Error> {
+    let system: Vec<Section<'_>> =
+        instructions.map(|text| Section { name: "instructions", text }).into_iter().collect();
+    let rendered = provider::render(provider, &Input { system: &system, messages, media: &NoMedia })?;
+    Ok((rendered.system, rendered.messages))
+}

@@ -1,0 +1,202 @@
+//! Recording calls of clients that keep the conversation themselves and send all of it every time.
+//!
+//! What is new is found by comparing: the longest beginning of the sent messages that is what the conversation ends with
+//! was said before, and what follows it is appended. So a client may send everything, the last part, or the new message
+//! only. Messages are compared by what they say, in whatever shape. System messages that lead the list are no part of
+//! this: each is appended once, and again when it changes.
+
+use super::error::Refused;
+use crate::app::blocking;
+use axum::http::HeaderMap;
+use everturn_core::Error;
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::message::{self, Part};
+use everturn_core::turn::{Role, Status, Tokens, Turn};
+use everturn_engine::model::Answer;
+use everturn_engine::{AppendOptions, Entry, HistoryQuery, NewTurn, Order, Scope};
+use serde_json::Value;
+
+/// The header that names the conversation.
+pub const HEADER: &str = "everturn-conversation";
+
+/// Turns at the end of a conversation that are compared with what is sent.
+const COMPARED_TURNS_MAX: usize = 1000;
+
+/// Records one call.
+#[derive(Clone)]
+pub struct Recorder {
+    scope: Scope,
+    id: ConversationId,
+    adapter: &'static str,
+}
+
+impl Recorder {
+    /// For the conversation that the header or the metadata names, if one of them does.
+    pub fn named(
+        scope: &Scope,
+        headers: &HeaderMap,
+        metadata: Option<&str>,
+        adapter: &'static str,
+    ) -> Result<Option<Recorder>, Refused> {
+        let header = headers.get(HEADER).map(|value| value.to_str().unwrap_or_default());
+        let Some(name) = header.or(metadata) else { return Ok(None) };
+        let id = super::ask::Named::Id(name.to_string()).id()?;
+        Ok(Some(Recorder { scope: scope.clone(), id, adapter }))
+    }
+
+    /// Appends what is new of these messages.
+    pub async fn input(&self, messages: &[Raw]) -> Result<(), Error> {
+        let (this, messages) = (self.clone(), messages.to_vec());
+        blocking(move || {
+            let new = this.new_of(messages)?;
+            if !new.is_empty() {
+                let turns = new.iter().map(|raw| this.turn(raw)).collect();
+                this.scope.append(this.id, turns, AppendOptions::default()).wait()?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Appends the answer.
+    pub async fn answer(&self, answer: &Answer) -> Result<(), Error> {
+        let mut turns: Vec<NewTurn> = answer.messages.iter().map(|raw| self.turn(raw)).collect();
+        if turns.is_empty() {
+            turns.push(NewTurn::assistant(&answer.text));
+        }
+        for turn in &mut turns {
+            turn.model = Some(answer.model.clone()).filter(|model| !model.is_empty());
+        }
+        turns[0].tokens = Some(Tokens { prompt: answer.tokens.prompt, completion: answer.tokens.completion });
+        self.scope.append(self.id, turns, AppendOptions::default()).await.map(drop)
+    }
+
+    fn turn(&self, raw: &Raw) -> NewTurn {
+        NewTurn { adapter: Some(self.adapter.to_string()), ..NewTurn::message(raw.get()) }
+    }
+
+    fn new_of(&self, messages: Vec<Raw>) -> Result<Vec<Raw>, Error> {
+        let query =
+            HistoryQuery { limit: COMPARED_TURNS_MAX, order: Order::Descending, ..HistoryQuery::default() };
+        let mut known: Vec<Turn> = Vec::new();
+        for entry in self.scope.history(self.id, query)?.data {
+            if let Entry::Turn(turn) = entry
+                && turn.status != Status::Pending
+            {
+                known.push(*turn);
+            }
+        }
+        known.reverse();
+        let say = |role: fn(Role) -> bool| -> Vec<String> {
+            let said = known.iter().filter(|turn| role(turn.role)).filter_map(Turn::value);
+            said.map(|message| gist(&message)).collect()
+        };
+        let (system, spoken) = (say(|role| role == Role::System), say(|role| role != Role::System));
+        Ok(new(messages, &system, &spoken))
+    }
+}
+
+/// What is new of the messages, where these system messages are known and this is what was said, oldest first.
+fn new(messages: Vec<Raw>, system: &[String], spoken: &[String]) -> Vec<Raw> {
+    let gists: Vec<(bool, String)> = messages
+        .iter()
+        .map(|raw| {
+            let value: Value = raw.read().unwrap_or_default();
+            (message::role(&value).is_ok_and(|role| role == Role::System), gist(&value))
+        })
+        .collect();
+    let lead = gists.iter().take_while(|(is_system, _)| *is_system).count();
+    let sent: Vec<&String> = gists[lead..].iter().map(|(_, gist)| gist).collect();
+    // Later system messages are compared with the rest as they were sent, which `spoken` does not hold.
+    let is_end = |count: &usize| spoken.iter().rev().take(*count).rev().eq(sent[..*count].iter().copied());
+    let said = (0..=sent.len().min(spoken.len())).rev().find(is_end).unwrap_or(0);
+    let mut place = 0;
+    let mut messages = messages;
+    messages.retain(|_| {
+        let at = place;
+        place += 1;
+        if at < lead { !system.contains(&gists[at].1) } else { at - lead >= said }
+    });
+    messages
+}
+
+/// What a message says, in one spelling for all shapes.
+fn gist(message: &Value) -> String {
+    let role = message::role(message).unwrap_or(Role::User);
+    let results: Vec<_> = everturn_core::pairing::pair([message]).results;
+    let mut out = String::new();
+    let mut words = String::new();
+    for part in message::parts(message) {
+        match part {
+            Part::Text(text) => words.push_str(text),
+            Part::Call { id, name, arguments } => {
+                let arguments = match arguments {
+                    Some(Value::String(text)) => {
+                        serde_json::from_str(text).unwrap_or(Value::String(text.clone()))
+                    }
+                    other => other.cloned().unwrap_or_default(),
+                };
+                out.push_str(&format!("\u{1}call {} {name} {arguments}", id.unwrap_or_default()));
+            }
+            Part::Media { kind, .. } => out.push_str(&format!("\u{1}media {kind}")),
+            Part::Thinking { .. } | Part::Result { .. } | Part::Other(_) => {}
+        }
+    }
+    for result in results {
+        let content = result.content.cloned().unwrap_or_default();
+        out.push_str(&format!("\u{1}result {} {content}", result.id.unwrap_or_default()));
+        words.clear();
+    }
+    let role = if out.contains("\u{1}result") { Role::Tool } else { role };
+    format!("{role}\u{1}{}{out}", words.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn raws(messages: &[Value]) -> Vec<Raw> {
+        messages.iter().map(|message| Raw::of(message).unwrap()).collect()
+    }
+
+    #[test]
+    fn only_what_follows_the_known_end_is_new() {
+        let user = |text: &str| json!({"role": "user", "content": text});
+        let model = |text: &str| json!({"role": "assistant", "content": text});
+        let system = json!({"role": "system", "content": "Be brief."});
+        let known = [
+            user("a"),
+            model("b"),
+            user("a"),
+            json!({"role": "assistant", "content": [{"type": "text", "text": "b"}]}),
+        ];
+        let spoken: Vec<String> = known.iter().map(gist).collect();
+        let said = [gist(&system)];
+        for (sent, fresh) in [
+            (vec![user("a"), model("b"), user("a"), model("b"), user("c")], vec![user("c")]),
+            (vec![system.clone(), user("a"), model("b"), user("c")], vec![user("c")]),
+            (vec![system.clone(), user("c")], vec![user("c")]),
+            (vec![user("c")], vec![user("c")]),
+            (vec![user("a"), model("other"), user("c")], vec![user("a"), model("other"), user("c")]),
+            (
+                vec![json!({"role": "system", "content": "Be long."}), user("a"), model("b")],
+                vec![json!({"role": "system", "content": "Be long."})],
+            ),
+        ] {
+            assert_eq!(new(raws(&sent), &said, &spoken), raws(&fresh), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn calls_and_results_are_known_again_in_another_shape() {
+        let chat = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "t", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]});
+        let blocks = json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}}]});
+        assert_eq!(gist(&chat), gist(&blocks));
+        let chat = json!({"role": "tool", "tool_call_id": "t", "content": "4"});
+        let blocks =
+            json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "4"}]});
+        assert_eq!(gist(&chat), gist(&blocks));
+    }
+}

@@ -1,0 +1,289 @@
+//! Responses: asking for one, and what can be done with it afterwards.
+
+use super::ask::Ask;
+use super::conversations::{Paging, is_hidden, page};
+use super::error::Refused;
+use super::events::Events;
+use super::fields::Fields;
+use super::kept::{self, Kept, Shown, State as Stands, cut, usage};
+use super::place::{Begun, begin, unkept};
+use super::sse::{self, Feed, Steps};
+use super::{items, models};
+use crate::access::{Admin, Reader, Writer};
+use crate::app::{App, blocking};
+use crate::json::{Json, Path, Query};
+use crate::problem::Problem;
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use everturn_core::Error;
+use everturn_core::event::kind;
+use everturn_core::id::{GenerationId, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::turn::{Status, Turn};
+use everturn_engine::model::{Answer, Step};
+use everturn_engine::{Entry, HistoryQuery, Receipt, Scope, SystemWorld, Update, World};
+use futures_util::StreamExt;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a cancel waits for the answer to end.
+const CANCEL_WAIT: Duration = Duration::from_secs(10);
+
+/// `/v1/responses`.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v1/responses", post(create))
+        .route("/v1/responses/{id}", get(retrieve).delete(delete))
+        .route("/v1/responses/{id}/cancel", post(cancel))
+        .route("/v1/responses/{id}/input_items", get(input_items))
+}
+
+/// A response on its way.
+struct OnItsWay {
+    turn: TurnId,
+    created: i64,
+    kept: Kept,
+    steps: Steps,
+}
+
+async fn create(
+    State(app): State<Arc<App>>,
+    Writer(scope): Writer,
+    Json(body): Json<Fields>,
+) -> Result<Response, Refused> {
+    let ask = Ask::read(body)?;
+    let model = models::find(&scope, ask.model.clone())?;
+    let (stream, background, keep) = (ask.stream, ask.background, ask.store || ask.conversation.is_some());
+    let created = now();
+    if !keep {
+        let kept = Kept { model: model.asked.clone(), echo: ask.echo.clone(), conversation: None, inputs: 0 };
+        let request = unkept(&scope, ask, &model).await?;
+        let steps = sse::unkept(model.configured.client.generate(request));
+        let on_its_way = OnItsWay { turn: fresh()?, created, kept, steps };
+        return match stream {
+            true => Ok(sse::respond(&app, move |feed| show(on_its_way, feed))),
+            false => Ok(axum::Json(whole(on_its_way).await?).into_response()),
+        };
+    }
+    let Begun { generating, kept, own } = begin(&scope, ask, &model).await?;
+    let (turn, conversation) = (generating.turn, generating.conversation);
+    let on_its_way = OnItsWay { turn, created, kept, steps: sse::kept(generating) };
+    if stream {
+        return Ok(sse::respond(&app, move |feed| show(on_its_way, feed)));
+    }
+    if background {
+        let shown = Shown { turn, created, kept: &on_its_way.kept };
+        return Ok(axum::Json(shown.object(&Stands::InProgress, &[], None)).into_response());
+    }
+    match whole(on_its_way).await {
+        Ok(response) => Ok(axum::Json(response).into_response()),
+        Err(error) => {
+            // Nobody has its id, so nobody can ask for it.
+            if own {
+                scope.delete(conversation, "its only response failed").await?;
+            }
+            Err(error.into())
+        }
+    }
+}
+
+/// In seconds since 1970.
+pub fn now() -> i64 {
+    SystemWorld.now().0.div_euclid(1_000_000)
+}
+
+/// A name for what is not kept.
+pub fn fresh() -> Result<TurnId, Error> {
+    let mut bytes = [0; 16];
+    SystemWorld.fill(&mut bytes)?;
+    Ok(TurnId::from_bytes(bytes))
+}
+
+/// The whole answer.
+pub async fn answer(mut steps: Steps) -> Result<Answer, Error> {
+    while let Some(step) = steps.next().await {
+        if let Step::Done(answer) = step? {
+            return Ok(*answer);
+        }
+    }
+    Err(sse::endless())
+}
+
+async fn whole(OnItsWay { turn, created, kept, steps }: OnItsWay) -> Result<Value, Error> {
+    let answer = answer(steps).await?;
+    let messages: Vec<Value> = answer.messages.iter().filter_map(Raw::read).collect();
+    let output = items::of_answer(&messages, turn);
+    let shown = Shown { turn, created, kept: &kept };
+    Ok(shown.object(&Stands::Done(cut(&answer.finish)), &output, usage(&answer)))
+}
+
+/// Shows an answer as it comes. Who goes away stops an answer only if it is not kept.
+async fn show(OnItsWay { turn, created, kept, mut steps }: OnItsWay, feed: Feed) {
+    let mut events = Events::new(turn, created, kept);
+    let mut next = events.begin();
+    loop {
+        for event in &next {
+            if !feed.send(event["type"].as_str(), event).await {
+                return;
+            }
+        }
+        next = match steps.next().await {
+            Some(Ok(Step::Delta(delta))) => events.delta(delta),
+            last => {
+                let last = match last {
+                    Some(Ok(Step::Done(answer))) => events.end(&answer),
+                    Some(Err(error)) => events.fail(&error),
+                    _ => events.fail(&sse::endless()),
+                };
+                for event in &last {
+                    feed.send(event["type"].as_str(), event).await;
+                }
+                return;
+            }
+        };
+    }
+}
+
+#[derive(Deserialize)]
+struct Retrieve {
+    stream: Option<bool>,
+}
+
+async fn retrieve(
+    Reader(scope): Reader,
+    Path(id): Path<String>,
+    Query(query): Query<Retrieve>,
+) -> Result<axum::Json<Value>, Refused> {
+    if query.stream == Some(true) {
+        let text = "a response cannot be streamed a second time; retrieve it without stream, or follow its conversation at \
+                    /api/v1/conversations/{id}/events";
+        return Err(Refused::field("stream", text));
+    }
+    let response = blocking(move || {
+        let (turn, kept) = kept::find(&scope, &id)?;
+        kept::object(&scope, &turn, &kept)
+    });
+    Ok(axum::Json(response.await?))
+}
+
+/// Stops an answer that runs, and waits until it has ended.
+async fn cancel(Writer(scope): Writer, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
+    let finding = (scope.clone(), id.clone());
+    let (turn, kept) = blocking(move || kept::find(&finding.0, &finding.1)).await?;
+    if turn.status == Status::Pending {
+        let following = scope.clone();
+        let (conversation, seq) = (turn.conversation, turn.seq);
+        let mut news = blocking(move || following.subscribe(conversation, seq + 1)).await?;
+        let generation: GenerationId = items::generation(&turn).id.unwrap_or_default().parse()?;
+        match scope.stop_generation(generation) {
+            // It ended in this very moment.
+            Ok(_) | Err(Error::Conflict(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ended = async {
+            while let Some(Ok(update)) = news.next().await {
+                if let Update::Event(event) = update
+                    && event.turn == Some(turn.id)
+                    && kind::ends_turn(&event.kind)
+                {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(CANCEL_WAIT, ended).await;
+    } else if turn.status == Status::Complete {
+        let text = format!("{id} is completed already; there is nothing to cancel");
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "response_completed", text).into());
+    }
+    let response = blocking(move || kept::object(&scope, &scope.turn(turn.id)?, &kept));
+    Ok(axum::Json(response.await?))
+}
+
+/// The turns that were given with a response.
+fn given(scope: &Scope, turn: &Turn, kept: &Kept) -> Result<Vec<Turn>, Error> {
+    let receipt = items::generation(turn).receipt_seq.unwrap_or(0);
+    let event = scope.events(turn.conversation, receipt.saturating_sub(1), 1)?.pop();
+    let from = event.and_then(|event| event.read::<Receipt>()).and_then(|receipt| receipt.policy.input_from);
+    let (Some(from), 1..) = (from, kept.inputs) else { return Ok(Vec::new()) };
+    let query = HistoryQuery {
+        after: Some(from.saturating_sub(1)),
+        before: Some(turn.seq),
+        limit: kept.inputs.min(PAGE_ENTRIES_MAX),
+        ..HistoryQuery::default()
+    };
+    let turns = scope.history(turn.conversation, query)?.data.into_iter();
+    Ok(turns
+        .filter_map(|entry| match entry {
+            Entry::Turn(turn) => Some(*turn),
+            Entry::Event(_) => None,
+        })
+        .collect())
+}
+
+async fn input_items(
+    Reader(scope): Reader,
+    Path(id): Path<String>,
+    Query(paging): Query<Paging>,
+) -> Result<axum::Json<Value>, Refused> {
+    let (limit, newest_first) = (paging.limit()?, paging.newest_first()?);
+    let mut found = blocking(move || {
+        let (turn, kept) = kept::find(&scope, &id)?;
+        let mut found: Vec<Value> =
+            given(&scope, &turn, &kept)?.iter().flat_map(|turn| items::of_turn(&scope, turn)).collect();
+        if newest_first {
+            found.reverse();
+        }
+        if let Some(after) = paging.after() {
+            let at = found.iter().position(|item| item["id"] == after);
+            found.drain(..at.map_or(found.len(), |at| at + 1));
+        }
+        Ok(found)
+    })
+    .await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    Ok(page(found, more))
+}
+
+/// Erases what a response said and what was given with it; a conversation of its own that has nothing else goes whole.
+/// What was said in a conversation with a name is that conversation's.
+async fn delete(Admin(scope): Admin, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
+    let deleting = id.clone();
+    let named = blocking(move || {
+        let (turn, kept) = kept::find(&scope, &deleting)?;
+        let conversation = scope.get(turn.conversation)?;
+        if !is_hidden(&conversation) {
+            return Ok(Some(conversation.id));
+        }
+        if turn.status == Status::Pending {
+            let text = format!("{deleting} is still on its way; cancel it first");
+            return Err(Error::invalid("response_in_progress", text));
+        }
+        let mut turns = given(&scope, &turn, &kept)?;
+        turns.extend(kept::answer_turns(&scope, &turn)?);
+        let all = conversation.turns as usize <= turns.len();
+        if all && conversation.parent.is_none() {
+            scope.delete(conversation.id, "its only response was deleted").wait()?;
+            return Ok(None);
+        }
+        for turn in turns {
+            scope.erase(conversation.id, turn.id, None, "its response was deleted").wait()?;
+        }
+        Ok(None)
+    })
+    .await?;
+    if let Some(conversation) = named {
+        let text = format!(
+            "{id} is part of {conversation}; delete its items there, or the conversation: \
+             DELETE /v1/conversations/{conversation}/items/{{item}}"
+        );
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "response_in_conversation", text).into());
+    }
+    Ok(axum::Json(json!({"id": id, "object": "response", "deleted": true})))
+}

@@ -1,0 +1,84 @@
+//! Streams of server-sent events.
+
+use crate::app::App;
+use axum::body::{Body, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use everturn_core::Error;
+use everturn_engine::model::{Generation, Step};
+use everturn_engine::{Generating, Progress};
+use futures_util::{Stream, StreamExt};
+use serde_json::Value;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How long a stream is silent at most.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Events that may wait for a slow client.
+const EVENTS_AHEAD: usize = 64;
+
+/// An answer on its way, whoever makes it.
+pub type Steps = Pin<Box<dyn Stream<Item = Result<Step, Error>> + Send>>;
+
+/// An answer that is kept.
+pub fn kept(generating: Generating) -> Steps {
+    generating
+        .map(|progress| {
+            progress.map(|progress| match progress {
+                Progress::Delta(delta) => Step::Delta(delta),
+                Progress::Done(generated) => Step::Done(Box::new(generated.answer)),
+            })
+        })
+        .boxed()
+}
+
+/// An answer that is not.
+pub fn unkept(generation: Generation) -> Steps {
+    generation.boxed()
+}
+
+/// There was no end.
+pub fn endless() -> Error {
+    Error::internal("model.no_answer", "the model's answer has no end; ask again")
+}
+
+/// Where events go. A client that has gone does not mind.
+pub struct Feed(mpsc::Sender<Bytes>);
+
+impl Feed {
+    /// Sends an event. Whether anybody is still there.
+    pub async fn send(&self, name: Option<&str>, data: &Value) -> bool {
+        let text = match name {
+            Some(name) => format!("event: {name}\ndata: {data}\n\n"),
+            None => format!("data: {data}\n\n"),
+        };
+        self.0.send(text.into()).await.is_ok()
+    }
+
+    /// The end, as chat completions have it.
+    pub async fn done(&self) {
+        let _ = self.0.send(Bytes::from_static(b"data: [DONE]\n\n")).await;
+    }
+}
+
+/// A response whose events are made by this work, which goes on also if the client does not wait for it.
+pub fn respond<F: Future<Output = ()> + Send + 'static>(app: &App, work: impl FnOnce(Feed) -> F) -> Response {
+    let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
+    tokio::spawn(work(Feed(sender)));
+    let stopping = app.stopping.clone();
+    let events = futures_util::stream::unfold((receiver, stopping), async |(mut receiver, stopping)| {
+        let next = tokio::select! {
+            next = tokio::time::timeout(HEARTBEAT, receiver.recv()) => next,
+            () = stopping.cancelled() => return None,
+        };
+        let bytes = match next {
+            Ok(next) => next?,
+            Err(_) => Bytes::from_static(b": still here\n\n"),
+        };
+        Some((Ok::<_, Infallible>(bytes), (receiver, stopping)))
+    });
+    let headers = [(CONTENT_TYPE, "text/event-stream; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
+    (headers, Body::from_stream(events)).into_response()
+}
