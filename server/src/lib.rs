@@ -15,6 +15,7 @@ mod access;
 mod app;
 mod config;
 mod json;
+mod mcp;
 mod openapi;
 mod problem;
 mod rest;
@@ -24,6 +25,7 @@ mod serve;
 pub use access::Role;
 pub use app::App;
 pub use config::Config;
+pub use mcp::{Stdio, stdio};
 pub use openapi::document;
 pub use serve::{Server, serve};
 
@@ -37,6 +39,7 @@ pub fn router(app: Arc<App>) -> Router {
     native
         .merge(rest::health::routes())
         .merge(openapi::routes())
+        .merge(mcp::routes(&app))
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), access::authenticate))

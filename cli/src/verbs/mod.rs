@@ -11,6 +11,7 @@ pub mod fork;
 pub mod history;
 pub mod import;
 pub mod list;
+pub mod mcp;
 pub mod new;
 pub mod project;
 pub mod session;
