@@ -17,6 +17,8 @@ mod resources;
 mod service;
 mod shapes;
 mod stdio;
+#[cfg(test)]
+mod tests;
 mod tools;
 mod watch;
 

@@ -2,10 +2,11 @@
 
 use super::record::Recorder;
 use super::{Shared, fixtures, prompts, protocol_error, resources, tools, watch};
-use crate::access::Caller;
+use crate::access::{Caller, Role};
 use crate::app::blocking;
 use axum::http::request::Parts;
 use everturn_core::Error;
+use everturn_core::id::Tenant;
 use everturn_engine::Scope;
 use resources::Address;
 use rmcp::model::*;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
+use tokio::sync::broadcast::Receiver;
 use tokio_util::task::AbortOnDropHandle;
 use watch::Client;
 
@@ -28,27 +30,47 @@ Everturn keeps conversations: every turn, for good. Begin or go on with one by `
 `build_context` gives what fits into a token budget: summary, pins and newest turns; use it before you answer in a long one.
 `pin` what must not be forgotten; `compact` when it gets long; an error names a code and what to do: do that, then call again.";
 
+/// Who asks.
+#[derive(Clone)]
+pub struct Who {
+    /// What is theirs.
+    pub scope: Scope,
+    /// What they may do.
+    pub role: Role,
+}
+
 /// Answers one client.
 pub struct Service {
     shared: Arc<Shared>,
     /// Who asks, where no HTTP request says it.
-    local: Option<Caller>,
+    local: Option<Who>,
     /// The session's own; requests outside of sessions share one.
     recorder: OnceLock<Arc<Recorder>>,
+    /// Conversations that were begun since it is there, until somebody wants to know.
+    begun: Mutex<Option<Receiver<Tenant>>>,
     /// What is followed, by address.
     watches: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
 }
 
 impl Service {
     /// For whoever asks over HTTP, or for one local caller.
-    pub fn new(shared: Arc<Shared>, local: Option<Caller>) -> Service {
-        Service { shared, local, recorder: OnceLock::new(), watches: Mutex::default() }
+    pub fn new(shared: Arc<Shared>, local: Option<Who>) -> Service {
+        let begun = Mutex::new(Some(shared.begun.subscribe()));
+        Service { shared, local, recorder: OnceLock::new(), begun, watches: Mutex::default() }
+    }
+
+    fn begun(&self) -> Receiver<Tenant> {
+        let first = self.begun.lock().unwrap_or_else(PoisonError::into_inner).take();
+        first.unwrap_or_else(|| self.shared.begun.subscribe())
     }
 
     /// Who asks. Each request says it anew: a session is not a key.
-    fn caller(&self, extensions: &Extensions) -> Result<Caller, ErrorData> {
-        let asked = || extensions.get::<Parts>()?.extensions.get::<Caller>();
-        self.local.as_ref().or_else(asked).cloned().ok_or_else(|| {
+    fn caller(&self, extensions: &Extensions) -> Result<Who, ErrorData> {
+        let asked = || {
+            let caller = extensions.get::<Parts>()?.extensions.get::<Caller>()?;
+            Some(Who { scope: caller.scope.clone(), role: caller.role })
+        };
+        self.local.clone().or_else(asked).ok_or_else(|| {
             ErrorData::invalid_request(
                 "access.unauthorized: this needs a key; send it as a bearer token",
                 None,
@@ -56,7 +78,7 @@ impl Service {
         })
     }
 
-    fn recorder(&self, caller: &Caller) -> Option<Arc<Recorder>> {
+    fn recorder(&self, caller: &Who) -> Option<Arc<Recorder>> {
         self.recorder.get().cloned().or_else(|| self.shared.loose_recorder(caller.scope.tenant()))
     }
 
@@ -80,7 +102,7 @@ impl Service {
 
     async fn call(
         &self,
-        caller: Caller,
+        caller: Who,
         request: &CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
@@ -157,7 +179,7 @@ impl ServerHandler for Service {
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let Ok(caller) = self.caller(&context.extensions) else { return };
         let tenant = caller.scope.tenant().clone();
-        self.watch(String::new(), watch::list(self.shared.clone(), tenant, Client::Session(context.peer)));
+        self.watch(String::new(), watch::list(self.begun(), tenant, Client::Session(context.peer)));
     }
 
     async fn list_tools(
@@ -302,12 +324,14 @@ impl ServerHandler for Service {
             let (id, from) = (address.conversation, scope.clone());
             let updates = blocking(move || watch::from_now(&from, id)).await.map_err(protocol_error)?;
             let client = Client::Listening(context.sink().clone());
+            // The client was told that we listen before we did: what came in between is told now.
+            client.updated(&uri).await;
             let told = watch::conversation(scope.clone(), id, updates, uri, client);
             watches.push(AbortOnDropHandle::new(tokio::spawn(told)));
         }
         if accepted.resources_list_changed == Some(true) {
             let client = Client::Listening(context.sink().clone());
-            let told = watch::list(self.shared.clone(), scope.tenant().clone(), client);
+            let told = watch::list(self.begun(), scope.tenant().clone(), client);
             watches.push(AbortOnDropHandle::new(tokio::spawn(told)));
         }
         tokio::select! {

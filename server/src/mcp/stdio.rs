@@ -1,8 +1,8 @@
 //! MCP over standard input and output, for clients that start us themselves.
 
 use super::Shared;
-use super::service::Service;
-use crate::access::{Caller, Role};
+use super::service::{Service, Who};
+use crate::access::Role;
 use everturn_core::Error;
 use everturn_engine::Scope;
 use rmcp::ServiceExt;
@@ -34,7 +34,7 @@ pub fn stdio(options: Stdio) -> Result<(), Error> {
         let stopping = CancellationToken::new();
         let role = if options.read_only { Role::Reader } else { Role::Writer };
         let shared = Shared::new("stdio", options.record, stopping.clone());
-        let service = Service::new(Arc::new(shared), Some(Caller { scope: options.scope, role }));
+        let service = Service::new(Arc::new(shared), Some(Who { scope: options.scope, role }));
         tokio::spawn(stop_signal(stopping.clone()));
         let running = service.serve_with_ct(rmcp::transport::io::stdio_pipes(), stopping).await;
         match running {

@@ -1,6 +1,5 @@
 //! Telling clients what has changed.
 
-use super::Shared;
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Tenant};
 use everturn_engine::{Scope, Subscription, Update};
@@ -11,7 +10,7 @@ use rmcp::model::{
     ServerNotification,
 };
 use rmcp::service::{Peer, SubscriptionSink};
-use std::sync::Arc;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 /// So many events at once are one change.
@@ -26,7 +25,8 @@ pub enum Client {
 }
 
 impl Client {
-    async fn updated(&self, uri: &str) -> bool {
+    /// A conversation has changed, or may have. `false` if the client went away.
+    pub async fn updated(&self, uri: &str) -> bool {
         let changed = ResourceUpdatedNotification::new(ResourceUpdatedNotificationParam::new(uri));
         self.tell(ServerNotification::ResourceUpdatedNotification(changed)).await
     }
@@ -36,7 +36,6 @@ impl Client {
         self.tell(ServerNotification::ResourceListChangedNotification(changed)).await
     }
 
-    /// `false` if it went away.
     async fn tell(&self, news: ServerNotification) -> bool {
         match self {
             Client::Session(peer) => peer.send_notification(news).await.is_ok(),
@@ -93,8 +92,7 @@ pub async fn conversation(
 }
 
 /// Tells whenever a conversation of the tenant was begun here, until the client goes away.
-pub async fn list(shared: Arc<Shared>, tenant: Tenant, client: Client) {
-    let mut begun = shared.begun.subscribe();
+pub async fn list(mut begun: Receiver<Tenant>, tenant: Tenant, client: Client) {
     loop {
         let theirs = match begun.recv().await {
             Ok(whose) => whose == tenant,
