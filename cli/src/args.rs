@@ -101,6 +101,8 @@ pub enum Verb {
     Session(crate::verbs::session::Session),
     /// Make, list and take back keys for the server
     Keys(Keys),
+    /// Offer conversations to an MCP client over standard input and output
+    Mcp(Mcp),
     /// Check the whole store
     Doctor(Doctor),
     /// Print completions for a shell
@@ -554,6 +556,19 @@ pub struct Delete {
     /// Why; kept in the tombstone
     #[arg(long)]
     pub reason: String,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "An MCP client starts this command itself. Examples:\n  \
+    claude mcp add everturn -- everturn mcp\n  \
+    {\"mcpServers\": {\"everturn\": {\"command\": \"everturn\", \"args\": [\"mcp\", \"--read-only\"]}}}")]
+pub struct Mcp {
+    /// Offer only what changes nothing; works beside a process that writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// Record what is asked into a session file below this folder
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
 }
 
 #[derive(ClapArgs)]

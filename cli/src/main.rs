@@ -67,6 +67,7 @@ fn run(args: &Args, matches: &ArgMatches) -> Result<(), Failure> {
         Some(Verb::Import(verb)) => verbs::import::run(args, verb),
         Some(Verb::Erase(verb)) => verbs::erase::run(args, verb),
         Some(Verb::Delete(verb)) => verbs::delete::run(args, verb),
+        Some(Verb::Mcp(verb)) => verbs::mcp::run(args, verb),
         Some(Verb::Doctor(verb)) => verbs::doctor::run(args, verb),
         Some(Verb::Completions(verb)) => verbs::completions(verb),
     }

@@ -35,6 +35,12 @@ pub struct Config {
     pub import_bytes_max: u64,
     /// A live stream without news says so this often, so that nothing on the way takes it for dead.
     pub heartbeat: Duration,
+    /// Record what is asked over MCP into session files below this folder.
+    pub mcp_record: Option<PathBuf>,
+    /// How long an MCP session may be silent before it ends.
+    pub mcp_session_idle: Duration,
+    /// Also answer what the MCP conformance suite asks for. For tests only.
+    pub mcp_fixtures: bool,
 }
 
 impl Default for Config {
@@ -53,6 +59,9 @@ impl Default for Config {
             asset_bytes_max: 64 * 1024 * 1024,
             import_bytes_max: 4 * 1024 * 1024 * 1024,
             heartbeat: Duration::from_secs(15),
+            mcp_record: None,
+            mcp_session_idle: Duration::from_secs(30 * 60),
+            mcp_fixtures: false,
         }
     }
 }

@@ -17,6 +17,7 @@ mod app;
 mod config;
 mod headers;
 mod json;
+mod mcp;
 mod metrics;
 mod observe;
 mod openai;
@@ -37,6 +38,7 @@ mod tls;
 pub use access::Role;
 pub use app::App;
 pub use config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
+pub use mcp::{Stdio, stdio};
 pub use openapi::document;
 pub use run::{Started, run};
 pub use serve::{Server, serve};
@@ -58,6 +60,7 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(metrics::routes())
         .merge(openapi::routes())
         .merge(openai::routes())
+        .merge(mcp::routes(&app))
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), access::authenticate))

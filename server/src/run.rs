@@ -31,8 +31,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
     let config = settings.config(&environment)?;
     let telemetry = settings.telemetry()?;
     let models = settings.models(&environment)?;
-    // Checked already; recall will use them.
-    settings.embedders(&environment)?;
+    let embedders = settings.embedders(&environment)?;
     let options = Options {
         mirror: settings.text("mirror").map(Into::into),
         summarizers: settings.summarizers(&models)?,
@@ -47,7 +46,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         // Before the store is opened, so that no number is missed.
         crate::metrics::collect();
         let store = Everturn::open_with(store, options)?;
-        let app = App::new(store, config);
+        let app = App::new(store, config).with_embedders(embedders);
         let (tls, jwt) = (app.config.tls.is_some(), app.config.jwt.is_some());
         // Before anybody is told where we are: whoever asks us to end from then on is heard.
         let stop = signals()?;

@@ -12,6 +12,7 @@ pub mod history;
 pub mod import;
 pub mod keys;
 pub mod list;
+pub mod mcp;
 pub mod new;
 pub mod project;
 pub mod serve;

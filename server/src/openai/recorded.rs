@@ -144,7 +144,7 @@ fn gist(message: &Value) -> String {
         }
     }
     for result in results {
-        let content = result.content.cloned().unwrap_or_default();
+        let content = result.content().cloned().unwrap_or_default();
         out.push_str(&format!("\u{1}result {} {content}", result.id.unwrap_or_default()));
         words.clear();
     }

@@ -65,6 +65,9 @@ impl Settings {
             },
             cors_origins,
             log_content: self.flag("log_content").unwrap_or(false),
+            mcp_record: self.text("mcp.record").map(Into::into),
+            mcp_session_idle: Duration::from_secs(self.at_least_one("mcp.session_idle_s")?.into()),
+            mcp_fixtures: false,
         })
     }
 

@@ -65,6 +65,8 @@ pub const KNOWN: &[Known] = &[
     known("limits.concurrent", Number, "256"),
     known("limits.failures_per_minute", Number, "30"),
     known("cors.origins", List, ""),
+    known("mcp.record", Text, ""),
+    known("mcp.session_idle_s", Number, "1800"),
     known("telemetry.log", Text, "info"),
     known("telemetry.log_format", Text, "auto"),
     Known {

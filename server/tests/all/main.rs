@@ -11,6 +11,7 @@ mod generations;
 mod guarding;
 mod hostile;
 mod live;
+mod mcp;
 mod openapi;
 mod settings;
 mod stage;

@@ -1,0 +1,94 @@
+//! MCP: conversations for whatever speaks the Model Context Protocol, over HTTP at `/mcp` or over standard input and
+//! output.
+//!
+//! Conversations are resources, a conversation to go on with is a prompt, and what can be done with them are tools. The
+//! protocol itself is the official SDK's, in all its versions: those with sessions, and the one without.
+//!
+//! Reading order: [`service`] is the table of what is answered; [`tools`], [`resources`] and [`prompts`] answer it,
+//! [`shapes`] says what tools answer with, [`watch`] tells of changes, [`record`] keeps account of what was asked;
+//! [`http`] and [`stdio`] are the two doors. [`fixtures`] is what the protocol's conformance suite wants to find, and is
+//! there only when asked for.
+
+mod fixtures;
+mod http;
+mod prompts;
+mod record;
+mod resources;
+mod service;
+mod shapes;
+mod stdio;
+#[cfg(test)]
+mod tests;
+mod tools;
+mod watch;
+
+pub use http::routes;
+pub use stdio::{Stdio, stdio};
+
+use everturn_core::Error;
+use everturn_core::id::Tenant;
+use record::Recorder;
+use rmcp::ErrorData;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use serde_json::json;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+/// What all sessions of a process share.
+struct Shared {
+    /// `http` or `stdio`.
+    transport: &'static str,
+    /// Where dispatches are recorded.
+    record: Option<PathBuf>,
+    /// Whether to answer what the conformance suite asks for.
+    fixtures: bool,
+    /// Cancelled when the process begins to stop.
+    stopping: CancellationToken,
+    /// Tells whose list of conversations has changed.
+    begun: broadcast::Sender<Tenant>,
+    /// The sessions over HTTP.
+    sessions: Arc<LocalSessionManager>,
+    /// What records requests that belong to no session, by tenant.
+    loose: Mutex<HashMap<Tenant, Arc<Recorder>>>,
+}
+
+impl Shared {
+    fn new(transport: &'static str, record: Option<PathBuf>, stopping: CancellationToken) -> Shared {
+        let mut sessions = LocalSessionManager::default();
+        // A client that only listens is not idle, which the SDK's own clock does not see; ours is in `http`.
+        sessions.session_config.keep_alive = None;
+        Shared {
+            transport,
+            record,
+            fixtures: false,
+            stopping,
+            begun: broadcast::channel(64).0,
+            sessions: Arc::new(sessions),
+            loose: Mutex::default(),
+        }
+    }
+
+    /// What records a request outside of a session.
+    fn loose_recorder(&self, tenant: &Tenant) -> Option<Arc<Recorder>> {
+        let folder = self.record.as_ref()?;
+        let mut loose = self.loose.lock().unwrap_or_else(PoisonError::into_inner);
+        let recorder = loose
+            .entry(tenant.clone())
+            .or_insert_with(|| Arc::new(Recorder::begin(folder, tenant, self.transport, None)));
+        Some(recorder.clone())
+    }
+}
+
+/// An error where the protocol has no other place for one: of a resource or a prompt.
+fn protocol_error(error: Error) -> ErrorData {
+    let text = format!("{}: {}", error.code(), error.text());
+    let data = Some(json!({"code": error.code()}));
+    match error {
+        Error::NotFound(_) => ErrorData::resource_not_found(text, data),
+        Error::Invalid(_) | Error::Conflict(_) | Error::TooLarge(_) => ErrorData::invalid_params(text, data),
+        Error::Busy(_) | Error::Corrupt(_) | Error::Internal(_) => ErrorData::internal_error(text, data),
+    }
+}

@@ -1,0 +1,191 @@
+//! MCP over HTTP: who may speak in which session, and when sessions end.
+//!
+//! The SDK keeps sessions by an id that nobody can guess. Here each belongs to the tenant that began it, for everybody
+//! else it does not exist; and it ends when nobody has asked or listened for a while.
+
+use super::Shared;
+use super::service::Service;
+use crate::access::Reader;
+use crate::app::App;
+use crate::problem::Problem;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use everturn_core::id::Tenant;
+use futures_util::StreamExt;
+use rmcp::transport::streamable_http_server::session::SessionManager;
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Most sessions of one tenant at the same time.
+const MCP_SESSIONS_MAX: usize = 1000;
+const SESSION_ID: &str = "mcp-session-id";
+
+/// `/mcp`.
+pub fn routes(app: &App) -> Router<Arc<App>> {
+    let mut shared = Shared::new("http", app.config.mcp_record.clone(), app.stopping.clone());
+    shared.fixtures = app.config.mcp_fixtures;
+    let shared = Arc::new(shared);
+    let mut config = StreamableHttpServerConfig::default()
+        .with_cancellation_token(app.stopping.child_token())
+        .with_max_request_body_bytes(app.config.body_bytes_max);
+    if !app.config.listen.ip().is_loopback() {
+        config = config.disable_allowed_hosts();
+    }
+    let sessions = Arc::new(Sessions {
+        shared: shared.clone(),
+        idle: app.config.mcp_session_idle,
+        open: Mutex::default(),
+    });
+    let manager = shared.sessions.clone();
+    let service = StreamableHttpService::new(move || Ok(Service::new(shared.clone(), None)), manager, config);
+    Router::new().route_service("/mcp", service).layer(middleware::from_fn_with_state(sessions, guard))
+}
+
+/// The sessions that are open.
+struct Sessions {
+    shared: Arc<Shared>,
+    /// How long one may be silent.
+    idle: Duration,
+    open: Mutex<HashMap<String, Open>>,
+}
+
+struct Open {
+    tenant: Tenant,
+    /// Requests and streams that run.
+    visits: usize,
+    /// When the last of them ended.
+    last: Instant,
+    /// Wakes whoever waits for it to be idle.
+    _ended: DropGuard,
+}
+
+/// A request or a stream of a session, while it runs.
+struct Visit {
+    sessions: Arc<Sessions>,
+    id: String,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if let Some(open) = self.sessions.open().get_mut(&self.id) {
+            open.visits -= 1;
+            open.last = Instant::now();
+        }
+    }
+}
+
+impl Sessions {
+    fn open(&self) -> MutexGuard<'_, HashMap<String, Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None` if there is no such session, or it is somebody else's.
+    fn visit(self: &Arc<Sessions>, id: &str, tenant: &Tenant) -> Option<Visit> {
+        let mut sessions = self.open();
+        let open = sessions.get_mut(id).filter(|open| open.tenant == *tenant)?;
+        open.visits += 1;
+        Some(Visit { sessions: self.clone(), id: id.into() })
+    }
+
+    /// Whose the new session is. `false` if they have too many.
+    fn begin(self: &Arc<Sessions>, id: &str, tenant: Tenant) -> bool {
+        let ended = CancellationToken::new();
+        let mut sessions = self.open();
+        let theirs = sessions.values().filter(|open| open.tenant == tenant).count();
+        let last = Instant::now();
+        let open = Open { tenant, visits: 0, last, _ended: ended.clone().drop_guard() };
+        if theirs >= MCP_SESSIONS_MAX {
+            return false;
+        }
+        sessions.insert(id.into(), open);
+        tokio::spawn(self.clone().wait_until_idle(id.into(), ended));
+        true
+    }
+
+    async fn wait_until_idle(self: Arc<Sessions>, id: String, ended: CancellationToken) {
+        loop {
+            let quiet = match self.open().get(&id) {
+                None => return,
+                Some(open) if open.visits > 0 => Duration::ZERO,
+                Some(open) => open.last.elapsed(),
+            };
+            if quiet >= self.idle {
+                break;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(self.idle - quiet) => {}
+                () = ended.cancelled() => return,
+                () = self.shared.stopping.cancelled() => break,
+            }
+        }
+        self.end(&id).await;
+    }
+
+    async fn end(&self, id: &str) {
+        self.open().remove(id);
+        // It fails only where the session has ended by itself.
+        let _ = self.shared.sessions.close_session(&id.into()).await;
+    }
+}
+
+async fn guard(
+    State(sessions): State<Arc<Sessions>>,
+    Reader(scope): Reader,
+    request: Request,
+    next: Next,
+) -> Response {
+    let tenant = scope.tenant().clone();
+    let named = session_id(request.headers());
+    let visit = match &named {
+        Some(id) => match sessions.visit(id, &tenant) {
+            Some(visit) => Some(visit),
+            None => return absent().into_response(),
+        },
+        None => None,
+    };
+    let ends = request.method() == Method::DELETE;
+    let response = next.run(request).await;
+    match (named, session_id(response.headers())) {
+        (Some(id), _) if ends && response.status().is_success() => {
+            sessions.open().remove(&id);
+        }
+        (None, Some(id)) if !sessions.begin(&id, tenant) => {
+            sessions.end(&id).await;
+            let text = format!(
+                "MCP_SESSIONS_MAX is {MCP_SESSIONS_MAX}; end sessions that are not needed with DELETE"
+            );
+            return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "limit.exceeded", text).into_response();
+        }
+        _ => {}
+    }
+    let streams = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+    match visit {
+        Some(visit) if streams => {
+            let (parts, body) = response.into_parts();
+            // The visit lasts as long as the stream.
+            let body = body.into_data_stream().map(move |part| {
+                let _ = &visit;
+                part
+            });
+            Response::from_parts(parts, Body::from_stream(body))
+        }
+        _ => response,
+    }
+}
+
+fn session_id(headers: &HeaderMap) -> Option<String> {
+    headers.get(SESSION_ID).map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned())
+}
+
+fn absent() -> Problem {
+    let text = "there is no such session, or it has ended; begin another one with initialize";
+    Problem::new(StatusCode::NOT_FOUND, "mcp.session_absent", text)
+}

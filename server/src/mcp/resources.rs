@@ -1,0 +1,203 @@
+//! Conversations as resources: listed, and read as Markdown or as a transcript value.
+
+use super::tools::{cursor, place};
+use everturn_core::Error;
+use everturn_core::conversation::Conversation;
+use everturn_core::id::{ConversationId, clip};
+use everturn_core::message::{self, Part};
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Status, Turn};
+use everturn_engine::{Entry, HistoryQuery, ListQuery, Order, Scope};
+use rmcp::model::{ListResourcesResult, ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
+use serde_json::Value;
+use std::fmt::Write;
+
+/// Before the id.
+const ROOT: &str = "everturn://conversations/";
+const TRANSCRIPT: &str = "/transcript";
+/// Conversations on a page.
+const PAGE: usize = 100;
+/// Turns that a conversation is read with; the newest.
+const RESOURCE_TURNS_MAX: usize = 200;
+/// Characters of a tool's answer that are shown.
+const RESULT_CHARS_MAX: usize = 4000;
+/// The largest transcript that is read as one.
+const RESOURCE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// A conversation's address.
+pub fn uri(id: ConversationId) -> String {
+    format!("{ROOT}{id}")
+}
+
+/// What an address names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Address {
+    /// The conversation.
+    pub conversation: ConversationId,
+    /// As a transcript value instead of text.
+    transcript: bool,
+}
+
+impl Address {
+    /// Reads an address.
+    pub fn parse(uri: &str) -> Result<Address, Error> {
+        let wrong = || {
+            let text = format!("there is nothing at {:?}; resources are {ROOT}{{id}}", clip(uri));
+            Error::not_found("resource.absent", text)
+        };
+        let rest = uri.strip_prefix(ROOT).ok_or_else(wrong)?;
+        let (id, transcript) = match rest.strip_suffix(TRANSCRIPT) {
+            Some(id) => (id, true),
+            None => (rest, false),
+        };
+        Ok(Address { conversation: id.parse().map_err(|_| wrong())?, transcript })
+    }
+}
+
+/// Both ways to read a conversation.
+pub fn templates() -> Vec<ResourceTemplate> {
+    vec![
+        ResourceTemplate::new(format!("{ROOT}{{id}}"), "conversation")
+            .with_title("A conversation")
+            .with_description(format!(
+                "The newest {RESOURCE_TURNS_MAX} turns as Markdown. Can be subscribed to."
+            ))
+            .with_mime_type("text/markdown"),
+        ResourceTemplate::new(format!("{ROOT}{{id}}{TRANSCRIPT}"), "transcript")
+            .with_title("A conversation's transcript")
+            .with_description(
+                "The whole conversation as a transcript value, version 2. Can be subscribed to.",
+            )
+            .with_mime_type("application/json"),
+    ]
+}
+
+/// A page of conversations. Blocks.
+pub fn list(scope: &Scope, after: Option<&str>) -> Result<ListResourcesResult, Error> {
+    let after = after.map(place).transpose()?;
+    let page = scope.list(ListQuery { after, limit: PAGE, ..ListQuery::default() })?;
+    let mut list = ListResourcesResult::with_all_items(page.data.iter().map(resource).collect());
+    list.next_cursor = page.next.map(cursor);
+    Ok(list)
+}
+
+fn resource(conversation: &Conversation) -> Resource {
+    let resource = Resource::new(uri(conversation.id), conversation.id.to_string())
+        .with_description(facts(conversation))
+        .with_mime_type("text/markdown");
+    match &conversation.title {
+        Some(title) => resource.with_title(title.clone()),
+        None => resource,
+    }
+}
+
+fn facts(conversation: &Conversation) -> String {
+    let turns = match conversation.turns {
+        1 => "1 turn".to_string(),
+        turns => format!("{turns} turns"),
+    };
+    format!("{turns}, {}, last changed {}", conversation.state, second(conversation.updated))
+}
+
+/// Reads a conversation. Blocks.
+pub fn read(scope: &Scope, uri: &str) -> Result<ReadResourceResult, Error> {
+    let address = Address::parse(uri)?;
+    let (text, kind) = match address.transcript {
+        true => (transcript(scope, address.conversation)?, "application/json"),
+        false => (markdown(scope, address.conversation)?, "text/markdown"),
+    };
+    Ok(ReadResourceResult::new(vec![ResourceContents::text(text, uri).with_mime_type(kind)]))
+}
+
+fn transcript(scope: &Scope, id: ConversationId) -> Result<String, Error> {
+    let text = scope.transcript(id)?;
+    if text.len() > RESOURCE_BYTES_MAX {
+        let (limit, got) = (RESOURCE_BYTES_MAX as u64, text.len() as u64);
+        return Err(Error::limit("RESOURCE_BYTES_MAX", limit, got, "read it in parts with the tool history"));
+    }
+    Ok(text)
+}
+
+fn markdown(scope: &Scope, id: ConversationId) -> Result<String, Error> {
+    let conversation = scope.get(id)?;
+    let newest =
+        HistoryQuery { limit: RESOURCE_TURNS_MAX, order: Order::Descending, ..HistoryQuery::default() };
+    let page = scope.history(id, newest)?;
+    let title = conversation.title.as_deref().unwrap_or("Untitled conversation");
+    let mut out = format!("# {title}\n\n{id}: {}\n", facts(&conversation));
+    if let Some(seq) = page.next {
+        let _ = writeln!(out, "\nEarlier turns are left out; the tool history reads them with before={seq}.");
+    }
+    for entry in page.data.iter().rev() {
+        if let Entry::Turn(turn) = entry {
+            out.push_str(&said(turn));
+        }
+    }
+    Ok(out)
+}
+
+fn said(turn: &Turn) -> String {
+    let who = match &turn.actor {
+        Some(actor) => format!("{} ({actor})", turn.role),
+        None => turn.role.to_string(),
+    };
+    let mut out =
+        format!("\n## {who}, #{}, {}\n\n", turn.seq, second(turn.occurred_at.unwrap_or(turn.created)));
+    if turn.status != Status::Complete {
+        let _ = writeln!(out, "({})\n", turn.status);
+    }
+    match turn.value() {
+        _ if turn.erased => out.push_str("(erased)\n"),
+        Some(message) => {
+            out.push_str(words(&message).trim_end());
+            out.push('\n');
+        }
+        None => out.push_str("(nothing yet)\n"),
+    }
+    out
+}
+
+/// A message as text: what was said, and in brackets what was done. Reasoning is left out.
+pub fn words(message: &Value) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for part in message::parts(message) {
+        parts.push(match part {
+            Part::Text(text) => text.to_string(),
+            Part::Thinking { .. } => continue,
+            Part::Call { name, arguments, .. } => {
+                format!("[calls {name} {}]", arguments.map(plain).unwrap_or_default())
+            }
+            Part::Result { name, content, .. } => {
+                let name = name.map(|name| format!(" of {name}")).unwrap_or_default();
+                format!("[result{name}: {}]", shortened(&content.map(plain).unwrap_or_default()))
+            }
+            Part::Media { kind, label, asset_id } => {
+                format!("[{kind} {}]", label.or(asset_id).unwrap_or_default())
+            }
+            Part::Other(kind) => format!("[{kind}]"),
+        });
+    }
+    parts.join("\n\n")
+}
+
+/// Text as it is, blocks by their text, anything else as JSON.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(_) => words(&serde_json::json!({"role": "user", "content": value})),
+        other => other.to_string(),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(RESULT_CHARS_MAX) {
+        Some((end, _)) => {
+            format!("{}… ({} more bytes; the tool history has them)", &text[..end], text.len() - end)
+        }
+        None => text.to_string(),
+    }
+}
+
+fn second(at: Timestamp) -> String {
+    at.to_string().replace('T', " ").split('.').next().unwrap_or_default().to_string() + " UTC"
+}

@@ -1,0 +1,413 @@
+//! The table of what is answered. One per session, or per request where the protocol has no sessions.
+
+use super::record::Recorder;
+use super::{Shared, fixtures, prompts, protocol_error, resources, tools, watch};
+use crate::access::{Caller, Role};
+use crate::app::blocking;
+use axum::http::request::Parts;
+use everturn_core::Error;
+use everturn_core::id::Tenant;
+use everturn_engine::Scope;
+use resources::Address;
+use rmcp::model::*;
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+use tokio::sync::broadcast::Receiver;
+use tokio_util::task::AbortOnDropHandle;
+use watch::Client;
+
+/// Most resources that one session follows.
+const SUBSCRIPTIONS_MAX: usize = 100;
+
+const INSTRUCTIONS: &str = "\
+Everturn keeps conversations: every turn, for good. Begin or go on with one by `append`; call it for each turn worth keeping.
+`list_conversations` finds one by title; wherever a conversation is asked for, give its id, the beginning of one, or @last.
+`history` reads what was said word for word, newest page first; go back with `before` set to `next`.
+`build_context` gives what fits into a token budget: summary, pins and newest turns; use it before you answer in a long one.
+`pin` what must not be forgotten; `compact` when it gets long; an error names a code and what to do: do that, then call again.";
+
+/// Who asks.
+#[derive(Clone)]
+pub struct Who {
+    /// What is theirs.
+    pub scope: Scope,
+    /// What they may do.
+    pub role: Role,
+}
+
+/// Answers one client.
+pub struct Service {
+    shared: Arc<Shared>,
+    /// Who asks, where no HTTP request says it.
+    local: Option<Who>,
+    /// The session's own; requests outside of sessions share one.
+    recorder: OnceLock<Arc<Recorder>>,
+    /// Conversations that were begun since it is there, until somebody wants to know.
+    begun: Mutex<Option<Receiver<Tenant>>>,
+    /// What is followed, by address.
+    watches: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
+}
+
+impl Service {
+    /// For whoever asks over HTTP, or for one local caller.
+    pub fn new(shared: Arc<Shared>, local: Option<Who>) -> Service {
+        let begun = Mutex::new(Some(shared.begun.subscribe()));
+        Service { shared, local, recorder: OnceLock::new(), begun, watches: Mutex::default() }
+    }
+
+    fn begun(&self) -> Receiver<Tenant> {
+        let first = self.begun.lock().unwrap_or_else(PoisonError::into_inner).take();
+        first.unwrap_or_else(|| self.shared.begun.subscribe())
+    }
+
+    /// Who asks. Each request says it anew: a session is not a key.
+    fn caller(&self, extensions: &Extensions) -> Result<Who, ErrorData> {
+        let asked = || {
+            let caller = extensions.get::<Parts>()?.extensions.get::<Caller>()?;
+            Some(Who { scope: caller.scope.clone(), role: caller.role })
+        };
+        self.local.clone().or_else(asked).ok_or_else(|| {
+            ErrorData::invalid_request(
+                "access.unauthorized: this needs a key; send it as a bearer token",
+                None,
+            )
+        })
+    }
+
+    fn recorder(&self, caller: &Who) -> Option<Arc<Recorder>> {
+        self.recorder.get().cloned().or_else(|| self.shared.loose_recorder(caller.scope.tenant()))
+    }
+
+    /// Answers with what a blocking function gives, and records it.
+    async fn answer<P: Serialize, T: Serialize + Send + 'static>(
+        &self,
+        context: &RequestContext<RoleServer>,
+        method: &str,
+        parameters: &P,
+        work: impl FnOnce(&Scope) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, ErrorData> {
+        let caller = self.caller(&context.extensions)?;
+        let recorder = self.recorder(&caller);
+        let began = Instant::now();
+        let answer = blocking(move || work(&caller.scope)).await.map_err(protocol_error);
+        if let Some(recorder) = recorder {
+            recorder.dispatched(method, parameters, &answer, began.elapsed());
+        }
+        answer
+    }
+
+    async fn call(
+        &self,
+        caller: Who,
+        request: &CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResult, ErrorData> {
+        if self.shared.fixtures
+            && let Some(answer) = fixtures::call(&self.shared, request, context).await
+        {
+            return answer;
+        }
+        let row = tools::find(&request.name).ok_or_else(|| {
+            ErrorData::invalid_params(format!("there is no tool {:?}; see tools/list", request.name), None)
+        })?;
+        if caller.role < row.role {
+            let text = format!(
+                "this tool needs the role {:?}, you have {:?}; use another key, or a server that is not read-only",
+                row.role, caller.role
+            );
+            return Ok(tools::refused(&Error::invalid("access.role", text)));
+        }
+        let arguments = request.arguments.clone().unwrap_or_default();
+        let tenant = caller.scope.tenant().clone();
+        match blocking(move || Ok(row.call(&caller.scope, arguments))).await {
+            Ok((result, list_changed)) => {
+                if list_changed {
+                    // Nobody may be listening.
+                    let _ = self.shared.begun.send(tenant);
+                }
+                Ok(result)
+            }
+            Err(error) => Ok(tools::refused(&error)),
+        }
+    }
+
+    fn watch(&self, uri: String, task: impl Future<Output = ()> + Send + 'static) {
+        let task = AbortOnDropHandle::new(tokio::spawn(task));
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner).insert(uri, task);
+    }
+}
+
+impl ServerHandler for Service {
+    fn get_info(&self) -> ServerConfig {
+        let mut capabilities = ServerCapabilities::builder()
+            .enable_completions()
+            .enable_prompts()
+            .enable_resources()
+            .enable_resources_subscribe()
+            .enable_resources_list_changed()
+            .enable_tools()
+            .build();
+        if self.shared.fixtures {
+            fixtures::capabilities(&mut capabilities);
+        }
+        let server = Implementation::new("everturn", env!("CARGO_PKG_VERSION")).with_title("Everturn");
+        ServerConfig::new(capabilities).with_server_info(server).with_instructions(INSTRUCTIONS)
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        let caller = self.caller(&context.extensions)?;
+        if let Some(folder) = self.shared.record.clone() {
+            let (transport, client) = (self.shared.transport, request.client_info.clone());
+            let tenant = caller.scope.tenant().clone();
+            let begin = move || Ok(Recorder::begin(&folder, &tenant, transport, Some(&client)));
+            let recorder = blocking(begin).await.map_err(protocol_error)?;
+            // A second initialize goes on in the first one's file.
+            let _ = self.recorder.set(Arc::new(recorder));
+        }
+        context.peer.set_peer_info(request.clone());
+        self.negotiate_initialize(&request)
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        let Ok(caller) = self.caller(&context.extensions) else { return };
+        let tenant = caller.scope.tenant().clone();
+        self.watch(String::new(), watch::list(self.begun(), tenant, Client::Session(context.peer)));
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let role = self.caller(&context.extensions)?.role;
+        let fixtures = self.shared.fixtures;
+        self.answer(&context, "tools/list", &request, move |_| {
+            let mut tools = tools::list_for(role);
+            if fixtures {
+                tools.extend(fixtures::tools());
+            }
+            Ok(ListToolsResult::with_all_items(tools))
+        })
+        .await
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        tools::find(name).map(tools::Row::describe)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let caller = self.caller(&context.extensions)?;
+        let recorded = self.recorder(&caller).map(|recorder| {
+            let call =
+                recorder.called(&request.name, request.arguments.as_ref().unwrap_or(&JsonObject::new()));
+            (recorder, call)
+        });
+        let answer = self.call(caller, &request, context).await;
+        if let Some((recorder, call)) = recorded {
+            recorder.answered(call, &answer);
+        }
+        answer.map(Into::into)
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let cursor = request.as_ref().and_then(|page| page.cursor.clone());
+        let fixtures = self.shared.fixtures && cursor.is_none();
+        self.answer(&context, "resources/list", &request, move |scope| {
+            let mut list = resources::list(scope, cursor.as_deref())?;
+            if fixtures {
+                list.resources.extend(fixtures::resources());
+            }
+            Ok(list)
+        })
+        .await
+    }
+
+    async fn list_resource_templates(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let fixtures = self.shared.fixtures;
+        self.answer(&context, "resources/templates/list", &request, move |_| {
+            let mut templates = resources::templates();
+            if fixtures {
+                templates.extend(fixtures::templates());
+            }
+            Ok(ListResourceTemplatesResult::with_all_items(templates))
+        })
+        .await
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        if self.shared.fixtures
+            && let Some(read) = fixtures::read(&request.uri)
+        {
+            return Ok(read.into());
+        }
+        let uri = request.uri.clone();
+        let read = move |scope: &Scope| resources::read(scope, &uri);
+        self.answer(&context, "resources/read", &request, read).await.map(Into::into)
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if self.shared.fixtures && fixtures::is_one(&request.uri) {
+            return Ok(());
+        }
+        let watched = self.watches.lock().unwrap_or_else(PoisonError::into_inner).len();
+        if watched > SUBSCRIPTIONS_MAX {
+            let (limit, got) = (SUBSCRIPTIONS_MAX as u64, watched as u64);
+            let error = Error::limit("SUBSCRIPTIONS_MAX", limit, got, "unsubscribe from others first");
+            return Err(protocol_error(error));
+        }
+        let address = Address::parse(&request.uri).map_err(protocol_error)?;
+        let (began, caller) = (Instant::now(), self.caller(&context.extensions)?);
+        let (id, scope) = (address.conversation, caller.scope.clone());
+        // Followed before it is answered: whatever comes after the answer is told.
+        let updates = blocking(move || watch::from_now(&scope, id)).await.map_err(protocol_error);
+        let answer = updates.as_ref().map(|_| ()).map_err(Clone::clone);
+        if let Some(recorder) = self.recorder(&caller) {
+            recorder.dispatched("resources/subscribe", &request, &answer, began.elapsed());
+        }
+        let (uri, client) = (request.uri.clone(), Client::Session(context.peer));
+        self.watch(request.uri, watch::conversation(caller.scope, id, updates?, uri, client));
+        Ok(())
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner).remove(&request.uri);
+        self.answer(&context, "resources/unsubscribe", &request, |_| Ok(())).await
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        let mut accepted = requested.clone();
+        if let Some(uris) = &mut accepted.resource_subscriptions {
+            uris.retain(|uri| Address::parse(uri).is_ok());
+            uris.truncate(SUBSCRIPTIONS_MAX);
+        }
+        Some(accepted)
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let scope = self.caller(&context.request_context().extensions)?.scope;
+        let accepted = context.accepted().clone();
+        let mut watches = Vec::new();
+        for uri in accepted.resource_subscriptions.unwrap_or_default() {
+            let address = Address::parse(&uri).map_err(protocol_error)?;
+            let (id, from) = (address.conversation, scope.clone());
+            let updates = blocking(move || watch::from_now(&from, id)).await.map_err(protocol_error)?;
+            let client = Client::Listening(context.sink().clone());
+            // The client was told that we listen before we did: what came in between is told now.
+            client.updated(&uri).await;
+            let told = watch::conversation(scope.clone(), id, updates, uri, client);
+            watches.push(AbortOnDropHandle::new(tokio::spawn(told)));
+        }
+        if accepted.resources_list_changed == Some(true) {
+            let client = Client::Listening(context.sink().clone());
+            let told = watch::list(self.begun(), scope.tenant().clone(), client);
+            watches.push(AbortOnDropHandle::new(tokio::spawn(told)));
+        }
+        tokio::select! {
+            () = context.cancelled() => {}
+            () = self.shared.stopping.cancelled() => {}
+        }
+        Ok(())
+    }
+
+    async fn list_prompts(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        let fixtures = self.shared.fixtures;
+        self.answer(&context, "prompts/list", &request, move |_| {
+            let mut prompts = prompts::list();
+            if fixtures {
+                prompts.extend(fixtures::prompts());
+            }
+            Ok(ListPromptsResult::with_all_items(prompts))
+        })
+        .await
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let arguments = request.arguments.clone().unwrap_or_default();
+        if self.shared.fixtures
+            && let Some(prompt) = fixtures::prompt(&request.name, &arguments)
+        {
+            return Ok(prompt.into());
+        }
+        let name = request.name.clone();
+        let get = move |scope: &Scope| prompts::get(scope, &name, &arguments);
+        self.answer(&context, "prompts/get", &request, get).await.map(Into::into)
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        let ours = match &request.r#ref {
+            Reference::Prompt(prompt) => {
+                prompt.name == prompts::CONTINUE && request.argument.name == "conversation"
+            }
+            Reference::Resource(template) => {
+                template.uri.starts_with("everturn://") && request.argument.name == "id"
+            }
+            #[allow(unreachable_patterns, reason = "the SDK may know more one day")]
+            _ => false,
+        };
+        let typed = request.argument.value.clone();
+        // Only a prompt can tell what @last is.
+        let whole = matches!(request.r#ref, Reference::Resource(_));
+        self.answer(&context, "completion/complete", &request, move |scope| {
+            let mut found = if ours { prompts::complete(scope, &typed)? } else { CompletionInfo::default() };
+            found.values.retain(|value| !whole || value != "@last");
+            Ok(CompleteResult::new(found))
+        })
+        .await
+    }
+
+    #[allow(deprecated, reason = "only the conformance suite asks for it")]
+    async fn set_level(
+        &self,
+        _: SetLevelRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        match self.shared.fixtures {
+            true => Ok(()),
+            false => Err(ErrorData::method_not_found::<SetLevelRequestMethod>()),
+        }
+    }
+}

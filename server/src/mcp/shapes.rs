@@ -1,0 +1,180 @@
+//! What tools answer with, in the words of JSON Schema.
+//!
+//! Answers are the model's own JSON, the same as over REST. Nothing is ever made from these structs; that they are true
+//! is tested with a client that checks every answer against them.
+#![allow(dead_code, reason = "read by the derive only")]
+
+use schemars::JsonSchema;
+use serde_json::{Map, Value};
+
+/// A page of conversations.
+#[derive(JsonSchema)]
+pub struct Conversations {
+    /// Last changed first.
+    data: Vec<Conversation>,
+    /// Give it as `cursor` to go on; null at the end.
+    next: Option<String>,
+}
+
+/// A conversation.
+#[derive(JsonSchema)]
+struct Conversation {
+    /// Its id.
+    id: String,
+    /// For people.
+    title: Option<String>,
+    /// active, archived, abandoned or closed.
+    state: String,
+    /// How many turns it has.
+    turns: u64,
+    /// Who has spoken.
+    participants: Vec<String>,
+    /// When it began.
+    created: String,
+    /// When it was last changed.
+    updated: String,
+    /// Where its log ends.
+    head: Head,
+}
+
+/// Where a log ends.
+#[derive(JsonSchema)]
+struct Head {
+    /// The last event's place.
+    seq: u64,
+    /// The last event's hash.
+    hash: String,
+}
+
+/// A part of a history.
+#[derive(JsonSchema)]
+pub struct Turns {
+    /// The conversation.
+    conversation: String,
+    /// Oldest first.
+    data: Vec<Entry>,
+    /// Where to go on; null at the end.
+    next: Option<u64>,
+}
+
+/// A turn, or an event that is none.
+#[derive(JsonSchema)]
+struct Entry {
+    /// Its id.
+    id: String,
+    /// Its place.
+    seq: u64,
+    /// Of a turn: user, assistant, system or tool.
+    role: Option<String>,
+    /// Who spoke.
+    actor: Option<String>,
+    /// Of a turn: what was said, a text or blocks.
+    content: Option<Value>,
+    /// Of a turn: pending, complete, aborted or interrupted.
+    status: Option<String>,
+    /// Of an event that is no turn: what happened.
+    kind: Option<String>,
+}
+
+/// What a model call is given.
+#[derive(JsonSchema)]
+pub struct Context {
+    /// In the provider's shape.
+    messages: Vec<Value>,
+    /// What goes into the provider's field for it, if it has one.
+    system: Option<Value>,
+    /// What it costs.
+    tokens: Tokens,
+    /// What went in, in order.
+    included: Vec<Map<String, Value>>,
+    /// What did not, and why.
+    left_out: Vec<Map<String, Value>>,
+    /// The same log and the same options give the same.
+    prefix_hash: String,
+    /// What a prompt cache still covers of it.
+    cache: Map<String, Value>,
+    /// Hashes of everything that went in.
+    receipt: Map<String, Value>,
+}
+
+/// What a context costs.
+#[derive(JsonSchema)]
+struct Tokens {
+    /// What it may.
+    budget: u64,
+    /// What it does.
+    used: u64,
+    /// Section by section.
+    by_section: Map<String, Value>,
+}
+
+/// A view of a conversation.
+#[derive(JsonSchema)]
+pub struct Projection {
+    /// The messages.
+    messages: Vec<Value>,
+    /// Their hash.
+    prefix_hash: String,
+}
+
+/// Whether a chain holds.
+#[derive(JsonSchema)]
+pub struct Verdict {
+    /// The conversation.
+    conversation: String,
+    /// Whether everything is as it was written.
+    ok: bool,
+    /// How many events were checked.
+    events: Option<u64>,
+    /// How many of them have an erased body.
+    erased: Option<u64>,
+    /// Where the log ends: note its hash to ask for it later.
+    head: Option<Head>,
+    /// Whether the log contains the head that was asked for.
+    contains_head: Option<bool>,
+    /// What is wrong.
+    problem: Option<String>,
+}
+
+/// What an append did.
+#[derive(JsonSchema)]
+pub struct Appended {
+    /// The conversation.
+    conversation: String,
+    /// The turns, with their ids and places.
+    turns: Vec<Entry>,
+    /// Where the log ends now.
+    head: Head,
+    /// Whether it had been appended before, under the same key.
+    repeated: bool,
+}
+
+/// What is pinned.
+#[derive(JsonSchema)]
+pub struct Pinned {
+    /// The conversation.
+    conversation: String,
+    /// Where the log says so.
+    seq: u64,
+    /// Everything that is pinned now.
+    pins: Map<String, Value>,
+}
+
+/// What a compaction did, or would do.
+#[derive(JsonSchema)]
+pub struct Compacted {
+    /// Its event; null if it was only shown.
+    event: Option<String>,
+    /// What contexts say instead of the turns.
+    checkpoint: Map<String, Value>,
+    /// Which turns.
+    covers: Map<String, Value>,
+    /// The model that wrote it, or extractive.
+    summarizer: String,
+    /// What a prompt needed before.
+    tokens_before: u64,
+    /// What it needs now.
+    tokens_after: u64,
+    /// Turns whose words were erased because retention asks for it.
+    erased: u64,
+}

@@ -1,0 +1,69 @@
+//! MCP over standard input and output, for clients that start us themselves.
+
+use super::Shared;
+use super::service::{Service, Who};
+use crate::access::Role;
+use everturn_core::Error;
+use everturn_engine::Scope;
+use rmcp::ServiceExt;
+use rmcp::service::ServerInitializeError;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How it is spoken.
+pub struct Stdio {
+    /// What is offered.
+    pub scope: Scope,
+    /// Offer only what changes nothing.
+    pub read_only: bool,
+    /// Record what is asked into a session file below this folder.
+    pub record: Option<PathBuf>,
+}
+
+/// Answers until standard input ends or the process is told to stop.
+pub fn stdio(options: Stdio) -> Result<(), Error> {
+    let failed = |e: &dyn std::fmt::Display| Error::internal("mcp.failed", format!("MCP failed: {e}"));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|e| failed(&e))?;
+    let answer = runtime.block_on(async {
+        let stopping = CancellationToken::new();
+        let role = if options.read_only { Role::Reader } else { Role::Writer };
+        let shared = Shared::new("stdio", options.record, stopping.clone());
+        let service = Service::new(Arc::new(shared), Some(Who { scope: options.scope, role }));
+        tokio::spawn(stop_signal(stopping.clone()));
+        let running = service.serve_with_ct(rmcp::transport::io::stdio_pipes(), stopping).await;
+        match running {
+            Ok(running) => running.waiting().await.map(|_| ()).map_err(|e| failed(&e)),
+            // Whoever started us went away without a word.
+            Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),
+            Err(error) => Err(Error::invalid(
+                "mcp.protocol",
+                format!("standard input does not speak MCP: {error}; an MCP client starts this command"),
+            )),
+        }
+    });
+    // A read of standard input may still be waiting and cannot be called back.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    answer
+}
+
+async fn stop_signal(stopping: CancellationToken) {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            return stopping.cancel();
+        }
+    }
+    let _ = tokio::signal::ctrl_c().await;
+    stopping.cancel();
+}

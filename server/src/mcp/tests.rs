@@ -1,0 +1,126 @@
+//! Who may do what, with callers that no key is needed for.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use crate::access::{Caller, Role};
+use crate::app::App;
+use crate::config::Config;
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Method, Request, StatusCode};
+use everturn_engine::Everturn;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tower::ServiceExt;
+
+struct Door {
+    app: Arc<App>,
+    router: Router,
+}
+
+impl Door {
+    fn new() -> Door {
+        let app = Arc::new(App::new(Everturn::open("memory:").unwrap(), Config::default()));
+        Door { router: super::routes(&app).with_state(app.clone()), app }
+    }
+
+    /// Sends a message as somebody; the session that was begun, and the answer.
+    async fn ask(
+        &self,
+        who: Option<(&str, Role)>,
+        session: Option<&str>,
+        method: &str,
+        params: Value,
+    ) -> (StatusCode, Option<String>, Value) {
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        self.send(who, session, Method::POST, message.to_string()).await
+    }
+
+    async fn send(
+        &self,
+        who: Option<(&str, Role)>,
+        session: Option<&str>,
+        method: Method,
+        body: String,
+    ) -> (StatusCode, Option<String>, Value) {
+        let mut request = Request::builder()
+            .method(method)
+            .uri("/mcp")
+            .header("host", "localhost")
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream");
+        if let Some(id) = session {
+            request = request.header("mcp-session-id", id);
+        }
+        if let Some((tenant, role)) = who {
+            request = request.extension(Caller { scope: self.app.store.tenant(tenant).unwrap(), role, who: None });
+        }
+        let response = self.router.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
+        let status = response.status();
+        let begun = response.headers().get("mcp-session-id").map(|id| id.to_str().unwrap().to_string());
+        let text = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        let data =
+            text.lines().rev().find_map(|line| line.strip_prefix("data: ").filter(|data| !data.is_empty()));
+        (status, begun, serde_json::from_str(data.unwrap_or(&text)).unwrap_or(Value::Null))
+    }
+
+    async fn begin(&self, who: (&str, Role)) -> String {
+        let hello = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        });
+        self.ask(Some(who), None, "initialize", hello).await.1.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_session_does_not_exist_for_another_tenant() {
+    let door = Door::new();
+    let (mine, theirs) = (("mine", Role::Writer), ("theirs", Role::Admin));
+    let session = door.begin(mine).await;
+    let list = json!({"name": "list_conversations", "arguments": {}});
+    for method in [Method::POST, Method::GET, Method::DELETE] {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).to_string();
+        let (status, _, answer) = door.send(Some(theirs), Some(&session), method, body).await;
+        assert_eq!((status, &answer["code"]), (StatusCode::NOT_FOUND, &json!("mcp.session_absent")));
+    }
+    let said = json!({"name": "append", "arguments": {"text": "secret", "title": "t"}});
+    let (status, _, answer) = door.ask(Some(mine), Some(&session), "tools/call", said).await;
+    assert_eq!((status, &answer["result"]["isError"]), (StatusCode::OK, &json!(false)), "{answer}");
+    let id = answer["result"]["structuredContent"]["conversation"].as_str().unwrap().to_string();
+    let other = door.begin(theirs).await;
+    let (_, _, answer) = door.ask(Some(theirs), Some(&other), "tools/call", list).await;
+    assert_eq!(answer["result"]["structuredContent"]["data"], json!([]));
+    let uri = json!({"uri": format!("everturn://conversations/{id}")});
+    for method in ["resources/read", "resources/subscribe"] {
+        let (_, _, answer) = door.ask(Some(theirs), Some(&other), method, uri.clone()).await;
+        assert_eq!(answer["error"]["data"]["code"], "conversation.absent", "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_sees_and_uses_only_what_reads() {
+    let door = Door::new();
+    let reader = ("mine", Role::Reader);
+    let session = door.begin(reader).await;
+    let (_, _, answer) = door.ask(Some(reader), Some(&session), "tools/list", json!({})).await;
+    let tools = answer["result"]["tools"].as_array().unwrap();
+    assert_eq!(tools.len(), 5);
+    assert!(tools.iter().all(|tool| tool["annotations"]["readOnlyHint"] == true));
+    let said = json!({"name": "append", "arguments": {"text": "hello"}});
+    let (_, _, answer) = door.ask(Some(reader), Some(&session), "tools/call", said.clone()).await;
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(answer["result"]["isError"] == true && text.starts_with("access.role: "), "{answer}");
+    // The key decides, not the session: the same tenant's writer may write in a session that a reader began.
+    let (_, _, answer) = door.ask(Some(("mine", Role::Writer)), Some(&session), "tools/call", said).await;
+    assert_eq!(answer["result"]["isError"], false);
+}
+
+#[tokio::test]
+async fn nobody_is_refused() {
+    let door = Door::new();
+    let (status, _, answer) = door.ask(None, None, "tools/list", json!({})).await;
+    assert_eq!((status, &answer["code"]), (StatusCode::UNAUTHORIZED, &json!("access.unauthorized")));
+}

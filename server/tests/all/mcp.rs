@@ -1,0 +1,333 @@
+//! MCP over HTTP, message by message: what needs no client of somebody else's.
+
+use crate::stage::{Stage, config};
+use everturn_engine::{Everturn, Options};
+use everturn_server::Config;
+use reqwest::{Method, RequestBuilder, Response};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// A session, or none yet.
+struct Client<'a> {
+    stage: &'a Stage,
+    session: Option<String>,
+}
+
+impl Client<'_> {
+    async fn begin(stage: &Stage) -> Client<'_> {
+        let mut client = Client { stage, session: None };
+        let hello = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        });
+        let response = client.send("initialize", hello).await;
+        assert_eq!(response.status(), 200);
+        client.session = Some(response.headers()["mcp-session-id"].to_str().unwrap().to_string());
+        let answer = last(response).await;
+        assert_eq!(answer["result"]["serverInfo"]["name"], "everturn");
+        assert_eq!(answer["result"]["instructions"].as_str().unwrap().lines().count(), 5);
+        let told = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        assert_eq!(client.request(Method::POST).body(told.to_string()).send().await.unwrap().status(), 202);
+        client
+    }
+
+    fn request(&self, method: Method) -> RequestBuilder {
+        let request = self
+            .stage
+            .request(method, "/mcp")
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream");
+        match &self.session {
+            Some(id) => request.header("mcp-session-id", id).header("mcp-protocol-version", "2025-11-25"),
+            None => request,
+        }
+    }
+
+    async fn send(&self, method: &str, params: Value) -> Response {
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        self.request(Method::POST).body(message.to_string()).send().await.unwrap()
+    }
+
+    /// The result of a request.
+    async fn ask(&self, method: &str, params: Value) -> Value {
+        let answer = last(self.send(method, params).await).await;
+        assert!(answer.get("error").is_none(), "{answer}");
+        answer["result"].clone()
+    }
+
+    /// The error of a request.
+    async fn fail(&self, method: &str, params: Value) -> Value {
+        last(self.send(method, params).await).await["error"].clone()
+    }
+
+    /// What a tool answers.
+    async fn call(&self, tool: &str, arguments: Value) -> Value {
+        let result = self.ask("tools/call", json!({"name": tool, "arguments": arguments})).await;
+        assert_ne!(result["isError"], true, "{result}");
+        let text = result["content"][0]["text"].as_str().unwrap();
+        assert_eq!(serde_json::from_str::<Value>(text).unwrap(), result["structuredContent"]);
+        result["structuredContent"].clone()
+    }
+
+    /// Why a tool refuses.
+    async fn refused(&self, tool: &str, arguments: Value) -> String {
+        let result = self.ask("tools/call", json!({"name": tool, "arguments": arguments})).await;
+        assert_eq!(result["isError"], true, "{result}");
+        result["content"][0]["text"].as_str().unwrap().to_string()
+    }
+}
+
+/// The last message of an answer: the stream ends with it.
+async fn last(response: Response) -> Value {
+    let text = response.text().await.unwrap();
+    let data =
+        text.lines().rev().find_map(|line| line.strip_prefix("data: ").filter(|data| !data.is_empty()));
+    serde_json::from_str(data.unwrap_or(&text)).unwrap_or_else(|_| panic!("{text}"))
+}
+
+/// Waits for a message on an open stream.
+async fn next(stream: &mut Response, method: &str) -> Value {
+    let mut text = String::new();
+    let wait = async {
+        loop {
+            let chunk = stream.chunk().await.unwrap().expect("the stream goes on");
+            text.push_str(std::str::from_utf8(&chunk).unwrap());
+            let messages = text.lines().filter_map(|line| line.strip_prefix("data: "));
+            let mut messages = messages.filter_map(|data| serde_json::from_str::<Value>(data).ok());
+            if let Some(found) = messages.find(|message| message["method"] == method) {
+                return found;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_tool_does_what_it_says() {
+    let stage = Stage::new().await;
+    let client = Client::begin(&stage).await;
+    let listed = client.ask("tools/list", json!({})).await;
+    let names: Vec<&str> =
+        listed["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    let all =
+        ["list_conversations", "history", "build_context", "project", "verify", "append", "pin", "compact"];
+    assert_eq!(names, all);
+    for tool in listed["tools"].as_array().unwrap() {
+        for schema in ["inputSchema", "outputSchema"] {
+            assert_eq!(tool[schema]["type"], "object", "{tool}");
+            assert!(!tool[schema]["properties"].as_object().unwrap().is_empty(), "{tool}");
+        }
+        for hint in ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"] {
+            assert!(tool["annotations"][hint].is_boolean(), "{tool}");
+        }
+    }
+
+    let begun = client.call("append", json!({"title": "Build", "text": "It fails.", "actor": "mara"})).await;
+    let id = begun["conversation"].as_str().unwrap();
+    let message = json!({"role": "assistant", "content": [{"type": "text", "text": "Show me."}]});
+    let seq = begun["head"]["seq"].as_u64().unwrap();
+    let said = client
+        .call("append", json!({"conversation": id, "message": message, "model": "m1", "expected_seq": seq}))
+        .await;
+    assert_eq!(said["turns"][0]["role"], "assistant");
+    let found = client.call("list_conversations", json!({"query": "buil"})).await;
+    assert_eq!((found["data"][0]["id"].as_str(), &found["next"]), (Some(id), &Value::Null));
+    let history = client.call("history", json!({"conversation": "@last", "limit": 1})).await;
+    assert_eq!(history["data"][0]["content"][0]["text"], "Show me.");
+    let before = json!({"conversation": id, "before": history["next"]});
+    assert_eq!(client.call("history", before).await["data"][0]["content"], "It fails.");
+    let pinned = client.call("pin", json!({"conversation": id, "name": "branch", "value": "main"})).await;
+    assert_eq!(pinned["pins"].as_object().unwrap().len(), 1);
+    let context = client.call("build_context", json!({"conversation": id, "budget": 2000})).await;
+    assert!(context.to_string().contains("It fails.") && context.to_string().contains("branch"));
+    let unpinned = client.call("pin", json!({"conversation": id, "name": "branch", "value": null})).await;
+    assert_eq!(unpinned["pins"], json!({}));
+    let raw = client.call("project", json!({"conversation": id, "policy": "raw"})).await;
+    assert_eq!(raw["messages"].as_array().unwrap().len(), 2);
+    let compacted =
+        client.call("compact", json!({"conversation": id, "dry_run": true, "keep_last": 1})).await;
+    assert_eq!((&compacted["event"], &compacted["covers"]["turns"]), (&Value::Null, &json!(1)));
+    let verdict = client.call("verify", json!({"conversation": id, "head": said["head"]["hash"]})).await;
+    assert_eq!((&verdict["ok"], &verdict["contains_head"]), (&json!(true), &json!(true)));
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_tool_refuses_says_what_to_do() {
+    let stage = Stage::new().await;
+    let client = Client::begin(&stage).await;
+    let begun = client.call("append", json!({"text": "one", "idempotency_key": "k"})).await;
+    let again = client.call("append", json!({"text": "one", "idempotency_key": "k"})).await;
+    assert_eq!((&again["repeated"], &again["turns"][0]["id"]), (&json!(true), &begun["turns"][0]["id"]));
+    let id = &begun["conversation"];
+    let absent = "conv_01JD0000000000000000000000";
+    for (tool, arguments, code) in [
+        ("history", json!({"conversation": absent}), "conversation.absent: "),
+        ("history", json!({"conversation": id, "limit": 0}), "limit.zero: "),
+        ("history", json!({"conversaton": id}), "arguments.shape: "),
+        ("append", json!({"conversation": id}), "append.content: "),
+        ("append", json!({"conversation": id, "text": "two", "expected_seq": 1}), "append.stale_seq: "),
+        ("append", json!({"conversation": id, "text": "two", "role": "judge"}), "arguments.shape: "),
+        (
+            "build_context",
+            json!({"conversation": id, "budget": 10, "provider": "acme"}),
+            "provider.unknown: ",
+        ),
+        ("build_context", json!({"conversation": id, "budget": 1}), "context."),
+        ("project", json!({"conversation": id, "policy": "magic"}), "projection."),
+        ("list_conversations", json!({"cursor": "x"}), "list.cursor: "),
+        ("verify", json!({"conversation": id, "head": "x"}), "hash."),
+    ] {
+        let text = client.refused(tool, arguments).await;
+        assert!(text.starts_with(code), "{tool}: {text}");
+    }
+    let unknown = client.fail("tools/call", json!({"name": "fly", "arguments": {}})).await;
+    assert_eq!(unknown["code"], -32602);
+    let nothing =
+        client.fail("resources/read", json!({"uri": format!("everturn://conversations/{absent}")})).await;
+    assert_eq!((&nothing["code"], &nothing["data"]["code"]), (&json!(-32002), &json!("conversation.absent")));
+    let nowhere = client.fail("resources/read", json!({"uri": "file:///etc/passwd"})).await;
+    assert_eq!(nowhere["data"]["code"], "resource.absent");
+    let level = client.fail("logging/setLevel", json!({"level": "info"})).await;
+    assert_eq!(level["code"], -32601, "logging is only there for the conformance suite");
+    let fixture = client.fail("tools/call", json!({"name": "test_simple_text", "arguments": {}})).await;
+    assert_eq!(fixture["code"], -32602);
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_are_resources_that_tell_when_they_change() {
+    let stage = Stage::new().await;
+    let client = Client::begin(&stage).await;
+    let mut stream = client.request(Method::GET).send().await.unwrap();
+    assert_eq!(stream.status(), 200);
+    let begun = client.call("append", json!({"title": "Trip", "text": "Where to?", "actor": "mara"})).await;
+    next(&mut stream, "notifications/resources/list_changed").await;
+    let id = begun["conversation"].as_str().unwrap();
+    let uri = format!("everturn://conversations/{id}");
+
+    let list = client.ask("resources/list", json!({})).await;
+    assert_eq!((&list["resources"][0]["uri"], &list["resources"][0]["title"]), (&json!(uri), &json!("Trip")));
+    let templates = client.ask("resources/templates/list", json!({})).await;
+    assert_eq!(templates["resourceTemplates"][0]["uriTemplate"], "everturn://conversations/{id}");
+    let read = client.ask("resources/read", json!({"uri": uri})).await;
+    let text = read["contents"][0]["text"].as_str().unwrap();
+    assert!(text.starts_with("# Trip\n") && text.contains("## user (mara), #"), "{text}");
+    let transcript = client.ask("resources/read", json!({"uri": format!("{uri}/transcript")})).await;
+    let value: Value = serde_json::from_str(transcript["contents"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(value["messages"].as_array().unwrap().len(), 1);
+
+    client.ask("resources/subscribe", json!({"uri": uri})).await;
+    // Said by somebody else, in another session.
+    let other = Client::begin(&stage).await;
+    other.call("append", json!({"conversation": id, "role": "assistant", "text": "To Rome."})).await;
+    let told = next(&mut stream, "notifications/resources/updated").await;
+    assert_eq!(told["params"]["uri"], uri);
+    client.ask("resources/unsubscribe", json!({"uri": uri})).await;
+
+    let prompt =
+        json!({"name": "continue_conversation", "arguments": {"conversation": "@last", "budget": "2000"}});
+    let prompt = client.ask("prompts/get", prompt).await;
+    let messages = prompt["messages"].as_array().unwrap();
+    let said: Vec<(&str, &str)> = messages
+        .iter()
+        .map(|message| (message["role"].as_str().unwrap(), message["content"]["text"].as_str().unwrap()))
+        .collect();
+    assert!(said.ends_with(&[("user", "Where to?"), ("assistant", "To Rome.")]), "{said:?}");
+    let typed = json!({
+        "ref": {"type": "ref/prompt", "name": "continue_conversation"},
+        "argument": {"name": "conversation", "value": &id[..12]},
+    });
+    assert_eq!(client.ask("completion/complete", typed).await["completion"]["values"], json!([id]));
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_of_resources_come_in_pages() {
+    let store = Everturn::open_with("memory:", Options::default()).unwrap();
+    let scope = store.tenant("default").unwrap();
+    for _ in 0..130 {
+        scope.create(Default::default()).wait().unwrap();
+    }
+    let stage = Stage::over(store, config()).await;
+    let client = Client::begin(&stage).await;
+    let first = client.ask("resources/list", json!({})).await;
+    let second = client.ask("resources/list", json!({"cursor": first["nextCursor"]})).await;
+    let counts = [&first, &second].map(|page| page["resources"].as_array().unwrap().len());
+    assert_eq!((counts, second.get("nextCursor")), ([100, 30], None));
+    let wrong = client.fail("resources/list", json!({"cursor": "x"})).await;
+    assert_eq!(wrong["code"], -32602);
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_ends_when_it_is_deleted_or_idle() {
+    let quick = Config { mcp_session_idle: Duration::from_millis(200), ..config() };
+    let stage = Stage::over(Everturn::open("memory:").unwrap(), quick).await;
+    let client = Client::begin(&stage).await;
+    let deleted = client.request(Method::DELETE).send().await.unwrap();
+    assert!(deleted.status().is_success());
+    assert_eq!(client.send("tools/list", json!({})).await.status(), 404);
+
+    // Whoever listens is not idle.
+    let listening = Client::begin(&stage).await;
+    let stream = listening.request(Method::GET).send().await.unwrap();
+    let idle = Client::begin(&stage).await;
+    tokio::time::sleep(Duration::from_millis(1000)).await;
+    assert_eq!(listening.send("tools/list", json!({})).await.status(), 200);
+    assert_eq!(idle.send("tools/list", json!({})).await.status(), 404);
+    drop(stream);
+
+    let nobody = Client { stage: &stage, session: Some("guessed".into()) };
+    let answer = nobody.send("tools/list", json!({})).await;
+    assert_eq!(answer.status(), 404);
+    assert_eq!(last(answer).await["code"], "mcp.session_absent");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_asked_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let recorded = Config { mcp_record: Some(folder.path().into()), ..config() };
+    let stage = Stage::over(Everturn::open("memory:").unwrap(), recorded).await;
+    let client = Client::begin(&stage).await;
+    client.call("append", json!({"text": "hello"})).await;
+    client.refused("history", json!({})).await;
+    client.ask("resources/list", json!({})).await;
+    assert!(client.request(Method::DELETE).send().await.unwrap().status().is_success());
+    stage.stop().await;
+
+    let files: Vec<_> = std::fs::read_dir(folder.path().join("default/sessions")).unwrap().collect();
+    assert_eq!(files.len(), 1);
+    let path = files[0].as_ref().unwrap().path();
+    // The session is ended by a task of its own, which the deletion does not wait for.
+    let mut text = String::new();
+    for _ in 0..600 {
+        text = std::fs::read_to_string(&path).unwrap();
+        if text.contains("\"session_end\"") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<&str> = lines.iter().map(|line| line["type"].as_str().unwrap()).collect();
+    let expected = [
+        "session_start",
+        "agent_tool_call",
+        "tool_result",
+        "agent_tool_call",
+        "tool_result",
+        "mcp_dispatch",
+        "session_end",
+    ];
+    assert_eq!(kinds, expected);
+    assert_eq!(lines[0]["agent_provider"], "test 1");
+    assert_eq!((&lines[1]["tool"], &lines[1]["parameters"]), (&json!("append"), &json!({"text": "hello"})));
+    assert_eq!((&lines[2]["call_id"], &lines[2]["is_error"]), (&lines[1]["call_id"], &json!(false)));
+    assert!(lines[2]["duration_ms"].is_number());
+    assert_eq!(lines[4]["is_error"], true);
+    assert_eq!(lines[5]["method"], "resources/list");
+    let report = everturn_formats::session::check(std::io::Cursor::new(text)).unwrap();
+    assert!(!report.unclosed && report.problems.is_empty());
+}

@@ -1,0 +1,159 @@
+"""Everturn through the official MCP client for Python, as somebody would use it.
+
+    mcp_client.py http URL
+    mcp_client.py stdio COMMAND ARGUMENT...
+
+Runs in every way of connecting that the client has: with a session (`legacy`) and, where the server can, without one
+(`auto`). The client itself checks each answer of a tool against the tool's output schema.
+"""
+
+import asyncio
+import sys
+
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.subscriptions import ResourcesListChanged
+
+TOOLS = ["list_conversations", "history", "build_context", "project", "verify", "append", "pin", "compact"]
+
+
+async def call(client, tool, **arguments):
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result
+    assert result.structured_content is not None, result
+    return result.structured_content
+
+
+async def refused(client, tool, **arguments):
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error, result
+    return result.content[0].text
+
+
+class News:
+    """What the server told, without being asked."""
+
+    def __init__(self):
+        self.queue = asyncio.Queue()
+
+    async def __call__(self, message):
+        await self.queue.put(message)
+
+    async def updated(self):
+        while True:
+            message = await asyncio.wait_for(self.queue.get(), 60)
+            message = getattr(message, "root", message)
+            if getattr(message, "method", None) == "notifications/resources/updated":
+                return str(message.params.uri)
+
+
+async def tools_and_prompts(client):
+    tools = (await client.list_tools()).tools
+    assert [tool.name for tool in tools] == TOOLS, tools
+    assert all(tool.output_schema and tool.annotations for tool in tools)
+    assert "append" in client.instructions
+
+    begun = await call(client, "append", title="Trip", text="Where to?", actor="mara")
+    conversation = begun["conversation"]
+    said = await call(client, "append", conversation=conversation, role="assistant", text="To Rome.")
+    again = await call(client, "append", conversation=conversation, text="Why?", idempotency_key="k1")
+    once = await call(client, "append", conversation=conversation, text="Why?", idempotency_key="k1")
+    assert once["repeated"] and once["head"] == again["head"]
+    history = await call(client, "history", conversation=conversation)
+    assert [turn["content"] for turn in history["data"]] == ["Where to?", "To Rome.", "Why?"], history
+    everything = await call(client, "history", conversation=conversation, include_events=True, include_superseded=True)
+    assert len(everything["data"]) > 3
+    listed = await call(client, "list_conversations", limit=1)
+    assert listed["data"][0]["id"] == conversation, listed
+    await call(client, "pin", conversation=conversation, name="budget", value={"euro": 500})
+    for provider in ["neutral", "openai-chat", "openai-responses", "anthropic", "gemini"]:
+        context = await call(client, "build_context", conversation=conversation, budget=4000, provider=provider)
+        assert "To Rome." in str(context) and context["tokens"]["used"] <= 4000, context
+    projected = await call(client, "project", conversation=conversation, policy="clean_tool_repair")
+    assert len(projected["messages"]) == 3
+    shown = await call(client, "compact", conversation=conversation, dry_run=True, keep_last=1)
+    assert shown["event"] is None and shown["covers"]["turns"] == 2
+    done = await call(client, "compact", conversation=conversation, keep_last=1)
+    assert done["event"]
+    verdict = await call(client, "verify", conversation=conversation, head=said["head"]["hash"])
+    assert verdict["ok"] and verdict["contains_head"], verdict
+
+    prompts = (await client.list_prompts()).prompts
+    assert [prompt.name for prompt in prompts] == ["continue_conversation"]
+    prompt = await client.get_prompt("continue_conversation", {"conversation": conversation[:20], "budget": "3000"})
+    assert (prompt.messages[-1].role, prompt.messages[-1].content.text) == ("user", "Why?"), prompt
+    return conversation
+
+
+async def errors(client, conversation):
+    stale = await refused(client, "append", conversation=conversation, text="late", expected_seq=1)
+    assert stale.startswith("append.stale_seq: "), stale
+    absent = await refused(client, "history", conversation="conv_01JD0000000000000000000000")
+    assert absent.startswith("conversation.absent: "), absent
+    shape = await refused(client, "build_context", conversation=conversation, budget="much")
+    assert shape.startswith("arguments.shape: "), shape
+    for attempt in [
+        lambda: client.read_resource("everturn://conversations/conv_01JD0000000000000000000000"),
+        lambda: client.get_prompt("continue_conversation", {"conversation": "conv_x"}),
+        lambda: client.call_tool("fly", {}),
+    ]:
+        try:
+            await attempt()
+        except MCPError:
+            continue
+        raise AssertionError("this should have failed")
+
+
+async def resources(client, conversation):
+    listed = (await client.list_resources()).resources
+    uri = str(listed[0].uri)
+    assert uri == f"everturn://conversations/{conversation}" and listed[0].title == "Trip", listed
+    templates = (await client.list_resource_templates()).resource_templates
+    assert templates[0].uri_template == "everturn://conversations/{id}"
+    read = (await client.read_resource(uri)).contents[0]
+    assert read.mime_type == "text/markdown" and "To Rome." in read.text, read
+    return uri
+
+
+async def with_session(server):
+    news = News()
+    async with Client(server(), mode="legacy", message_handler=news) as client:
+        conversation = await tools_and_prompts(client)
+        await errors(client, conversation)
+        uri = await resources(client, conversation)
+        await client.subscribe_resource(uri)
+        await call(client, "append", conversation=conversation, text="And back?")
+        assert await news.updated() == uri
+        assert "And back?" in (await client.read_resource(uri)).contents[0].text
+        await client.unsubscribe_resource(uri)
+        return client.protocol_version
+
+
+async def without_session(server):
+    async with Client(server(), mode="auto") as client:
+        conversation = await tools_and_prompts(client)
+        await errors(client, conversation)
+        uri = await resources(client, conversation)
+        if client.protocol_version < "2026":
+            return client.protocol_version
+        async with client.listen(resource_subscriptions=[uri], resources_list_changed=True) as changes:
+            # A first one comes at once: it may have changed while the stream was opened.
+            assert (await anext(changes)).uri == uri
+            await call(client, "append", conversation=conversation, text="And back?")
+            assert (await asyncio.wait_for(anext(changes), 60)).uri == uri
+            await call(client, "append", text="Another.")
+            while not isinstance(await asyncio.wait_for(anext(changes), 60), ResourcesListChanged):
+                pass
+        return client.protocol_version
+
+
+async def main():
+    kind, *rest = sys.argv[1:]
+    if kind == "http":
+        server = lambda: rest[0]
+    else:
+        server = lambda: StdioServerParameters(command=rest[0], args=rest[1:])
+    print("with a session:", await with_session(server))
+    print("as it likes:", await without_session(server))
+
+
+asyncio.run(main())
