@@ -1,6 +1,5 @@
 //! What a model call is given.
 
-use super::projections::options;
 use crate::access::{Reader, Writer};
 use crate::app::{App, blocking};
 use crate::json::{Json, Path};
@@ -13,6 +12,7 @@ use everturn_core::Error;
 use everturn_core::context::Sections;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
+use everturn_engine::script::options;
 use everturn_engine::{Context, ContextOptions, Digest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

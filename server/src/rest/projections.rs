@@ -12,8 +12,8 @@ use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_core::projection::{self, Message, Options};
-use everturn_engine::script::Script;
+use everturn_core::projection::{self, Message};
+use everturn_engine::script::options;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -55,15 +55,6 @@ async fn project_transcript(Reader(_): Reader, Json(body): Json<Project>) -> Res
         Raw::of(&projection::project(&messages, summary.as_deref(), &options)?)
     });
     Ok(axum::Json(view.await?).into_response())
-}
-
-/// Options in which a projector is the text of a script.
-pub fn options(value: &Value) -> Result<Options, Error> {
-    let mut options = Options::parse(value)?;
-    if let Some(script) = options.script.as_ref().and_then(Value::as_str) {
-        options.projector = Some(Arc::new(Script::compile(script)?));
-    }
-    Ok(options)
 }
 
 /// The messages of a transcript value or of a bare list, and the value's summary.
