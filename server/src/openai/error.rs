@@ -3,8 +3,8 @@
 use crate::problem::Problem;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
@@ -66,15 +66,13 @@ impl IntoResponse for Refused {
 #[derive(Clone)]
 struct Param(Option<Cow<'static, str>>);
 
-/// Gives every error under `/v1` the body that the client expects, also those of [`crate::access`]. A key in `x-api-key`,
-/// where Anthropic's clients put it, is as good as a bearer token.
-pub async fn dress(mut request: Request, next: Next) -> Response {
+/// Gives every error under `/v1` the body that the client expects, also those of [`crate::access`].
+pub async fn dress(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if !path.starts_with("/v1/") {
         return next.run(request).await;
     }
     let anthropic = path.starts_with("/v1/messages");
-    move_key(request.headers_mut());
     let response = next.run(request).await;
     let problem = HeaderValue::from_static("application/problem+json");
     if response.headers().get(CONTENT_TYPE) != Some(&problem) {
@@ -94,15 +92,6 @@ pub async fn dress(mut request: Request, next: Next) -> Response {
     parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     parts.headers.remove(CONTENT_LENGTH);
     Response::from_parts(parts, Body::from(body.to_string()))
-}
-
-fn move_key(headers: &mut HeaderMap) {
-    let key = headers.get("x-api-key").filter(|_| !headers.contains_key(AUTHORIZATION));
-    let bearer = key.and_then(|key| HeaderValue::from_bytes(&[b"Bearer ", key.as_bytes()].concat()).ok());
-    if let Some(mut bearer) = bearer {
-        bearer.set_sensitive(true);
-        headers.insert(AUTHORIZATION, bearer);
-    }
 }
 
 #[derive(Deserialize, Default)]

@@ -1,0 +1,120 @@
+//! Responses on the wire: the order of events, what is kept, what is not.
+
+use crate::openai::{events, stage};
+use serde_json::{Value, json};
+
+fn names(events: &[(Option<String>, Value)]) -> Vec<&str> {
+    let mut names: Vec<&str> = events.iter().map(|(name, _)| name.as_deref().unwrap()).collect();
+    names.dedup();
+    names
+}
+
+const TEXT: [&str; 9] = [
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.content_part.added",
+    "response.output_text.delta",
+    "response.output_text.done",
+    "response.content_part.done",
+    "response.output_item.done",
+    "response.completed",
+];
+
+const CALL: [&str; 7] = [
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.function_call_arguments.delta",
+    "response.function_call_arguments.done",
+    "response.output_item.done",
+    "response.completed",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_in_the_order_of_openai() {
+    let (_provider, stage) = stage().await;
+    for model in ["chat", "claude"] {
+        let said = events(&stage, "/v1/responses", &json!({"model": model, "input": "ab", "stream": true})).await;
+        assert_eq!(names(&said), TEXT, "{model}");
+        let tool = json!({"type": "function", "name": "weather", "parameters": {"type": "object"}});
+        let body = json!({"model": model, "input": "ab", "stream": true, "tools": [tool]});
+        let called = events(&stage, "/v1/responses", &body).await;
+        assert_eq!(names(&called), CALL, "{model}");
+        for stream in [&said, &called] {
+            for (place, (name, event)) in stream.iter().enumerate() {
+                assert_eq!((&event["type"], &event["sequence_number"]), (&json!(name), &json!(place)));
+            }
+            let last = &stream.last().unwrap().1["response"];
+            let done = stream.iter().find(|(name, _)| name.as_deref() == Some("response.output_item.done")).unwrap();
+            assert_eq!(done.1["item"], last["output"][0], "the item as it was shown is the item as it is kept");
+            assert_eq!(done.1["output_index"], 0);
+            let kept = stage.get(&format!("/v1/responses/{}", last["id"].as_str().unwrap()), 200).await;
+            assert_eq!(kept["output"], last["output"]);
+        }
+    }
+    stage.stop().await;
+}
+
+/// Reasoning that its provider sealed shows nothing while it comes, and must be sent back before the answer it led to.
+#[tokio::test(flavor = "multi_thread")]
+async fn sealed_reasoning_is_kept_in_its_place() {
+    let (provider, stage) = stage().await;
+    let body = json!({"model": "responses", "input": "ab", "stream": true});
+    let stream = events(&stage, "/v1/responses", &body).await;
+    let last = &stream.last().unwrap().1["response"];
+    let kinds: Vec<&str> =
+        last["output"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["reasoning", "message"]);
+    let shown = stream.iter().find(|(name, _)| name.as_deref() == Some("response.output_text.done")).unwrap();
+    assert_eq!(shown.1["item_id"], last["output"][1]["id"], "an item has the same name in the stream and afterwards");
+    let kept = stage.get(&format!("/v1/responses/{}", last["id"].as_str().unwrap()), 200).await;
+    assert_eq!(kept["output"], last["output"]);
+    let body = json!({"model": "responses", "input": "cd", "previous_response_id": last["id"]});
+    stage.post("/v1/responses", &body, 200).await;
+    let sent = provider.seen().pop().unwrap();
+    let kinds: Vec<&str> = sent["input"].as_array().unwrap().iter().filter_map(|item| item["type"].as_str()).collect();
+    assert_eq!(kinds, ["reasoning", "message"], "{sent}");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_stored_leaves_nothing_in_the_log() {
+    let (_provider, stage) = stage().await;
+    let body = json!({"model": "chat", "input": "ab", "store": false});
+    let response = stage.post("/v1/responses", &body, 200).await;
+    assert_eq!(response["output"][0]["content"][0]["text"], "Heard 1: ab");
+    stage.get(&format!("/v1/responses/{}", response["id"].as_str().unwrap()), 404).await;
+    let refused = stage.post("/v1/responses", &json!({"model": "chat", "input": "refuse"}), 400).await;
+    assert_eq!(refused["error"]["code"], "model.refused");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_who_continue_the_same_response_at_once_get_a_branch_each() {
+    let (_provider, stage) = stage().await;
+    let first = stage.post("/v1/responses", &json!({"model": "chat", "input": "a"}), 200).await;
+    let body = |text: &str| json!({"model": "chat", "input": text, "previous_response_id": first["id"]});
+    let (left, right) = (body("left"), body("right"));
+    let (left, right) =
+        tokio::join!(stage.post("/v1/responses", &left, 200), stage.post("/v1/responses", &right, 200));
+    assert_eq!(left["output"][0]["content"][0]["text"], "Heard 2: left");
+    assert_eq!(right["output"][0]["content"][0]["text"], "Heard 2: right");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn part_of_a_turn_cannot_be_deleted() {
+    let (_provider, stage) = stage().await;
+    let items = json!([{"role": "assistant", "content": "Let me see.",
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]);
+    let made = stage.post("/v1/conversations", &json!({"items": items}), 200).await;
+    let path = format!("/v1/conversations/{}/items", made["id"].as_str().unwrap());
+    let listed = stage.get(&path, 200).await;
+    assert_eq!(listed["data"].as_array().unwrap().len(), 2);
+    let item = listed["data"][0]["id"].as_str().unwrap();
+    let request = stage.request(reqwest::Method::DELETE, &format!("{path}/{item}"));
+    let refused = crate::stage::answer(request, 400).await;
+    assert_eq!(refused["error"]["code"], "item.part_of_turn");
+    stage.stop().await;
+}
