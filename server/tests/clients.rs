@@ -19,7 +19,8 @@ use std::process::Command;
 
 /// What `./test` says.
 fn told(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run ./test, which installs the official clients"))
+    std::env::var(name)
+        .unwrap_or_else(|_| panic!("{name} is not set; run ./test, which installs the official clients"))
 }
 
 /// Runs a program with the address of a server that has a scripted provider.
@@ -77,7 +78,8 @@ async fn openai_for_node() {
 
 /// The code of a quick start as one program, with the address of our server in the place of the default one.
 fn quickstart(page: &str, language: &str, address: &str) -> String {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page)).unwrap();
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page)).unwrap();
     let blocks: Vec<&str> =
         text.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix(language)).collect();
     assert!(!blocks.is_empty(), "{page} has no code");
@@ -99,7 +101,8 @@ async fn the_quick_start_for_python() {
 async fn the_quick_start_for_typescript() {
     let (folder, written) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let program = written.path().join("quickstart.mts");
-    std::fs::write(&program, quickstart("quickstart-typescript.md", "ts\n", "process.argv[2] + \"/v1\"")).unwrap();
+    std::fs::write(&program, quickstart("quickstart-typescript.md", "ts\n", "process.argv[2] + \"/v1\""))
+        .unwrap();
     let mut command = node(&program, folder.path());
     command.env("NODE_NO_WARNINGS", "1");
     run(command).await;

@@ -4,7 +4,6 @@ use super::items::{Names, call_id, of_answer, reasoning};
 use super::kept::{Kept, Shown, State, cut, usage};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
-use everturn_core::json::Raw;
 use everturn_engine::model::{Answer, Delta};
 use serde_json::{Value, json};
 
@@ -91,8 +90,7 @@ impl Events {
     /// The last events of an answer.
     pub fn end(&mut self, answer: &Answer) -> Vec<Value> {
         self.close();
-        let messages: Vec<Value> = answer.messages.iter().filter_map(Raw::read).collect();
-        let output = of_answer(&messages, self.turn);
+        let output = of_answer(&answer.messages, self.turn);
         for item in &output {
             // What was not shown while it came: sealed reasoning, calls that the provider ran itself.
             if !self.ended.iter().any(|id| item["id"] == *id) {

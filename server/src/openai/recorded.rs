@@ -111,7 +111,8 @@ fn new(messages: Vec<Raw>, system: &[String], spoken: &[String]) -> Vec<Raw> {
         ends && count <= spoken.len() && sent.eq(&spoken[spoken.len() - count..])
     };
     let said = (lead..=messages.len()).rev().find(is_end).unwrap_or(lead);
-    let known = |at: usize| if at < lead { gists[at].iter().all(|gist| system.contains(gist)) } else { at < said };
+    let known =
+        |at: usize| if at < lead { gists[at].iter().all(|gist| system.contains(gist)) } else { at < said };
     messages.into_iter().enumerate().filter(|(at, _)| !known(*at)).map(|(_, raw)| raw).collect()
 }
 
@@ -140,7 +141,9 @@ fn gist(message: &Value) -> Vec<String> {
             Part::Text(text) => words.push_str(text),
             Part::Call { id, name, arguments } => {
                 let arguments = match arguments {
-                    Some(Value::String(text)) => serde_json::from_str(text).unwrap_or(Value::String(text.clone())),
+                    Some(Value::String(text)) => {
+                        serde_json::from_str(text).unwrap_or(Value::String(text.clone()))
+                    }
                     other => other.cloned().unwrap_or_default(),
                 };
                 others.push(format!("call {} {name} {arguments}", id.unwrap_or_default()));

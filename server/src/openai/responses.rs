@@ -21,7 +21,6 @@ use axum::routing::{get, post};
 use everturn_core::Error;
 use everturn_core::event::kind;
 use everturn_core::id::{GenerationId, TurnId};
-use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::{Status, Turn};
 use everturn_engine::model::{Answer, Step};
@@ -117,8 +116,7 @@ pub async fn answer(mut steps: Steps) -> Result<Answer, Error> {
 
 async fn whole(OnItsWay { turn, created, kept, steps }: OnItsWay) -> Result<Value, Error> {
     let answer = answer(steps).await?;
-    let messages: Vec<Value> = answer.messages.iter().filter_map(Raw::read).collect();
-    let output = items::of_answer(&messages, turn);
+    let output = items::of_answer(&answer.messages, turn);
     let shown = Shown { turn, created, kept: &kept };
     Ok(shown.object(&Stands::Done(cut(&answer.finish)), &output, usage(&answer)))
 }

@@ -65,7 +65,8 @@ async fn errors_have_the_body_that_each_client_expects() {
         assert!(got["error"]["message"].is_string() && got["error"]["type"].is_string(), "{got}");
         assert!(got["error"].get("param").is_some(), "{got}");
     }
-    let got = stage.post("/v1/messages", &json!({"model": "none", "max_tokens": 1, "messages": []}), 404).await;
+    let got =
+        stage.post("/v1/messages", &json!({"model": "none", "max_tokens": 1, "messages": []}), 404).await;
     assert_eq!((&got["type"], &got["error"]["type"]), (&json!("error"), &json!("not_found_error")));
     stage.stop().await;
 }
@@ -76,15 +77,20 @@ async fn a_chat_is_recorded_once_however_much_of_it_is_sent() {
     let made = stage.post("/v1/conversations", &json!({}), 200).await;
     let id = made["id"].as_str().unwrap();
     let user = |text: &str| json!({"role": "user", "content": text});
-    let ask = |messages: Value| json!({"model": "chat", "messages": messages, "metadata": {"conversation": id}});
+    let ask =
+        |messages: Value| json!({"model": "chat", "messages": messages, "metadata": {"conversation": id}});
     let first = stage.post("/v1/chat/completions", &ask(json!([user("a")])), 200).await;
     let said = first["choices"][0]["message"].clone();
     // All of it, the last part of it, and only what is new.
     stage.post("/v1/chat/completions", &ask(json!([user("a"), said, user("b")])), 200).await;
     stage.post("/v1/chat/completions", &ask(json!([user("c")])), 200).await;
     let items = stage.get(&format!("/v1/conversations/{id}/items?order=asc"), 200).await;
-    let words: Vec<&str> =
-        items["data"].as_array().unwrap().iter().map(|item| item["content"][0]["text"].as_str().unwrap()).collect();
+    let words: Vec<&str> = items["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["content"][0]["text"].as_str().unwrap())
+        .collect();
     assert_eq!(words, ["a", "Heard 1: a", "b", "Heard 2: b", "c", "Heard 1: c"]);
     // What is recorded is no business of the provider's.
     assert!(provider.seen().iter().all(|request| request.get("metadata").is_none()));
@@ -122,13 +128,23 @@ async fn messages_stream_in_the_order_of_anthropic() {
         names.dedup();
         assert_eq!(
             names,
-            ["message_start", "ping", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",
-                "message_stop"],
+            [
+                "message_start",
+                "ping",
+                "content_block_start",
+                "content_block_delta",
+                "content_block_stop",
+                "message_delta",
+                "message_stop"
+            ],
             "{model}"
         );
         assert!(events.iter().all(|(name, data)| data["type"] == name.as_deref().unwrap()));
         let delta = &events[events.len() - 2].1;
-        assert_eq!((&delta["delta"]["stop_reason"], &delta["usage"]["output_tokens"]), (&json!("tool_use"), &json!(7)));
+        assert_eq!(
+            (&delta["delta"]["stop_reason"], &delta["usage"]["output_tokens"]),
+            (&json!("tool_use"), &json!(7))
+        );
     }
     stage.stop().await;
 }

@@ -35,7 +35,8 @@ const CALL: [&str; 7] = [
 async fn events_come_in_the_order_of_openai() {
     let (_provider, stage) = stage().await;
     for model in ["chat", "claude"] {
-        let said = events(&stage, "/v1/responses", &json!({"model": model, "input": "ab", "stream": true})).await;
+        let said =
+            events(&stage, "/v1/responses", &json!({"model": model, "input": "ab", "stream": true})).await;
         assert_eq!(names(&said), TEXT, "{model}");
         let tool = json!({"type": "function", "name": "weather", "parameters": {"type": "object"}});
         let body = json!({"model": model, "input": "ab", "stream": true, "tools": [tool]});
@@ -46,8 +47,12 @@ async fn events_come_in_the_order_of_openai() {
                 assert_eq!((&event["type"], &event["sequence_number"]), (&json!(name), &json!(place)));
             }
             let last = &stream.last().unwrap().1["response"];
-            let done = stream.iter().find(|(name, _)| name.as_deref() == Some("response.output_item.done")).unwrap();
-            assert_eq!(done.1["item"], last["output"][0], "the item as it was shown is the item as it is kept");
+            let done =
+                stream.iter().find(|(name, _)| name.as_deref() == Some("response.output_item.done")).unwrap();
+            assert_eq!(
+                done.1["item"], last["output"][0],
+                "the item as it was shown is the item as it is kept"
+            );
             assert_eq!(done.1["output_index"], 0);
             let kept = stage.get(&format!("/v1/responses/{}", last["id"].as_str().unwrap()), 200).await;
             assert_eq!(kept["output"], last["output"]);
@@ -67,13 +72,17 @@ async fn sealed_reasoning_is_kept_in_its_place() {
         last["output"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["reasoning", "message"]);
     let shown = stream.iter().find(|(name, _)| name.as_deref() == Some("response.output_text.done")).unwrap();
-    assert_eq!(shown.1["item_id"], last["output"][1]["id"], "an item has the same name in the stream and afterwards");
+    assert_eq!(
+        shown.1["item_id"], last["output"][1]["id"],
+        "an item has the same name in the stream and afterwards"
+    );
     let kept = stage.get(&format!("/v1/responses/{}", last["id"].as_str().unwrap()), 200).await;
     assert_eq!(kept["output"], last["output"]);
     let body = json!({"model": "responses", "input": "cd", "previous_response_id": last["id"]});
     stage.post("/v1/responses", &body, 200).await;
     let sent = provider.seen().pop().unwrap();
-    let kinds: Vec<&str> = sent["input"].as_array().unwrap().iter().filter_map(|item| item["type"].as_str()).collect();
+    let kinds: Vec<&str> =
+        sent["input"].as_array().unwrap().iter().filter_map(|item| item["type"].as_str()).collect();
     assert_eq!(kinds, ["reasoning", "message"], "{sent}");
     stage.stop().await;
 }

@@ -10,9 +10,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use everturn_engine::model::{
-    Configured, Embed, Embedding, Endpoint, HttpEmbedder, HttpModel, Kind, Limits,
-};
+use everturn_engine::model::{Configured, Embed, Embedding, Endpoint, HttpEmbedder, HttpModel, Kind, Limits};
 use everturn_engine::{Everturn, Options};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -100,7 +98,8 @@ enum Act {
 fn heard(message: &Value) -> (bool, String) {
     let blocks = message["content"].as_array().cloned().unwrap_or_default();
     let result = blocks.iter().find(|block| block["type"] == "tool_result");
-    let is_result = message["role"] == "tool" || message["type"] == "function_call_output" || result.is_some();
+    let is_result =
+        message["role"] == "tool" || message["type"] == "function_call_output" || result.is_some();
     let words = |value: &Value| match value {
         Value::String(text) => text.clone(),
         Value::Array(blocks) => blocks.iter().filter_map(|block| block["text"].as_str()).collect(),
@@ -210,7 +209,8 @@ async fn chat(State(seen): State<Seen>, body: String) -> Response {
     };
     events.push(chunk(json!({}), json!(finish)));
     let usage = json!({"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18});
-    events.push(json!({"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": request["model"],
+    events
+        .push(json!({"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": request["model"],
         "choices": [], "usage": usage}));
     sse(events, false, true)
 }
@@ -222,7 +222,8 @@ async fn responses(State(seen): State<Seen>, body: String) -> Response {
             "error": null, "incomplete_details": null, "output": output,
             "usage": {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}})
     };
-    let mut events = vec![json!({"type": "response.created", "response": response("in_progress", json!([]))})];
+    let mut events =
+        vec![json!({"type": "response.created", "response": response("in_progress", json!([]))})];
     // As a model that reasons does: a sealed item first, of which nothing is shown.
     let sealed = json!({"type": "reasoning", "id": "rs_up", "summary": [], "encrypted_content": "c2VhbGVk"});
     events.push(json!({"type": "response.output_item.added", "output_index": 0, "item": sealed}));
@@ -230,11 +231,16 @@ async fn responses(State(seen): State<Seen>, body: String) -> Response {
     let item = match act(&list(&request["input"]), &request["tools"], |tool| &tool["name"]) {
         Act::Refuse => return refused(),
         Act::Forever => {
-            return forever(events, json!({"type": "response.output_text.delta", "output_index": 1, "delta": "tick "}));
+            return forever(
+                events,
+                json!({"type": "response.output_text.delta", "output_index": 1, "delta": "tick "}),
+            );
         }
         Act::Say(text) => {
             let item = |content: Value| json!({"type": "message", "id": "msg_up", "role": "assistant", "status": "completed", "content": content});
-            events.push(json!({"type": "response.output_item.added", "output_index": 1, "item": item(json!([]))}));
+            events.push(
+                json!({"type": "response.output_item.added", "output_index": 1, "item": item(json!([]))}),
+            );
             for piece in pieces(&text) {
                 events.push(json!({"type": "response.output_text.delta", "output_index": 1, "content_index": 0, "delta": piece}));
             }
@@ -250,7 +256,9 @@ async fn responses(State(seen): State<Seen>, body: String) -> Response {
         }
     };
     events.push(json!({"type": "response.output_item.done", "output_index": 1, "item": item}));
-    events.push(json!({"type": "response.completed", "response": response("completed", json!([sealed, item]))}));
+    events.push(
+        json!({"type": "response.completed", "response": response("completed", json!([sealed, item]))}),
+    );
     sse(events, true, false)
 }
 
@@ -269,13 +277,17 @@ async fn messages(State(seen): State<Seen>, body: String) -> Response {
         }
         Act::Say(text) => {
             events.push(start(json!({"type": "text", "text": ""})));
-            events.extend(pieces(&text).iter().map(|piece| delta(json!({"type": "text_delta", "text": piece}))));
+            events.extend(
+                pieces(&text).iter().map(|piece| delta(json!({"type": "text_delta", "text": piece}))),
+            );
             "end_turn"
         }
         Act::Call(name) => {
             events.push(start(json!({"type": "tool_use", "id": "toolu_a", "name": name, "input": {}})));
             let pieces = pieces(ARGUMENTS);
-            events.extend(pieces.iter().map(|piece| delta(json!({"type": "input_json_delta", "partial_json": piece}))));
+            events.extend(
+                pieces.iter().map(|piece| delta(json!({"type": "input_json_delta", "partial_json": piece}))),
+            );
             "tool_use"
         }
     };
@@ -296,5 +308,7 @@ async fn embeddings(State(seen): State<Seen>, body: String) -> Response {
         })
         .collect();
     let usage = json!({"prompt_tokens": 1, "total_tokens": 1});
-    json!({"object": "list", "data": data, "model": request["model"], "usage": usage}).to_string().into_response()
+    json!({"object": "list", "data": data, "model": request["model"], "usage": usage})
+        .to_string()
+        .into_response()
 }
