@@ -5,7 +5,7 @@ use super::conversations::new_turn;
 use super::error::Refused;
 use super::fields::Fields;
 use super::place::end_of;
-use super::responses::{fresh, now};
+use super::responses::fresh;
 use super::{ids, items, models};
 use crate::access::Writer;
 use crate::app::{App, blocking};
@@ -99,7 +99,7 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
     Ok(axum::Json(json!({
         "id": ids::response(id),
         "object": "response.compaction",
-        "created_at": now(),
+        "created_at": ids::created(id),
         "output": output,
         "usage": {
             "input_tokens": read.0,

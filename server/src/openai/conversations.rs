@@ -57,6 +57,12 @@ pub fn is_hidden(conversation: &Conversation) -> bool {
 
 fn raw_metadata(metadata: BTreeMap<String, String>) -> Result<BTreeMap<String, Raw>, Refused> {
     check_metadata(&metadata)?;
+    if metadata.contains_key(HIDDEN) {
+        return Err(Refused::field(
+            "metadata",
+            format!("{HIDDEN} is written by Everturn itself; choose another key"),
+        ));
+    }
     metadata.into_iter().map(|(key, value)| Ok((key, Raw::of(&value)?))).collect()
 }
 

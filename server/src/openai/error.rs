@@ -17,23 +17,18 @@ const ERROR_BYTES_MAX: usize = 64 * 1024;
 
 /// A request that is refused, and the field that is to blame.
 #[derive(Debug)]
-pub struct Refused {
-    problem: Problem,
-    param: Option<Cow<'static, str>>,
-}
+pub struct Refused(Box<(Problem, Option<Cow<'static, str>>)>);
 
 impl Refused {
     /// Because of this field.
     pub fn field(param: impl Into<Cow<'static, str>>, detail: impl Into<Cow<'static, str>>) -> Refused {
-        Refused {
-            problem: Problem::new(StatusCode::BAD_REQUEST, "invalid_value", detail),
-            param: Some(param.into()),
-        }
+        let problem = Problem::new(StatusCode::BAD_REQUEST, "invalid_value", detail);
+        Refused(Box::new((problem, Some(param.into()))))
     }
 
     /// Because of this field, as the engine says.
     pub fn at(param: &'static str) -> impl FnOnce(Error) -> Refused {
-        move |error| Refused { problem: error.into(), param: Some(param.into()) }
+        move |error| Refused(Box::new((error.into(), Some(param.into()))))
     }
 
     /// There is no such thing.
@@ -44,7 +39,7 @@ impl Refused {
 
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Refused {
-        Refused { problem, param: None }
+        Refused(Box::new((problem, None)))
     }
 }
 
@@ -56,8 +51,9 @@ impl From<Error> for Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let mut response = self.problem.into_response();
-        response.extensions_mut().insert(Param(self.param));
+        let (problem, param) = *self.0;
+        let mut response = problem.into_response();
+        response.extensions_mut().insert(Param(param));
         response
     }
 }

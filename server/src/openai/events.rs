@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 /// Makes the events of one response. Each is a JSON object with its name in `type`.
 pub struct Events {
     turn: TurnId,
-    created: i64,
     kept: Kept,
     names: Names,
     sequence: u64,
@@ -54,10 +53,9 @@ impl Part {
 
 impl Events {
     /// Of the response that this turn is.
-    pub fn new(turn: TurnId, created: i64, kept: Kept) -> Events {
+    pub fn new(turn: TurnId, kept: Kept) -> Events {
         Events {
             turn,
-            created,
             kept,
             names: Names::new(turn),
             sequence: 0,
@@ -121,7 +119,7 @@ impl Events {
     }
 
     fn response(&self, state: &State, output: &[Value], usage: Option<Value>) -> Value {
-        Shown { turn: self.turn, created: self.created, kept: &self.kept }.object(state, output, usage)
+        Shown { turn: self.turn, kept: &self.kept }.object(state, output, usage)
     }
 
     fn tell(&mut self, name: &str, mut event: Value) {

@@ -2,16 +2,24 @@
 
 use crate::scripted_provider::ScriptedProvider;
 use crate::stage::{Stage, answer, config};
+use everturn_engine::Scope;
 use everturn_server::App;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 /// A server whose models are a scripted provider's.
 pub async fn stage() -> (ScriptedProvider, Stage) {
-    let provider = ScriptedProvider::start().await;
-    let app = App::new(provider.store(), config()).with_embedders(provider.embedders());
-    let stage = Stage::with(app).await;
+    let (provider, stage, _) = stage_and_scope().await;
     (provider, stage)
+}
+
+/// The same, with a look at what is kept.
+pub async fn stage_and_scope() -> (ScriptedProvider, Stage, Scope) {
+    let provider = ScriptedProvider::start().await;
+    let store = provider.store();
+    let scope = store.tenant("default").unwrap();
+    let stage = Stage::with(App::new(store, config()).with_embedders(provider.embedders())).await;
+    (provider, stage, scope)
 }
 
 /// The events of a stream: their names and their data.
@@ -31,18 +39,19 @@ pub async fn events(stage: &Stage, path: &str, body: &Value) -> Vec<(Option<Stri
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_item_keeps_its_bytes_in_the_log() {
-    let (_provider, stage) = stage().await;
+    let (_provider, stage, scope) = stage_and_scope().await;
     let made = stage.post("/v1/conversations", &json!({}), 200).await;
     let path = format!("/v1/conversations/{}/items", made["id"].as_str().unwrap());
     // A number that no double can hold, and a field that nobody knows.
-    let body = r#"{"items":[{"type":"message","role":"user","content":[{"type":"input_text","text":"\u0041"}],"x":1.00000000000000000001}]}"#;
+    let item = r#"{"type":"message", "role":"user","content":[{"type":"input_text","text":"\u0041"}],"x":1.00000000000000000001}"#;
+    let body = format!(r#"{{"items":[{item}]}}"#);
     let request = stage.request(Method::POST, &path).header("content-type", "application/json").body(body);
     let added = answer(request, 200).await;
     assert_eq!(added["data"][0]["content"][0]["text"], "A");
-    let turn = added["data"][0]["id"].as_str().unwrap().replace("msg_", "turn_");
-    let item = stage.get(&format!("{path}/{}", added["data"][0]["id"].as_str().unwrap()), 200).await;
-    assert_eq!(item["status"], "completed");
-    assert!(turn.parse::<everturn_core::id::TurnId>().is_ok(), "{turn}");
+    let id = added["data"][0]["id"].as_str().unwrap();
+    let turn = scope.turn(id.replace("msg_", "turn_").parse().unwrap()).unwrap();
+    assert_eq!(turn.message.unwrap().get(), item);
+    assert_eq!(stage.get(&format!("{path}/{id}"), 200).await["status"], "completed");
     stage.stop().await;
 }
 

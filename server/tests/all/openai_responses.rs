@@ -1,6 +1,8 @@
 //! Responses on the wire: the order of events, what is kept, what is not.
 
-use crate::openai::{events, stage};
+use crate::openai::{events, stage, stage_and_scope};
+use everturn_engine::ListQuery;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 fn names(events: &[(Option<String>, Value)]) -> Vec<&str> {
@@ -89,13 +91,65 @@ async fn sealed_reasoning_is_kept_in_its_place() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_stored_leaves_nothing_in_the_log() {
+    let (_provider, stage, scope) = stage_and_scope().await;
+    let first = stage.post("/v1/responses", &json!({"model": "chat", "input": "ab"}), 200).await;
+    let before = scope.list(ListQuery::default()).unwrap().data;
+    for stream in [false, true] {
+        for previous in [&Value::Null, &first["id"]] {
+            let body = json!({"model": "chat", "input": "cd", "store": false, "stream": stream, "previous_response_id": previous});
+            let response = match stream {
+                true => events(&stage, "/v1/responses", &body).await.pop().unwrap().1["response"].take(),
+                false => stage.post("/v1/responses", &body, 200).await,
+            };
+            let heard = if previous.is_null() { "Heard 1: cd" } else { "Heard 2: cd" };
+            assert_eq!(response["output"][0]["content"][0]["text"], heard);
+            stage.get(&format!("/v1/responses/{}", response["id"].as_str().unwrap()), 404).await;
+        }
+    }
+    assert_eq!(scope.list(ListQuery::default()).unwrap().data, before);
+    assert!(scope.tombstones().unwrap().is_empty());
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_goes_on_when_its_client_has_gone_until_it_is_cancelled() {
     let (_provider, stage) = stage().await;
-    let body = json!({"model": "chat", "input": "ab", "store": false});
-    let response = stage.post("/v1/responses", &body, 200).await;
-    assert_eq!(response["output"][0]["content"][0]["text"], "Heard 1: ab");
-    stage.get(&format!("/v1/responses/{}", response["id"].as_str().unwrap()), 404).await;
-    let refused = stage.post("/v1/responses", &json!({"model": "chat", "input": "refuse"}), 400).await;
-    assert_eq!(refused["error"]["code"], "model.refused");
+    let body = json!({"model": "chat", "input": "forever", "stream": true}).to_string();
+    let request = stage.request(Method::POST, "/v1/responses").header("content-type", "application/json");
+    let mut response = request.body(body).send().await.unwrap();
+    let mut text = String::new();
+    while !text.contains("response.output_text.delta") {
+        text.push_str(std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    drop(response);
+    let created: Value =
+        serde_json::from_str(text.lines().nth(1).unwrap().strip_prefix("data: ").unwrap()).unwrap();
+    let path = format!("/v1/responses/{}", created["response"]["id"].as_str().unwrap());
+    let running = stage.get(&path, 200).await;
+    assert_eq!(running["status"], "in_progress");
+    assert_eq!(running["created_at"], created["response"]["created_at"]);
+    let cancelled = stage.post(&format!("{path}/cancel"), &json!({}), 200).await;
+    assert_eq!(cancelled["status"], "cancelled");
+    assert_eq!(stage.get(&path, 200).await["status"], "cancelled");
+    stage.stop().await;
+}
+
+/// What is given with the other items of an answer, and referred to by name, is what it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_can_be_referred_to() {
+    let (provider, stage) = stage().await;
+    let items = json!([{"role": "user", "content": "elsewhere"}]);
+    let made = stage.post("/v1/conversations", &json!({"items": items}), 200).await;
+    let listed = stage.get(&format!("/v1/conversations/{}/items", made["id"].as_str().unwrap()), 200).await;
+    let reference = json!({"type": "item_reference", "id": listed["data"][0]["id"]});
+    for store in [true, false] {
+        let body = json!({"model": "chat", "store": store, "input": [reference, {"role": "user", "content": "here"}]});
+        stage.post("/v1/responses", &body, 200).await;
+        let sent = provider.seen().pop().unwrap();
+        assert_eq!(sent["messages"][0]["content"], "elsewhere", "{sent}");
+    }
+    let absent = json!({"model": "chat", "input": [{"type": "item_reference", "id": "msg_1"}]});
+    assert_eq!(stage.post("/v1/responses", &absent, 404).await["error"]["code"], "item_not_found");
     stage.stop().await;
 }
 
@@ -122,7 +176,7 @@ async fn part_of_a_turn_cannot_be_deleted() {
     let listed = stage.get(&path, 200).await;
     assert_eq!(listed["data"].as_array().unwrap().len(), 2);
     let item = listed["data"][0]["id"].as_str().unwrap();
-    let request = stage.request(reqwest::Method::DELETE, &format!("{path}/{item}"));
+    let request = stage.request(Method::DELETE, &format!("{path}/{item}"));
     let refused = crate::stage::answer(request, 400).await;
     assert_eq!(refused["error"]["code"], "item.part_of_turn");
     stage.stop().await;

@@ -142,6 +142,8 @@ def in_conversation(model):
         lambda: client.responses.create(model=model, input="x", conversation=conversation.id, previous_response_id=first.id),
     )
     assert error.param == "previous_response_id", error
+    kept = raises(openai.BadRequestError, lambda: client.responses.delete(first.id))
+    assert kept.code == "response_in_conversation", kept
     # Continuing a response does not change the conversation that it was said in.
     aside = client.responses.create(model=model, input="Aside", previous_response_id=first.id)
     assert aside.output_text == "Heard 2: Aside", aside.output_text
