@@ -189,6 +189,11 @@ fn an_answer_follows_its_input_and_its_receipt_gives_back_the_bytes_that_were_se
         assert_eq!(first.metadata["run"].get(), "7");
         let about: Value = first.metadata["generation"].read().unwrap();
         assert_eq!((&about["receipt_seq"], &about["finish"]), (&json!(receipt_seq), &json!("tool_calls")));
+        assert_eq!(about["items"], generated.turns.len());
+        for later in &generated.turns[1..] {
+            let about: Value = later.metadata["generation"].read().unwrap();
+            assert_eq!((&about["answer"], &about["nth"]), (&json!(turn), &json!(0)), "the first of its kind");
+        }
         let tokens = first.tokens.unwrap();
         let (prompt, completion) = match kind {
             Kind::OpenaiChat => (3, 4),

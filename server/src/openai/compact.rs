@@ -5,7 +5,7 @@ use super::conversations::new_turn;
 use super::error::Refused;
 use super::fields::Fields;
 use super::place::end_of;
-use super::responses::{fresh, now};
+use super::responses::fresh;
 use super::{ids, items, models};
 use crate::access::Writer;
 use crate::app::{App, blocking};
@@ -14,6 +14,7 @@ use axum::Router;
 use axum::routing::post;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use everturn_core::Error;
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::json::{Raw, quote};
 use everturn_core::tokens::Family;
@@ -31,7 +32,7 @@ pub fn routes() -> Router<Arc<App>> {
 }
 
 /// The message that a compaction item stands for; `None` if the item is something else.
-pub fn summary_of(item: &Raw) -> Result<Option<String>, Refused> {
+pub fn summary_of(item: &Raw) -> Result<Option<String>, Error> {
     let value: Value = item.read().unwrap_or_default();
     if value["type"] != "compaction" {
         return Ok(None);
@@ -39,7 +40,8 @@ pub fn summary_of(item: &Raw) -> Result<Option<String>, Refused> {
     let bytes = value["encrypted_content"].as_str().and_then(|text| BASE64_STANDARD.decode(text).ok());
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
     let text = text.as_deref().and_then(|text| text.strip_prefix(MARK)).ok_or_else(|| {
-        Refused::field("input", "a compaction item was not made here; send the items that it stands for")
+        let text = "a compaction item was not made here; send the items that it stands for";
+        Error::invalid("compaction.foreign", text)
     })?;
     let words = quote(&format!("Summary of the conversation so far:\n\n{text}"));
     Ok(Some(format!(r#"{{"role":"developer","content":{words}}}"#)))
@@ -97,7 +99,7 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
     Ok(axum::Json(json!({
         "id": ids::response(id),
         "object": "response.compaction",
-        "created_at": now(),
+        "created_at": ids::created(id),
         "output": output,
         "usage": {
             "input_tokens": read.0,

@@ -8,6 +8,7 @@ use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};
 use axum::Router;
 use axum::routing::{get, post};
+use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -56,11 +57,17 @@ pub fn is_hidden(conversation: &Conversation) -> bool {
 
 fn raw_metadata(metadata: BTreeMap<String, String>) -> Result<BTreeMap<String, Raw>, Refused> {
     check_metadata(&metadata)?;
+    if metadata.contains_key(HIDDEN) {
+        return Err(Refused::field(
+            "metadata",
+            format!("{HIDDEN} is written by Everturn itself; choose another key"),
+        ));
+    }
     metadata.into_iter().map(|(key, value)| Ok((key, Raw::of(&value)?))).collect()
 }
 
 /// The turn that an item becomes: its JSON as it came.
-pub fn new_turn(item: &Raw) -> Result<NewTurn, Refused> {
+pub fn new_turn(item: &Raw) -> Result<NewTurn, Error> {
     let message = super::compact::summary_of(item)?.unwrap_or_else(|| item.get().to_string());
     Ok(NewTurn::message(message))
 }
@@ -72,7 +79,7 @@ pub fn new_turns(given: &[Raw]) -> Result<Vec<NewTurn>, Refused> {
             format!("{ITEMS_MAX} items can be given at once, these are {}; give them in parts", given.len());
         return Err(Refused::field("items", text));
     }
-    given.iter().map(new_turn).collect()
+    given.iter().map(|item| new_turn(item).map_err(Refused::at("items"))).collect()
 }
 
 /// Appends items, and shows them.

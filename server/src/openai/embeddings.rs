@@ -29,7 +29,7 @@ pub fn routes() -> Router<Arc<App>> {
 enum Texts {
     One(String),
     Several(Vec<String>),
-    Tokens(Value),
+    Tokens(serde::de::IgnoredAny),
 }
 
 async fn create(

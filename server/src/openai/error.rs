@@ -3,8 +3,8 @@
 use crate::problem::Problem;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
@@ -17,23 +17,18 @@ const ERROR_BYTES_MAX: usize = 64 * 1024;
 
 /// A request that is refused, and the field that is to blame.
 #[derive(Debug)]
-pub struct Refused {
-    problem: Problem,
-    param: Option<Cow<'static, str>>,
-}
+pub struct Refused(Box<(Problem, Option<Cow<'static, str>>)>);
 
 impl Refused {
     /// Because of this field.
     pub fn field(param: impl Into<Cow<'static, str>>, detail: impl Into<Cow<'static, str>>) -> Refused {
-        Refused {
-            problem: Problem::new(StatusCode::BAD_REQUEST, "invalid_value", detail),
-            param: Some(param.into()),
-        }
+        let problem = Problem::new(StatusCode::BAD_REQUEST, "invalid_value", detail);
+        Refused(Box::new((problem, Some(param.into()))))
     }
 
     /// Because of this field, as the engine says.
     pub fn at(param: &'static str) -> impl FnOnce(Error) -> Refused {
-        move |error| Refused { problem: error.into(), param: Some(param.into()) }
+        move |error| Refused(Box::new((error.into(), Some(param.into()))))
     }
 
     /// There is no such thing.
@@ -44,7 +39,7 @@ impl Refused {
 
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Refused {
-        Refused { problem, param: None }
+        Refused(Box::new((problem, None)))
     }
 }
 
@@ -56,8 +51,9 @@ impl From<Error> for Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let mut response = self.problem.into_response();
-        response.extensions_mut().insert(Param(self.param));
+        let (problem, param) = *self.0;
+        let mut response = problem.into_response();
+        response.extensions_mut().insert(Param(param));
         response
     }
 }
@@ -66,15 +62,13 @@ impl IntoResponse for Refused {
 #[derive(Clone)]
 struct Param(Option<Cow<'static, str>>);
 
-/// Gives every error under `/v1` the body that the client expects, also those of [`crate::access`]. A key in `x-api-key`,
-/// where Anthropic's clients put it, is as good as a bearer token.
-pub async fn dress(mut request: Request, next: Next) -> Response {
+/// Gives every error under `/v1` the body that the client expects, also those of [`crate::access`].
+pub async fn dress(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if !path.starts_with("/v1/") {
         return next.run(request).await;
     }
     let anthropic = path.starts_with("/v1/messages");
-    move_key(request.headers_mut());
     let response = next.run(request).await;
     let problem = HeaderValue::from_static("application/problem+json");
     if response.headers().get(CONTENT_TYPE) != Some(&problem) {
@@ -94,15 +88,6 @@ pub async fn dress(mut request: Request, next: Next) -> Response {
     parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     parts.headers.remove(CONTENT_LENGTH);
     Response::from_parts(parts, Body::from(body.to_string()))
-}
-
-fn move_key(headers: &mut HeaderMap) {
-    let key = headers.get("x-api-key").filter(|_| !headers.contains_key(AUTHORIZATION));
-    let bearer = key.and_then(|key| HeaderValue::from_bytes(&[b"Bearer ", key.as_bytes()].concat()).ok());
-    if let Some(mut bearer) = bearer {
-        bearer.set_sensitive(true);
-        headers.insert(AUTHORIZATION, bearer);
-    }
 }
 
 #[derive(Deserialize, Default)]

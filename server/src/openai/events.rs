@@ -4,14 +4,12 @@ use super::items::{Names, call_id, of_answer, reasoning};
 use super::kept::{Kept, Shown, State, cut, usage};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
-use everturn_core::json::Raw;
 use everturn_engine::model::{Answer, Delta};
 use serde_json::{Value, json};
 
 /// Makes the events of one response. Each is a JSON object with its name in `type`.
 pub struct Events {
     turn: TurnId,
-    created: i64,
     kept: Kept,
     names: Names,
     sequence: u64,
@@ -55,10 +53,9 @@ impl Part {
 
 impl Events {
     /// Of the response that this turn is.
-    pub fn new(turn: TurnId, created: i64, kept: Kept) -> Events {
+    pub fn new(turn: TurnId, kept: Kept) -> Events {
         Events {
             turn,
-            created,
             kept,
             names: Names::new(turn),
             sequence: 0,
@@ -91,8 +88,7 @@ impl Events {
     /// The last events of an answer.
     pub fn end(&mut self, answer: &Answer) -> Vec<Value> {
         self.close();
-        let messages: Vec<Value> = answer.messages.iter().filter_map(Raw::read).collect();
-        let output = of_answer(&messages, self.turn);
+        let output = of_answer(&answer.messages, self.turn);
         for item in &output {
             // What was not shown while it came: sealed reasoning, calls that the provider ran itself.
             if !self.ended.iter().any(|id| item["id"] == *id) {
@@ -123,7 +119,7 @@ impl Events {
     }
 
     fn response(&self, state: &State, output: &[Value], usage: Option<Value>) -> Value {
-        Shown { turn: self.turn, created: self.created, kept: &self.kept }.object(state, output, usage)
+        Shown { turn: self.turn, kept: &self.kept }.object(state, output, usage)
     }
 
     fn tell(&mut self, name: &str, mut event: Value) {

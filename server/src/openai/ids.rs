@@ -14,6 +14,11 @@ pub fn response(turn: TurnId) -> String {
     format!("{RESPONSE}{}", ulid(turn))
 }
 
+/// When the turn of a response was begun, in seconds since 1970: its name says so.
+pub fn created(turn: TurnId) -> u64 {
+    turn.0.timestamp_ms() / 1000
+}
+
 /// The turn that a response is.
 pub fn turn_of_response(id: &str) -> Option<TurnId> {
     turn(id.strip_prefix(RESPONSE)?)

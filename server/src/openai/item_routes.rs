@@ -8,11 +8,10 @@ use crate::access::{Admin, Reader, Writer};
 use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};
 use axum::Router;
-use axum::http::StatusCode;
 use axum::routing::{get, post};
 use everturn_core::Error;
 use everturn_core::event::Visibility;
-use everturn_core::id::{ConversationId, TurnId, clip};
+use everturn_core::id::{ConversationId, clip};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
 use everturn_engine::{Entry, HistoryQuery, Order, Scope};
@@ -76,29 +75,25 @@ async fn delete(
     Admin(scope): Admin,
     Path((id, item)): Path<(ConversationId, String)>,
 ) -> Result<axum::Json<Value>, Refused> {
-    let (conversation, siblings) = blocking(move || {
+    let conversation = blocking(move || {
         let at = locate(&scope, id, &item)?;
-        if at.index.is_none() {
-            return Err(erased());
-        }
-        if at.items.len() > 1 {
-            return Ok((None, Some((at.turn.id, at.items.len()))));
+        match at.index.map(|_| at.items.len()) {
+            None => return Err(erased()),
+            Some(1) => {}
+            Some(count) => {
+                let text = format!(
+                    "the item is one of {count} that were said in one turn and can only be erased together; to do so, POST \
+                     /api/v1/turns/{}/erase",
+                    at.turn.id
+                );
+                return Err(Error::invalid("item.part_of_turn", text));
+            }
         }
         scope.erase(id, at.turn.id, None, "deleted through /v1/conversations").wait()?;
-        Ok((Some(scope.get(id)?), None))
+        scope.get(id)
     })
     .await?;
-    match (conversation, siblings) {
-        (Some(conversation), _) => Ok(axum::Json(object(&conversation))),
-        (None, siblings) => {
-            let (turn, count) = siblings.unwrap_or((TurnId::from_bytes([0; 16]), 0));
-            let text = format!(
-                "the item is one of {count} that were said in one turn and can only be erased together; to do so, POST \
-                 /api/v1/turns/{turn}/erase"
-            );
-            Err(crate::problem::Problem::new(StatusCode::BAD_REQUEST, "item.part_of_turn", text).into())
-        }
-    }
+    Ok(axum::Json(object(&conversation)))
 }
 
 fn erased() -> Error {

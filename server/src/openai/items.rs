@@ -3,6 +3,7 @@
 use super::ids;
 use everturn_core::asset;
 use everturn_core::id::TurnId;
+use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
 use everturn_engine::Scope;
 use serde::Deserialize;
@@ -41,7 +42,7 @@ pub fn of_turn(scope: &Scope, turn: &Turn) -> Vec<Value> {
         scope.asset_bytes(&asset).ok()
     };
     let whole = asset::restore(message.get(), bytes).unwrap_or_else(|_| message.get().to_string());
-    let message: Value = serde_json::from_str(&whole).unwrap_or_default();
+    let message = read(&whole);
     let about = generation(turn);
     let mut names = Names::new(about.answer.unwrap_or(turn.id));
     let mut items = of_message(&message);
@@ -56,11 +57,33 @@ pub fn of_turn(scope: &Scope, turn: &Turn) -> Vec<Value> {
 }
 
 /// The items of an answer that is named after this turn.
-pub fn of_answer(messages: &[Value], turn: TurnId) -> Vec<Value> {
+pub fn of_answer(messages: &[Raw], turn: TurnId) -> Vec<Value> {
     let mut names = Names::new(turn);
-    let mut items: Vec<Value> = messages.iter().flat_map(of_message).collect();
+    let mut items: Vec<Value> = messages.iter().flat_map(|raw| of_message(&read(raw.get()))).collect();
     items.iter_mut().for_each(|item| names.put(item));
     items
+}
+
+/// A message as it is read here: the input of a call, which is an object to Anthropic and text to OpenAI, is the text that
+/// the model wrote.
+fn read(text: &str) -> Value {
+    #[derive(Deserialize)]
+    struct Exact {
+        content: Vec<Block>,
+    }
+    #[derive(Deserialize)]
+    struct Block {
+        input: Option<Raw>,
+    }
+    let mut message: Value = serde_json::from_str(text).unwrap_or_default();
+    let exact = serde_json::from_str::<Exact>(text).map(|exact| exact.content).unwrap_or_default();
+    let blocks = message.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten();
+    for (block, exact) in blocks.zip(exact) {
+        if let Some(input) = exact.input.filter(|_| block["type"] == "tool_use") {
+            block["input"] = json!(input.get());
+        }
+    }
+    message
 }
 
 /// Gives the items of a turn their names.
@@ -300,7 +323,7 @@ mod tests {
     use super::*;
 
     fn kinds(message: Value) -> Vec<String> {
-        let items = of_answer(&[message], TurnId::from_bytes([1; 16]));
+        let items = of_answer(&[Raw::of(&message).unwrap()], TurnId::from_bytes([1; 16]));
         items.iter().map(|item| kind_of(item).to_string()).collect()
     }
 
@@ -337,7 +360,7 @@ mod tests {
         let turn = TurnId::from_bytes([1; 16]);
         let calls = json!({"role": "assistant", "content": null,
             "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}, {"function": {"name": "g"}}]});
-        let items = of_answer(&[calls], turn);
+        let items = of_answer(&[Raw::of(&calls).unwrap()], turn);
         assert_eq!(items[1]["id"], format!("{}_1", items[0]["id"].as_str().unwrap()));
         assert!(items[1]["call_id"].as_str().unwrap().starts_with("call_"), "{items:?}");
     }

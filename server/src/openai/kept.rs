@@ -42,8 +42,6 @@ pub enum State {
 pub struct Shown<'a> {
     /// Its turn.
     pub turn: TurnId,
-    /// When it began, in seconds.
-    pub created: i64,
     /// What is known of its request.
     pub kept: &'a Kept,
 }
@@ -63,7 +61,7 @@ impl Shown<'_> {
         let mut object = json!({
             "id": ids::response(self.turn),
             "object": "response",
-            "created_at": self.created,
+            "created_at": ids::created(self.turn),
             "status": status,
             "error": error,
             "incomplete_details": incomplete,
@@ -180,6 +178,6 @@ pub fn object(scope: &Scope, turn: &Turn, kept: &Kept) -> Result<Value, Error> {
     }
     let tokens = turn.tokens.unwrap_or_default();
     let usage = tokens.prompt.zip(tokens.completion).and_then(|(i, o)| used(i, o, about.usage.as_ref()));
-    let shown = Shown { turn: turn.id, created: turn.created.0.div_euclid(1_000_000), kept };
+    let shown = Shown { turn: turn.id, kept };
     Ok(shown.object(&state, &output, usage))
 }

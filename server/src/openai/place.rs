@@ -24,6 +24,9 @@ use everturn_formats::provider::{self, Input, NoMedia, Section};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
+/// Events read at a time, to find the end of an answer: as a rule, it is among the first.
+const EVENTS_PAGE: usize = 32;
+
 /// An answer that has begun.
 pub struct Begun {
     /// The answer.
@@ -144,7 +147,8 @@ fn continue_after(scope: &Scope, previous: &str) -> Result<Place, Error> {
     let later = HistoryQuery {
         after: Some(turn.seq),
         include_superseded: true,
-        limit: PAGE_ENTRIES_MAX,
+        // Its other items, and one more.
+        limit: items::generation(&turn).items.unwrap_or(1).clamp(1, PAGE_ENTRIES_MAX),
         ..HistoryQuery::default()
     };
     let mut later = scope.history(turn.conversation, later)?.data.into_iter();
@@ -179,7 +183,7 @@ pub fn end_of(scope: &Scope, response: &str) -> Result<(Turn, u64), Error> {
     let mut left = items::generation(&turn).items.unwrap_or(1);
     let mut after = turn.seq;
     loop {
-        let events = scope.events(turn.conversation, after, PAGE_ENTRIES_MAX)?;
+        let events = scope.events(turn.conversation, after, EVENTS_PAGE)?;
         for event in &events {
             after = event.seq;
             let committed = event.turn == Some(turn.id) && event.kind == kind::COMMITTED;
@@ -202,13 +206,7 @@ pub fn end_of(scope: &Scope, response: &str) -> Result<(Turn, u64), Error> {
 /// The turns that the input becomes. What a request that failed left at the end is not said twice, so that clients may
 /// try again as they do.
 fn new_input(scope: &Scope, id: ConversationId, input: &[Raw]) -> Result<Vec<NewTurn>, Error> {
-    let mut turns = Vec::with_capacity(input.len());
-    for item in input {
-        match referred(item) {
-            None => turns.push(new_turn(item).map_err(|_| unreadable())?),
-            Some(reference) => turns.extend(fetch(scope, id, &reference)?),
-        }
-    }
+    let mut turns = turns_of(scope, Some(id), input)?;
     let query = HistoryQuery {
         order: Order::Descending,
         include_superseded: true,
@@ -236,11 +234,16 @@ fn new_input(scope: &Scope, id: ConversationId, input: &[Raw]) -> Result<Vec<New
     Ok(turns)
 }
 
-fn unreadable() -> Error {
-    Error::invalid(
-        "input.compaction",
-        "a compaction item was not made here; send the items that it stands for",
-    )
+/// The turns that items become; what they refer to is fetched, unless the conversation has it already.
+fn turns_of(scope: &Scope, id: Option<ConversationId>, input: &[Raw]) -> Result<Vec<NewTurn>, Error> {
+    let mut turns = Vec::with_capacity(input.len());
+    for item in input {
+        match referred(item) {
+            None => turns.push(new_turn(item)?),
+            Some(reference) => turns.extend(fetch(scope, id, &reference)?),
+        }
+    }
+    Ok(turns)
 }
 
 fn referred(item: &Raw) -> Option<String> {
@@ -252,12 +255,12 @@ fn referred(item: &Raw) -> Option<String> {
 }
 
 /// What an item reference stands for; nothing if the conversation has it already.
-fn fetch(scope: &Scope, id: ConversationId, item: &str) -> Result<Option<NewTurn>, Error> {
+fn fetch(scope: &Scope, id: Option<ConversationId>, item: &str) -> Result<Option<NewTurn>, Error> {
     let absent = || {
         Error::not_found("item_not_found", format!("there is no item {:?}", everturn_core::id::clip(item)))
     };
     let turn = ids::turn_of_item(item).ok_or_else(absent)?;
-    if scope.turn_in(id, turn).is_ok() {
+    if id.is_some_and(|id| scope.turn_in(id, turn).is_ok()) {
         return Ok(None);
     }
     let said = scope.turn(turn).map_err(|_| absent())?;
@@ -269,26 +272,25 @@ fn fetch(scope: &Scope, id: ConversationId, item: &str) -> Result<Option<NewTurn
 pub async fn unkept(scope: &Scope, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
     let (input, previous) = (ask.input.clone(), ask.previous.clone());
     let GenerateOptions { mut context, extra, temperature, max_output_tokens, .. } = options(ask, model)?;
-    let mut messages = Vec::with_capacity(input.len());
-    for item in &input {
-        messages.push(Raw::new(new_turn(item)?.message)?);
-    }
     let (provider, served) = (model.provider(), model.served_name().to_string());
     let most = model.configured.context_tokens;
     let tools = context.tools.clone();
     let reading = scope.clone();
-    let (system, messages) = blocking(move || match previous {
-        Some(previous) => {
-            let (turn, end) = end_of(&reading, &previous)?;
-            context.token_budget = most.saturating_sub(max_output_tokens.unwrap_or(most / 4)).max(1);
-            context.at_seq = Some(end);
-            context.input = messages;
-            context.provider = provider;
-            context.model = Some(served);
-            let built = reading.build_context(turn.conversation, &context)?;
-            Ok((built.system, built.messages))
-        }
-        None => render(provider, context.instructions.as_deref(), &messages),
+    let (system, messages) = blocking(move || {
+        let before = previous.map(|previous| end_of(&reading, &previous)).transpose()?;
+        let place = before.as_ref().map(|(turn, _)| turn.conversation);
+        let turns = turns_of(&reading, place, &input)?.into_iter();
+        let messages = turns.map(|turn| Raw::new(turn.message)).collect::<Result<Vec<_>, _>>()?;
+        let Some((turn, end)) = before else {
+            return render(provider, context.instructions.as_deref(), &messages);
+        };
+        context.token_budget = most.saturating_sub(max_output_tokens.unwrap_or(most / 4)).max(1);
+        context.at_seq = Some(end);
+        context.input = messages;
+        context.provider = provider;
+        context.model = Some(served);
+        let built = reading.build_context(turn.conversation, &context)?;
+        Ok((built.system, built.messages))
     })
     .await?;
     Ok(Request {

@@ -90,7 +90,7 @@ impl Recorder {
         known.reverse();
         let say = |role: fn(Role) -> bool| -> Vec<String> {
             let said = known.iter().filter(|turn| role(turn.role)).filter_map(Turn::value);
-            said.map(|message| gist(&message)).collect()
+            said.flat_map(|message| gist(&message)).collect()
         };
         let (system, spoken) = (say(|role| role == Role::System), say(|role| role != Role::System));
         Ok(new(messages, &system, &spoken))
@@ -99,34 +99,43 @@ impl Recorder {
 
 /// What is new of the messages, where these system messages are known and this is what was said, oldest first.
 fn new(messages: Vec<Raw>, system: &[String], spoken: &[String]) -> Vec<Raw> {
-    let gists: Vec<(bool, String)> = messages
-        .iter()
-        .map(|raw| {
-            let value: Value = raw.read().unwrap_or_default();
-            (message::role(&value).is_ok_and(|role| role == Role::System), gist(&value))
-        })
-        .collect();
-    let lead = gists.iter().take_while(|(is_system, _)| *is_system).count();
-    let sent: Vec<&String> = gists[lead..].iter().map(|(_, gist)| gist).collect();
-    // Later system messages are compared with the rest as they were sent, which `spoken` does not hold.
-    let is_end = |count: &usize| spoken.iter().rev().take(*count).rev().eq(sent[..*count].iter().copied());
-    let said = (0..=sent.len().min(spoken.len())).rev().find(is_end).unwrap_or(0);
-    let mut place = 0;
-    let mut messages = messages;
-    messages.retain(|_| {
-        let at = place;
-        place += 1;
-        if at < lead { !system.contains(&gists[at].1) } else { at - lead >= said }
-    });
-    messages
+    let values: Vec<Value> = messages.iter().map(|raw| raw.read().unwrap_or_default()).collect();
+    let gists: Vec<Vec<String>> = values.iter().map(gist).collect();
+    let is_system = |at: usize| message::role(&values[at]).is_ok_and(|role| role == Role::System);
+    let lead = (0..values.len()).take_while(|at| is_system(*at)).count();
+    // Up to which message everything stands at the end of what was said. System messages in between are not compared.
+    let is_end = |through: &usize| {
+        let sent = (lead..*through).filter(|at| !is_system(*at)).flat_map(|at| &gists[at]);
+        let count = sent.clone().count();
+        let ends = *through == lead || !is_system(through - 1);
+        ends && count <= spoken.len() && sent.eq(&spoken[spoken.len() - count..])
+    };
+    let said = (lead..=messages.len()).rev().find(is_end).unwrap_or(lead);
+    let known =
+        |at: usize| if at < lead { gists[at].iter().all(|gist| system.contains(gist)) } else { at < said };
+    messages.into_iter().enumerate().filter(|(at, _)| !known(*at)).map(|(_, raw)| raw).collect()
 }
 
-/// What a message says, in one spelling for all shapes.
-fn gist(message: &Value) -> String {
+/// What a message says, piece by piece, in one spelling for all shapes: what is one message to one provider is several
+/// to another.
+fn gist(message: &Value) -> Vec<String> {
     let role = message::role(message).unwrap_or(Role::User);
-    let results: Vec<_> = everturn_core::pairing::pair([message]).results;
-    let mut out = String::new();
+    let mut out = Vec::new();
+    let results = everturn_core::pairing::pair([message]).results;
+    for result in &results {
+        let content = match result.content {
+            Some(Value::Array(blocks)) => blocks.iter().filter_map(|block| block["text"].as_str()).collect(),
+            Some(Value::String(text)) => text.clone(),
+            other => other.map(Value::to_string).unwrap_or_default(),
+        };
+        out.push(format!("result {} {content}", result.id.unwrap_or_default()));
+    }
+    // A message in the role `tool` is a result as a whole.
+    if !results.is_empty() && role == Role::Tool {
+        return out;
+    }
     let mut words = String::new();
+    let mut others = Vec::new();
     for part in message::parts(message) {
         match part {
             Part::Text(text) => words.push_str(text),
@@ -137,19 +146,17 @@ fn gist(message: &Value) -> String {
                     }
                     other => other.cloned().unwrap_or_default(),
                 };
-                out.push_str(&format!("\u{1}call {} {name} {arguments}", id.unwrap_or_default()));
+                others.push(format!("call {} {name} {arguments}", id.unwrap_or_default()));
             }
-            Part::Media { kind, .. } => out.push_str(&format!("\u{1}media {kind}")),
+            Part::Media { kind, .. } => others.push(format!("{role} {kind}")),
             Part::Thinking { .. } | Part::Result { .. } | Part::Other(_) => {}
         }
     }
-    for result in results {
-        let content = result.content().cloned().unwrap_or_default();
-        out.push_str(&format!("\u{1}result {} {content}", result.id.unwrap_or_default()));
-        words.clear();
+    if !words.trim().is_empty() {
+        out.push(format!("{role} says {}", words.trim()));
     }
-    let role = if out.contains("\u{1}result") { Role::Tool } else { role };
-    format!("{role}\u{1}{}{out}", words.trim())
+    out.append(&mut others);
+    out
 }
 
 #[cfg(test)]
@@ -172,8 +179,8 @@ mod tests {
             user("a"),
             json!({"role": "assistant", "content": [{"type": "text", "text": "b"}]}),
         ];
-        let spoken: Vec<String> = known.iter().map(gist).collect();
-        let said = [gist(&system)];
+        let spoken: Vec<String> = known.iter().flat_map(gist).collect();
+        let said = gist(&system);
         for (sent, fresh) in [
             (vec![user("a"), model("b"), user("a"), model("b"), user("c")], vec![user("c")]),
             (vec![system.clone(), user("a"), model("b"), user("c")], vec![user("c")]),

@@ -21,7 +21,6 @@ use axum::routing::{get, post};
 use everturn_core::Error;
 use everturn_core::event::kind;
 use everturn_core::id::{GenerationId, TurnId};
-use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::{Status, Turn};
 use everturn_engine::model::{Answer, Step};
@@ -47,7 +46,6 @@ pub fn routes() -> Router<Arc<App>> {
 /// A response on its way.
 struct OnItsWay {
     turn: TurnId,
-    created: i64,
     kept: Kept,
     steps: Steps,
 }
@@ -60,12 +58,11 @@ async fn create(
     let ask = Ask::read(body)?;
     let model = models::find(&scope, ask.model.clone())?;
     let (stream, background, keep) = (ask.stream, ask.background, ask.store || ask.conversation.is_some());
-    let created = now();
     if !keep {
         let kept = Kept { model: model.asked.clone(), echo: ask.echo.clone(), conversation: None, inputs: 0 };
         let request = unkept(&scope, ask, &model).await?;
         let steps = sse::unkept(model.configured.client.generate(request));
-        let on_its_way = OnItsWay { turn: fresh()?, created, kept, steps };
+        let on_its_way = OnItsWay { turn: fresh()?, kept, steps };
         return match stream {
             true => Ok(sse::respond(&app, move |feed| show(on_its_way, feed))),
             false => Ok(axum::Json(whole(on_its_way).await?).into_response()),
@@ -73,12 +70,12 @@ async fn create(
     }
     let Begun { generating, kept, own } = begin(&scope, ask, &model).await?;
     let (turn, conversation) = (generating.turn, generating.conversation);
-    let on_its_way = OnItsWay { turn, created, kept, steps: sse::kept(generating) };
+    let on_its_way = OnItsWay { turn, kept, steps: sse::kept(generating) };
     if stream {
         return Ok(sse::respond(&app, move |feed| show(on_its_way, feed)));
     }
     if background {
-        let shown = Shown { turn, created, kept: &on_its_way.kept };
+        let shown = Shown { turn, kept: &on_its_way.kept };
         return Ok(axum::Json(shown.object(&Stands::InProgress, &[], None)).into_response());
     }
     match whole(on_its_way).await {
@@ -98,10 +95,11 @@ pub fn now() -> i64 {
     SystemWorld.now().0.div_euclid(1_000_000)
 }
 
-/// A name for what is not kept.
+/// A name for what is not kept: a ULID, as the others are.
 pub fn fresh() -> Result<TurnId, Error> {
     let mut bytes = [0; 16];
     SystemWorld.fill(&mut bytes)?;
+    bytes[..6].copy_from_slice(&SystemWorld.now().millis().to_be_bytes()[2..]);
     Ok(TurnId::from_bytes(bytes))
 }
 
@@ -115,17 +113,16 @@ pub async fn answer(mut steps: Steps) -> Result<Answer, Error> {
     Err(sse::endless())
 }
 
-async fn whole(OnItsWay { turn, created, kept, steps }: OnItsWay) -> Result<Value, Error> {
+async fn whole(OnItsWay { turn, kept, steps }: OnItsWay) -> Result<Value, Error> {
     let answer = answer(steps).await?;
-    let messages: Vec<Value> = answer.messages.iter().filter_map(Raw::read).collect();
-    let output = items::of_answer(&messages, turn);
-    let shown = Shown { turn, created, kept: &kept };
+    let output = items::of_answer(&answer.messages, turn);
+    let shown = Shown { turn, kept: &kept };
     Ok(shown.object(&Stands::Done(cut(&answer.finish)), &output, usage(&answer)))
 }
 
 /// Shows an answer as it comes. Who goes away stops an answer only if it is not kept.
-async fn show(OnItsWay { turn, created, kept, mut steps }: OnItsWay, feed: Feed) {
-    let mut events = Events::new(turn, created, kept);
+async fn show(OnItsWay { turn, kept, mut steps }: OnItsWay, feed: Feed) {
+    let mut events = Events::new(turn, kept);
     let mut next = events.begin();
     loop {
         for event in &next {

@@ -36,7 +36,12 @@ impl Stage {
 
     /// Over a store.
     pub async fn over(store: Everturn, config: Config) -> Stage {
-        let server = Server::bind(App::new(store, config)).await.unwrap();
+        Stage::with(App::new(store, config)).await
+    }
+
+    /// With everything that handlers share.
+    pub async fn with(app: App) -> Stage {
+        let server = Server::bind(app).await.unwrap();
         let url = format!("http://{}", server.address);
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(async move {

@@ -1,0 +1,159 @@
+//! Conversations, chat and messages as OpenAI's and Anthropic's clients see them, on the wire.
+
+use crate::scripted_provider::ScriptedProvider;
+use crate::stage::{Stage, answer, config};
+use everturn_engine::Scope;
+use everturn_server::App;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+/// A server whose models are a scripted provider's.
+pub async fn stage() -> (ScriptedProvider, Stage) {
+    let (provider, stage, _) = stage_and_scope().await;
+    (provider, stage)
+}
+
+/// The same, with a look at what is kept.
+pub async fn stage_and_scope() -> (ScriptedProvider, Stage, Scope) {
+    let provider = ScriptedProvider::start().await;
+    let store = provider.store();
+    let scope = store.tenant("default").unwrap();
+    let stage = Stage::with(App::new(store, config()).with_embedders(provider.embedders())).await;
+    (provider, stage, scope)
+}
+
+/// The events of a stream: their names and their data.
+pub async fn events(stage: &Stage, path: &str, body: &Value) -> Vec<(Option<String>, Value)> {
+    let request = stage.request(Method::POST, path).header("content-type", "application/json");
+    let response = request.body(body.to_string()).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
+    let text = response.text().await.unwrap();
+    let event = |block: &str| {
+        let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::to_string);
+        let data = field("data: ")?;
+        Some((field("event: "), serde_json::from_str(&data).unwrap_or(Value::String(data))))
+    };
+    text.split("\n\n").filter_map(event).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_keeps_its_bytes_in_the_log() {
+    let (_provider, stage, scope) = stage_and_scope().await;
+    let made = stage.post("/v1/conversations", &json!({}), 200).await;
+    let path = format!("/v1/conversations/{}/items", made["id"].as_str().unwrap());
+    // A number that no double can hold, and a field that nobody knows.
+    let item = r#"{"type":"message", "role":"user","content":[{"type":"input_text","text":"\u0041"}],"x":1.00000000000000000001}"#;
+    let body = format!(r#"{{"items":[{item}]}}"#);
+    let request = stage.request(Method::POST, &path).header("content-type", "application/json").body(body);
+    let added = answer(request, 200).await;
+    assert_eq!(added["data"][0]["content"][0]["text"], "A");
+    let id = added["data"][0]["id"].as_str().unwrap();
+    let turn = scope.turn(id.replace("msg_", "turn_").parse().unwrap()).unwrap();
+    assert_eq!(turn.message.unwrap().get(), item);
+    assert_eq!(stage.get(&format!("{path}/{id}"), 200).await["status"], "completed");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_have_the_body_that_each_client_expects() {
+    let (_provider, stage) = stage().await;
+    for (method, path, body, status, code) in [
+        (Method::GET, "/v1/conversations/conv_01JD0000000000000000000000", "", 404, "conversation_not_found"),
+        (Method::GET, "/v1/conversations/nonsense", "", 404, "id.malformed"),
+        (Method::GET, "/v1/nothing", "", 404, "route.absent"),
+        (Method::PUT, "/v1/models", "", 405, "route.method"),
+        (Method::POST, "/v1/conversations", "{", 400, "json.malformed"),
+        (Method::POST, "/v1/responses", r#"{"model": "none", "input": "x"}"#, 404, "model_not_found"),
+        (Method::POST, "/v1/conversations", r#"{"metadata": {"a": 1}}"#, 400, "invalid_value"),
+        (Method::GET, "/v1/conversations?limit=0", "", 400, "invalid_value"),
+    ] {
+        let request = stage.request(method, path).header("content-type", "application/json").body(body);
+        let got = answer(request, status).await;
+        assert_eq!(got["error"]["code"], code, "{path}: {got}");
+        assert!(got["error"]["message"].is_string() && got["error"]["type"].is_string(), "{got}");
+        assert!(got["error"].get("param").is_some(), "{got}");
+    }
+    let got =
+        stage.post("/v1/messages", &json!({"model": "none", "max_tokens": 1, "messages": []}), 404).await;
+    assert_eq!((&got["type"], &got["error"]["type"]), (&json!("error"), &json!("not_found_error")));
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_is_recorded_once_however_much_of_it_is_sent() {
+    let (provider, stage) = stage().await;
+    let made = stage.post("/v1/conversations", &json!({}), 200).await;
+    let id = made["id"].as_str().unwrap();
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let ask =
+        |messages: Value| json!({"model": "chat", "messages": messages, "metadata": {"conversation": id}});
+    let first = stage.post("/v1/chat/completions", &ask(json!([user("a")])), 200).await;
+    let said = first["choices"][0]["message"].clone();
+    // All of it, the last part of it, and only what is new.
+    stage.post("/v1/chat/completions", &ask(json!([user("a"), said, user("b")])), 200).await;
+    stage.post("/v1/chat/completions", &ask(json!([user("c")])), 200).await;
+    let items = stage.get(&format!("/v1/conversations/{id}/items?order=asc"), 200).await;
+    let words: Vec<&str> = items["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["content"][0]["text"].as_str().unwrap())
+        .collect();
+    assert_eq!(words, ["a", "Heard 1: a", "b", "Heard 2: b", "c", "Heard 1: c"]);
+    // What is recorded is no business of the provider's.
+    assert!(provider.seen().iter().all(|request| request.get("metadata").is_none()));
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn further_fields_reach_a_server_that_speaks_the_same_language_as_they_are() {
+    let (provider, stage) = stage().await;
+    let body = json!({"model": "chat/special", "messages": [{"role": "user", "content": "a", "odd": 1}],
+        "max_completion_tokens": 9, "temperature": 0.25, "new_field": {"x": [1]}, "n": 1});
+    stage.post("/v1/chat/completions", &body, 200).await;
+    let seen = provider.seen().pop().unwrap();
+    assert_eq!(seen["model"], "special");
+    for name in ["messages", "max_completion_tokens", "temperature", "new_field"] {
+        assert_eq!(seen[name], body[name], "{name}");
+    }
+    let body = json!({"model": "claude", "messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 9,
+        "stop": "x", "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}});
+    stage.post("/v1/chat/completions", &body, 200).await;
+    let seen = provider.seen().pop().unwrap();
+    assert_eq!((&seen["max_tokens"], &seen["stop_sequences"]), (&json!(9), &json!(["x"])));
+    assert_eq!(seen["output_config"]["format"]["schema"], json!({"type": "object"}));
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_stream_in_the_order_of_anthropic() {
+    let (_provider, stage) = stage().await;
+    for model in ["claude", "chat", "responses"] {
+        let body = json!({"model": model, "max_tokens": 9, "stream": true, "messages": [{"role": "user", "content": "ab"}],
+            "tools": [{"name": "weather", "input_schema": {"type": "object"}}]});
+        let events = events(&stage, "/v1/messages", &body).await;
+        let mut names: Vec<&str> = events.iter().map(|(name, _)| name.as_deref().unwrap()).collect();
+        names.dedup();
+        assert_eq!(
+            names,
+            [
+                "message_start",
+                "ping",
+                "content_block_start",
+                "content_block_delta",
+                "content_block_stop",
+                "message_delta",
+                "message_stop"
+            ],
+            "{model}"
+        );
+        assert!(events.iter().all(|(name, data)| data["type"] == name.as_deref().unwrap()));
+        let delta = &events[events.len() - 2].1;
+        assert_eq!(
+            (&delta["delta"]["stop_reason"], &delta["usage"]["output_tokens"]),
+            (&json!("tool_use"), &json!(7))
+        );
+    }
+    stage.stop().await;
+}

@@ -1,0 +1,183 @@
+//! Responses on the wire: the order of events, what is kept, what is not.
+
+use crate::openai::{events, stage, stage_and_scope};
+use everturn_engine::ListQuery;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+fn names(events: &[(Option<String>, Value)]) -> Vec<&str> {
+    let mut names: Vec<&str> = events.iter().map(|(name, _)| name.as_deref().unwrap()).collect();
+    names.dedup();
+    names
+}
+
+const TEXT: [&str; 9] = [
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.content_part.added",
+    "response.output_text.delta",
+    "response.output_text.done",
+    "response.content_part.done",
+    "response.output_item.done",
+    "response.completed",
+];
+
+const CALL: [&str; 7] = [
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.function_call_arguments.delta",
+    "response.function_call_arguments.done",
+    "response.output_item.done",
+    "response.completed",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_in_the_order_of_openai() {
+    let (_provider, stage) = stage().await;
+    for model in ["chat", "claude"] {
+        let said =
+            events(&stage, "/v1/responses", &json!({"model": model, "input": "ab", "stream": true})).await;
+        assert_eq!(names(&said), TEXT, "{model}");
+        let tool = json!({"type": "function", "name": "weather", "parameters": {"type": "object"}});
+        let body = json!({"model": model, "input": "ab", "stream": true, "tools": [tool]});
+        let called = events(&stage, "/v1/responses", &body).await;
+        assert_eq!(names(&called), CALL, "{model}");
+        for stream in [&said, &called] {
+            for (place, (name, event)) in stream.iter().enumerate() {
+                assert_eq!((&event["type"], &event["sequence_number"]), (&json!(name), &json!(place)));
+            }
+            let last = &stream.last().unwrap().1["response"];
+            let done =
+                stream.iter().find(|(name, _)| name.as_deref() == Some("response.output_item.done")).unwrap();
+            assert_eq!(
+                done.1["item"], last["output"][0],
+                "the item as it was shown is the item as it is kept"
+            );
+            assert_eq!(done.1["output_index"], 0);
+            let kept = stage.get(&format!("/v1/responses/{}", last["id"].as_str().unwrap()), 200).await;
+            assert_eq!(kept["output"], last["output"]);
+        }
+    }
+    stage.stop().await;
+}
+
+/// Reasoning that its provider sealed shows nothing while it comes, and must be sent back before the answer it led to.
+#[tokio::test(flavor = "multi_thread")]
+async fn sealed_reasoning_is_kept_in_its_place() {
+    let (provider, stage) = stage().await;
+    let body = json!({"model": "responses", "input": "ab", "stream": true});
+    let stream = events(&stage, "/v1/responses", &body).await;
+    let last = &stream.last().unwrap().1["response"];
+    let kinds: Vec<&str> =
+        last["output"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["reasoning", "message"]);
+    let shown = stream.iter().find(|(name, _)| name.as_deref() == Some("response.output_text.done")).unwrap();
+    assert_eq!(
+        shown.1["item_id"], last["output"][1]["id"],
+        "an item has the same name in the stream and afterwards"
+    );
+    let kept = stage.get(&format!("/v1/responses/{}", last["id"].as_str().unwrap()), 200).await;
+    assert_eq!(kept["output"], last["output"]);
+    let body = json!({"model": "responses", "input": "cd", "previous_response_id": last["id"]});
+    stage.post("/v1/responses", &body, 200).await;
+    let sent = provider.seen().pop().unwrap();
+    let kinds: Vec<&str> =
+        sent["input"].as_array().unwrap().iter().filter_map(|item| item["type"].as_str()).collect();
+    assert_eq!(kinds, ["reasoning", "message"], "{sent}");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_stored_leaves_nothing_in_the_log() {
+    let (_provider, stage, scope) = stage_and_scope().await;
+    let first = stage.post("/v1/responses", &json!({"model": "chat", "input": "ab"}), 200).await;
+    let before = scope.list(ListQuery::default()).unwrap().data;
+    for stream in [false, true] {
+        for previous in [&Value::Null, &first["id"]] {
+            let body = json!({"model": "chat", "input": "cd", "store": false, "stream": stream, "previous_response_id": previous});
+            let response = match stream {
+                true => events(&stage, "/v1/responses", &body).await.pop().unwrap().1["response"].take(),
+                false => stage.post("/v1/responses", &body, 200).await,
+            };
+            let heard = if previous.is_null() { "Heard 1: cd" } else { "Heard 2: cd" };
+            assert_eq!(response["output"][0]["content"][0]["text"], heard);
+            stage.get(&format!("/v1/responses/{}", response["id"].as_str().unwrap()), 404).await;
+        }
+    }
+    assert_eq!(scope.list(ListQuery::default()).unwrap().data, before);
+    assert!(scope.tombstones().unwrap().is_empty());
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_goes_on_when_its_client_has_gone_until_it_is_cancelled() {
+    let (_provider, stage) = stage().await;
+    let body = json!({"model": "chat", "input": "forever", "stream": true}).to_string();
+    let request = stage.request(Method::POST, "/v1/responses").header("content-type", "application/json");
+    let mut response = request.body(body).send().await.unwrap();
+    let mut text = String::new();
+    while !text.contains("response.output_text.delta") {
+        text.push_str(std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    drop(response);
+    let created: Value =
+        serde_json::from_str(text.lines().nth(1).unwrap().strip_prefix("data: ").unwrap()).unwrap();
+    let path = format!("/v1/responses/{}", created["response"]["id"].as_str().unwrap());
+    let running = stage.get(&path, 200).await;
+    assert_eq!(running["status"], "in_progress");
+    assert_eq!(running["created_at"], created["response"]["created_at"]);
+    let cancelled = stage.post(&format!("{path}/cancel"), &json!({}), 200).await;
+    assert_eq!(cancelled["status"], "cancelled");
+    assert_eq!(stage.get(&path, 200).await["status"], "cancelled");
+    stage.stop().await;
+}
+
+/// What is given with the other items of an answer, and referred to by name, is what it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_can_be_referred_to() {
+    let (provider, stage) = stage().await;
+    let items = json!([{"role": "user", "content": "elsewhere"}]);
+    let made = stage.post("/v1/conversations", &json!({"items": items}), 200).await;
+    let listed = stage.get(&format!("/v1/conversations/{}/items", made["id"].as_str().unwrap()), 200).await;
+    let reference = json!({"type": "item_reference", "id": listed["data"][0]["id"]});
+    for store in [true, false] {
+        let body = json!({"model": "chat", "store": store, "input": [reference, {"role": "user", "content": "here"}]});
+        stage.post("/v1/responses", &body, 200).await;
+        let sent = provider.seen().pop().unwrap();
+        assert_eq!(sent["messages"][0]["content"], "elsewhere", "{sent}");
+    }
+    let absent = json!({"model": "chat", "input": [{"type": "item_reference", "id": "msg_1"}]});
+    assert_eq!(stage.post("/v1/responses", &absent, 404).await["error"]["code"], "item_not_found");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_who_continue_the_same_response_at_once_get_a_branch_each() {
+    let (_provider, stage) = stage().await;
+    let first = stage.post("/v1/responses", &json!({"model": "chat", "input": "a"}), 200).await;
+    let body = |text: &str| json!({"model": "chat", "input": text, "previous_response_id": first["id"]});
+    let (left, right) = (body("left"), body("right"));
+    let (left, right) =
+        tokio::join!(stage.post("/v1/responses", &left, 200), stage.post("/v1/responses", &right, 200));
+    assert_eq!(left["output"][0]["content"][0]["text"], "Heard 2: left");
+    assert_eq!(right["output"][0]["content"][0]["text"], "Heard 2: right");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn part_of_a_turn_cannot_be_deleted() {
+    let (_provider, stage) = stage().await;
+    let items = json!([{"role": "assistant", "content": "Let me see.",
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]);
+    let made = stage.post("/v1/conversations", &json!({"items": items}), 200).await;
+    let path = format!("/v1/conversations/{}/items", made["id"].as_str().unwrap());
+    let listed = stage.get(&path, 200).await;
+    assert_eq!(listed["data"].as_array().unwrap().len(), 2);
+    let item = listed["data"][0]["id"].as_str().unwrap();
+    let request = stage.request(Method::DELETE, &format!("{path}/{item}"));
+    let refused = crate::stage::answer(request, 400).await;
+    assert_eq!(refused["error"]["code"], "item.part_of_turn");
+    stage.stop().await;
+}

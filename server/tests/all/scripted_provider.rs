@@ -1,0 +1,314 @@
+//! A fake model server for clients to talk to through Everturn: OpenAI chat, Responses, embeddings and Anthropic Messages.
+//!
+//! It is deterministic. It calls the first tool that is offered, unless the last thing it heard is a tool's result; else it
+//! says how many messages of the user it heard and repeats the last one. It streams in small pieces. A message with the
+//! word `forever` is answered without end, one with `refuse` is refused.
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use everturn_engine::model::{Configured, Embed, Embedding, Endpoint, HttpEmbedder, HttpModel, Kind, Limits};
+use everturn_engine::{Everturn, Options};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// Characters of a piece.
+const PIECE_CHARS: usize = 4;
+/// Between the pieces of an answer without end.
+const TICK: Duration = Duration::from_millis(10);
+
+type Seen = Arc<Mutex<Vec<Value>>>;
+
+/// The running server.
+pub struct ScriptedProvider {
+    url: String,
+    seen: Seen,
+    running: JoinHandle<()>,
+}
+
+impl Drop for ScriptedProvider {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+impl ScriptedProvider {
+    /// On a free port.
+    pub async fn start() -> ScriptedProvider {
+        let seen = Seen::default();
+        let routes = Router::new()
+            .route("/v1/chat/completions", post(chat))
+            .route("/v1/responses", post(responses))
+            .route("/v1/messages", post(messages))
+            .route("/v1/embeddings", post(embeddings))
+            .with_state(seen.clone());
+        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let running = tokio::spawn(async move { axum::serve(listener, routes).await.unwrap() });
+        ScriptedProvider { url, seen, running }
+    }
+
+    /// What it was asked so far.
+    pub fn seen(&self) -> Vec<Value> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// A store with a model for each protocol: `chat`, `responses` and `claude`, and `default`, which is `chat`.
+    pub fn store(&self) -> Everturn {
+        let model = |kind, name: &str| {
+            let mut endpoint = Endpoint::new(kind, &self.url, name);
+            endpoint.limits = Limits { attempts: 1, ..Limits::default() };
+            Configured::new(Arc::new(HttpModel::new(endpoint).unwrap()))
+        };
+        let models = BTreeMap::from([
+            ("default".to_string(), model(Kind::OpenaiChat, "scripted")),
+            ("chat".to_string(), model(Kind::OpenaiChat, "scripted-chat")),
+            ("responses".to_string(), model(Kind::OpenaiResponses, "scripted-responses")),
+            ("claude".to_string(), model(Kind::Anthropic, "scripted-claude")),
+        ]);
+        Everturn::open_with("memory:", Options { models, ..Options::default() }).unwrap()
+    }
+
+    /// An embedder, `embed`.
+    pub fn embedders(&self) -> BTreeMap<String, Arc<dyn Embed>> {
+        let endpoint = Endpoint::new(Kind::OpenaiChat, &self.url, "scripted-embed");
+        let embedder: Arc<dyn Embed> = Arc::new(HttpEmbedder::new(endpoint, Embedding::default()).unwrap());
+        BTreeMap::from([("embed".to_string(), embedder)])
+    }
+}
+
+/// What it does.
+enum Act {
+    Say(String),
+    Call(String),
+    Forever,
+    Refuse,
+}
+
+/// What is in a message, whatever its shape: is it a tool's result, and what are its words?
+fn heard(message: &Value) -> (bool, String) {
+    let blocks = message["content"].as_array().cloned().unwrap_or_default();
+    let result = blocks.iter().find(|block| block["type"] == "tool_result");
+    let is_result =
+        message["role"] == "tool" || message["type"] == "function_call_output" || result.is_some();
+    let words = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Array(blocks) => blocks.iter().filter_map(|block| block["text"].as_str()).collect(),
+        _ => String::new(),
+    };
+    let text = match result {
+        Some(result) => words(&result["content"]),
+        None if message["type"] == "function_call_output" => words(&message["output"]),
+        None => words(&message["content"]),
+    };
+    (is_result, text)
+}
+
+fn act(messages: &[Value], tools: &Value, tool_name: impl Fn(&Value) -> &Value) -> Act {
+    let users = messages.iter().filter(|message| message["role"] == "user" && !heard(message).0).count();
+    let (is_result, text) = messages.last().map(heard).unwrap_or_default();
+    if text.contains("forever") {
+        return Act::Forever;
+    }
+    if text.contains("refuse") {
+        return Act::Refuse;
+    }
+    if is_result {
+        return Act::Say(format!("The tool says: {text}"));
+    }
+    match tools.as_array().and_then(|tools| tools.first()) {
+        Some(tool) => Act::Call(tool_name(tool).as_str().unwrap_or_default().to_string()),
+        None => Act::Say(format!("Heard {users}: {text}")),
+    }
+}
+
+const ARGUMENTS: &str = r#"{"city": "Paris"}"#;
+
+fn pieces(text: &str) -> Vec<String> {
+    let chars: Vec<char> = text.chars().collect();
+    chars.chunks(PIECE_CHARS).map(|piece| piece.iter().collect()).collect()
+}
+
+fn sse(events: Vec<Value>, named: bool, done: bool) -> Response {
+    let mut text = String::new();
+    for event in events {
+        if named {
+            text.push_str(&format!("event: {}\n", event["type"].as_str().unwrap()));
+        }
+        text.push_str(&format!("data: {event}\n\n"));
+    }
+    if done {
+        text.push_str("data: [DONE]\n\n");
+    }
+    ([("content-type", "text/event-stream")], text).into_response()
+}
+
+/// The first events once, then one more again and again.
+fn forever(first: Vec<Value>, again: Value) -> Response {
+    let first: String = first.iter().map(|event| format!("data: {event}\n\n")).collect();
+    let again = format!("data: {again}\n\n");
+    let pieces = futures_util::stream::unfold(Some(first), move |first| {
+        let again = again.clone();
+        async move {
+            if first.is_none() {
+                tokio::time::sleep(TICK).await;
+            }
+            Some((Ok::<_, Infallible>(Bytes::from(first.unwrap_or(again))), None))
+        }
+    });
+    ([("content-type", "text/event-stream")], Body::from_stream(pieces)).into_response()
+}
+
+fn refused() -> Response {
+    let body = json!({"error": {"message": "I will not.", "type": "invalid_request_error", "param": null, "code": null}});
+    (StatusCode::BAD_REQUEST, body.to_string()).into_response()
+}
+
+fn read(seen: &Seen, body: &str) -> Value {
+    let request: Value = serde_json::from_str(body).unwrap();
+    seen.lock().unwrap().push(request.clone());
+    request
+}
+
+fn list(value: &Value) -> Vec<Value> {
+    value.as_array().cloned().unwrap_or_default()
+}
+
+async fn chat(State(seen): State<Seen>, body: String) -> Response {
+    let request = read(&seen, &body);
+    let chunk = |delta: Value, finish: Value| {
+        json!({"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": request["model"],
+            "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+    };
+    let mut events = vec![chunk(json!({"role": "assistant", "content": ""}), Value::Null)];
+    let finish = match act(&list(&request["messages"]), &request["tools"], |tool| &tool["function"]["name"]) {
+        Act::Refuse => return refused(),
+        Act::Forever => return forever(events, chunk(json!({"content": "tick "}), Value::Null)),
+        Act::Say(text) => {
+            events.extend(pieces(&text).iter().map(|piece| chunk(json!({"content": piece}), Value::Null)));
+            "stop"
+        }
+        Act::Call(name) => {
+            let call = json!({"index": 0, "id": "call_a", "type": "function", "function": {"name": name, "arguments": ""}});
+            events.push(chunk(json!({"tool_calls": [call]}), Value::Null));
+            for piece in pieces(ARGUMENTS) {
+                let call = json!({"index": 0, "function": {"arguments": piece}});
+                events.push(chunk(json!({"tool_calls": [call]}), Value::Null));
+            }
+            "tool_calls"
+        }
+    };
+    events.push(chunk(json!({}), json!(finish)));
+    let usage = json!({"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18});
+    events
+        .push(json!({"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": request["model"],
+        "choices": [], "usage": usage}));
+    sse(events, false, true)
+}
+
+async fn responses(State(seen): State<Seen>, body: String) -> Response {
+    let request = read(&seen, &body);
+    let response = |status: &str, output: Value| {
+        json!({"id": "resp_up", "object": "response", "created_at": 1, "model": request["model"], "status": status,
+            "error": null, "incomplete_details": null, "output": output,
+            "usage": {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}})
+    };
+    let mut events =
+        vec![json!({"type": "response.created", "response": response("in_progress", json!([]))})];
+    // As a model that reasons does: a sealed item first, of which nothing is shown.
+    let sealed = json!({"type": "reasoning", "id": "rs_up", "summary": [], "encrypted_content": "c2VhbGVk"});
+    events.push(json!({"type": "response.output_item.added", "output_index": 0, "item": sealed}));
+    events.push(json!({"type": "response.output_item.done", "output_index": 0, "item": sealed}));
+    let item = match act(&list(&request["input"]), &request["tools"], |tool| &tool["name"]) {
+        Act::Refuse => return refused(),
+        Act::Forever => {
+            return forever(
+                events,
+                json!({"type": "response.output_text.delta", "output_index": 1, "delta": "tick "}),
+            );
+        }
+        Act::Say(text) => {
+            let item = |content: Value| json!({"type": "message", "id": "msg_up", "role": "assistant", "status": "completed", "content": content});
+            events.push(
+                json!({"type": "response.output_item.added", "output_index": 1, "item": item(json!([]))}),
+            );
+            for piece in pieces(&text) {
+                events.push(json!({"type": "response.output_text.delta", "output_index": 1, "content_index": 0, "delta": piece}));
+            }
+            item(json!([{"type": "output_text", "text": text, "annotations": []}]))
+        }
+        Act::Call(name) => {
+            let item = |arguments: &str| json!({"type": "function_call", "id": "fc_up", "call_id": "call_a", "name": name, "arguments": arguments});
+            events.push(json!({"type": "response.output_item.added", "output_index": 1, "item": item("")}));
+            for piece in pieces(ARGUMENTS) {
+                events.push(json!({"type": "response.function_call_arguments.delta", "output_index": 1, "delta": piece}));
+            }
+            item(ARGUMENTS)
+        }
+    };
+    events.push(json!({"type": "response.output_item.done", "output_index": 1, "item": item}));
+    events.push(
+        json!({"type": "response.completed", "response": response("completed", json!([sealed, item]))}),
+    );
+    sse(events, true, false)
+}
+
+async fn messages(State(seen): State<Seen>, body: String) -> Response {
+    let request = read(&seen, &body);
+    let message = json!({"id": "msg_up", "type": "message", "role": "assistant", "model": request["model"], "content": [],
+        "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 11, "output_tokens": 1}});
+    let start = |block: Value| json!({"type": "content_block_start", "index": 0, "content_block": block});
+    let delta = |delta: Value| json!({"type": "content_block_delta", "index": 0, "delta": delta});
+    let mut events = vec![json!({"type": "message_start", "message": message})];
+    let stop = match act(&list(&request["messages"]), &request["tools"], |tool| &tool["name"]) {
+        Act::Refuse => return refused(),
+        Act::Forever => {
+            events.push(start(json!({"type": "text", "text": ""})));
+            return forever(events, delta(json!({"type": "text_delta", "text": "tick "})));
+        }
+        Act::Say(text) => {
+            events.push(start(json!({"type": "text", "text": ""})));
+            events.extend(
+                pieces(&text).iter().map(|piece| delta(json!({"type": "text_delta", "text": piece}))),
+            );
+            "end_turn"
+        }
+        Act::Call(name) => {
+            events.push(start(json!({"type": "tool_use", "id": "toolu_a", "name": name, "input": {}})));
+            let pieces = pieces(ARGUMENTS);
+            events.extend(
+                pieces.iter().map(|piece| delta(json!({"type": "input_json_delta", "partial_json": piece}))),
+            );
+            "tool_use"
+        }
+    };
+    events.push(json!({"type": "content_block_stop", "index": 0}));
+    events.push(json!({"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": null}, "usage": {"output_tokens": 7}}));
+    events.push(json!({"type": "message_stop"}));
+    sse(events, true, false)
+}
+
+async fn embeddings(State(seen): State<Seen>, body: String) -> Response {
+    let request = read(&seen, &body);
+    let data: Vec<Value> = list(&request["input"])
+        .iter()
+        .enumerate()
+        .map(|(index, text)| {
+            let length = text.as_str().unwrap_or_default().len() as f32;
+            json!({"object": "embedding", "index": index, "embedding": [length, 0.5, -1.0]})
+        })
+        .collect();
+    let usage = json!({"prompt_tokens": 1, "total_tokens": 1});
+    json!({"object": "list", "data": data, "model": request["model"], "usage": usage})
+        .to_string()
+        .into_response()
+}
