@@ -117,6 +117,7 @@ async fn every_tool_does_what_it_says() {
         for schema in ["inputSchema", "outputSchema"] {
             assert_eq!(tool[schema]["type"], "object", "{tool}");
             assert!(!tool[schema]["properties"].as_object().unwrap().is_empty(), "{tool}");
+            assert!(!tool[schema].to_string().contains("\"format\""), "{tool}");
         }
         for hint in ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"] {
             assert!(tool["annotations"][hint].is_boolean(), "{tool}");
@@ -330,4 +331,14 @@ async fn what_was_asked_is_recorded() {
     assert_eq!(lines[5]["method"], "resources/list");
     let report = everturn_formats::session::check(std::io::Cursor::new(text)).unwrap();
     assert!(!report.unclosed && report.problems.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_too_large_is_refused() {
+    let small = Config { body_bytes_max: 4096, ..config() };
+    let stage = Stage::over(Everturn::open("memory:").unwrap(), small).await;
+    let client = Client::begin(&stage).await;
+    let said = json!({"name": "append", "arguments": {"text": "x".repeat(5000)}});
+    assert_eq!(client.send("tools/call", said).await.status(), 413);
+    stage.stop().await;
 }
