@@ -159,12 +159,13 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
         let caller = self.caller(&context.extensions)?;
-        if let Some(folder) = self.shared.record.clone() {
+        // A second initialize goes on in the first one's file.
+        let folder = self.shared.record.clone().filter(|_| self.recorder.get().is_none());
+        if let Some(folder) = folder {
             let (transport, client) = (self.shared.transport, request.client_info.clone());
             let tenant = caller.scope.tenant().clone();
             let begin = move || Ok(Recorder::begin(&folder, &tenant, transport, Some(&client)));
             let recorder = blocking(begin).await.map_err(protocol_error)?;
-            // A second initialize goes on in the first one's file.
             let _ = self.recorder.set(Arc::new(recorder));
         }
         context.peer.set_peer_info(request.clone());
@@ -370,7 +371,12 @@ impl ServerHandler for Service {
         }
         let name = request.name.clone();
         let get = move |scope: &Scope| prompts::get(scope, &name, &arguments);
-        self.answer(&context, "prompts/get", &request, get).await.map(Into::into)
+        let answer = self.answer(&context, "prompts/get", &request, get).await;
+        // A prompt is no resource: what its arguments name in vain is wrong in them.
+        answer.map(Into::into).map_err(|error| match error.code {
+            ErrorCode::RESOURCE_NOT_FOUND => ErrorData { code: ErrorCode::INVALID_PARAMS, ..error },
+            _ => error,
+        })
     }
 
     async fn complete(

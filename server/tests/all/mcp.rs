@@ -190,6 +190,9 @@ async fn what_a_tool_refuses_says_what_to_do() {
     assert_eq!((&nothing["code"], &nothing["data"]["code"]), (&json!(-32002), &json!("conversation.absent")));
     let nowhere = client.fail("resources/read", json!({"uri": "file:///etc/passwd"})).await;
     assert_eq!(nowhere["data"]["code"], "resource.absent");
+    let prompt = json!({"name": "continue_conversation", "arguments": {"conversation": absent}});
+    let prompt = client.fail("prompts/get", prompt).await;
+    assert_eq!((&prompt["code"], &prompt["data"]["code"]), (&json!(-32602), &json!("conversation.absent")));
     let level = client.fail("logging/setLevel", json!({"level": "info"})).await;
     assert_eq!(level["code"], -32601, "logging is only there for the conformance suite");
     let fixture = client.fail("tools/call", json!({"name": "test_simple_text", "arguments": {}})).await;
