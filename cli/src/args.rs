@@ -8,6 +8,7 @@ use std::path::PathBuf;
 #[command(
     name = "everturn",
     version,
+    disable_help_subcommand = true,
     max_term_width = 100,
     after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
 )]

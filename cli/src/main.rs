@@ -27,7 +27,8 @@ fn main() -> ExitCode {
         tracing_subscriber::fmt()
             .with_writer(std::io::stderr)
             .with_target(false)
-            .with_max_level(args.level())
+            // The MCP library logs whole messages, which hold what people said.
+            .with_env_filter(format!("{},rmcp=error", args.level()))
             .init();
     }
     match run(&args, &matches) {

@@ -10,7 +10,7 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
     assert!(said.lines().count() <= 40, "{said}");
     let verbs = [
         "new", "list", "append", "history", "tail", "state", "pin", "unpin", "compact", "context", "project",
-        "fork", "verify", "export", "import", "session", "doctor", "serve", "keys",
+        "fork", "verify", "export", "import", "session", "doctor", "serve", "keys", "mcp",
     ];
     for verb in verbs {
         assert!(said.contains(&format!("  {verb} ")), "{verb} is missing:\n{said}");

@@ -46,7 +46,7 @@ pub struct Service {
     local: Option<Who>,
     /// The session's own; requests outside of sessions share one.
     recorder: OnceLock<Arc<Recorder>>,
-    /// Conversations that were begun since it is there, until somebody wants to know.
+    /// Conversations that were begun since the session was, until the client is ready to hear of them.
     begun: Mutex<Option<Receiver<Tenant>>>,
     /// What is followed, by address.
     watches: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
@@ -57,11 +57,6 @@ impl Service {
     pub fn new(shared: Arc<Shared>, local: Option<Who>) -> Service {
         let begun = Mutex::new(Some(shared.begun.subscribe()));
         Service { shared, local, recorder: OnceLock::new(), begun, watches: Mutex::default() }
-    }
-
-    fn begun(&self) -> Receiver<Tenant> {
-        let first = self.begun.lock().unwrap_or_else(PoisonError::into_inner).take();
-        first.unwrap_or_else(|| self.shared.begun.subscribe())
     }
 
     /// Who asks. Each request says it anew: a session is not a key.
@@ -164,12 +159,13 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
         let caller = self.caller(&context.extensions)?;
-        if let Some(folder) = self.shared.record.clone() {
+        // A second initialize goes on in the first one's file.
+        let folder = self.shared.record.clone().filter(|_| self.recorder.get().is_none());
+        if let Some(folder) = folder {
             let (transport, client) = (self.shared.transport, request.client_info.clone());
             let tenant = caller.scope.tenant().clone();
             let begin = move || Ok(Recorder::begin(&folder, &tenant, transport, Some(&client)));
             let recorder = blocking(begin).await.map_err(protocol_error)?;
-            // A second initialize goes on in the first one's file.
             let _ = self.recorder.set(Arc::new(recorder));
         }
         context.peer.set_peer_info(request.clone());
@@ -178,8 +174,11 @@ impl ServerHandler for Service {
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let Ok(caller) = self.caller(&context.extensions) else { return };
-        let tenant = caller.scope.tenant().clone();
-        self.watch(String::new(), watch::list(self.begun(), tenant, Client::Session(context.peer)));
+        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(begun) = begun {
+            let tenant = caller.scope.tenant().clone();
+            self.watch(String::new(), watch::list(begun, tenant, Client::Session(context.peer)));
+        }
     }
 
     async fn list_tools(
@@ -319,19 +318,21 @@ impl ServerHandler for Service {
         let scope = self.caller(&context.request_context().extensions)?.scope;
         let accepted = context.accepted().clone();
         let mut watches = Vec::new();
+        // The client was told that we listen before we did. What came in between is not known, so each is told once.
         for uri in accepted.resource_subscriptions.unwrap_or_default() {
             let address = Address::parse(&uri).map_err(protocol_error)?;
             let (id, from) = (address.conversation, scope.clone());
             let updates = blocking(move || watch::from_now(&from, id)).await.map_err(protocol_error)?;
             let client = Client::Listening(context.sink().clone());
-            // The client was told that we listen before we did: what came in between is told now.
             client.updated(&uri).await;
             let told = watch::conversation(scope.clone(), id, updates, uri, client);
             watches.push(AbortOnDropHandle::new(tokio::spawn(told)));
         }
         if accepted.resources_list_changed == Some(true) {
             let client = Client::Listening(context.sink().clone());
-            let told = watch::list(self.begun(), scope.tenant().clone(), client);
+            let begun = self.shared.begun.subscribe();
+            client.list_changed().await;
+            let told = watch::list(begun, scope.tenant().clone(), client);
             watches.push(AbortOnDropHandle::new(tokio::spawn(told)));
         }
         tokio::select! {
@@ -370,7 +371,12 @@ impl ServerHandler for Service {
         }
         let name = request.name.clone();
         let get = move |scope: &Scope| prompts::get(scope, &name, &arguments);
-        self.answer(&context, "prompts/get", &request, get).await.map(Into::into)
+        let answer = self.answer(&context, "prompts/get", &request, get).await;
+        // A prompt is no resource: what its arguments name in vain is wrong in them.
+        answer.map(Into::into).map_err(|error| match error.code {
+            ErrorCode::RESOURCE_NOT_FOUND => ErrorData { code: ErrorCode::INVALID_PARAMS, ..error },
+            _ => error,
+        })
     }
 
     async fn complete(

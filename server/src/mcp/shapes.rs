@@ -1,11 +1,45 @@
-//! What tools answer with, in the words of JSON Schema.
+//! Tools in the words of JSON Schema, and what they answer with.
 //!
 //! Answers are the model's own JSON, the same as over REST. Nothing is ever made from these structs; that they are true
 //! is tested with a client that checks every answer against them.
 #![allow(dead_code, reason = "read by the derive only")]
 
+use rmcp::handler::server::tool::{schema_for_input, schema_for_output};
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// A description with its schemas. That the schemas can be made is checked by a test.
+pub fn tool<I: JsonSchema + 'static, O: JsonSchema + 'static>(
+    name: &'static str,
+    title: &str,
+    text: &'static str,
+    hints: ToolAnnotations,
+) -> Tool {
+    let input = schema_for_input::<I>().unwrap_or_default();
+    Tool::new(name, text, plain(&input))
+        .with_title(title)
+        .with_raw_output_schema(plain(&schema_for_output::<O>()))
+        .with_annotations(hints)
+}
+
+/// Without `format`: `uint64` is no format of JSON Schema's, and clients complain about it.
+fn plain(schema: &JsonObject) -> Arc<JsonObject> {
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                fields.retain(|name, value| name != "format" || !value.is_string());
+                fields.values_mut().for_each(strip);
+            }
+            Value::Array(items) => items.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    let mut schema = schema.clone();
+    schema.values_mut().for_each(strip);
+    Arc::new(schema)
+}
 
 /// A page of conversations.
 #[derive(JsonSchema)]

@@ -3,7 +3,7 @@
 //! Each tool is a row of [`ALL`]: its name, what it needs, and a function from arguments to an answer. What goes wrong
 //! is an answer too, one that says what to do; the protocol's own errors are for tools that do not exist.
 
-use super::shapes;
+use super::shapes::{self, tool};
 use crate::access::Role;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -16,7 +16,6 @@ use everturn_engine::{
     AppendOptions, CompactOptions, ContextOptions, HistoryQuery, ListQuery, NewConversation, NewTurn, Order,
     Scope, script,
 };
-use rmcp::handler::server::tool::{schema_for_input, schema_for_output};
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -101,20 +100,6 @@ fn answer(value: &impl Serialize) -> Answer {
     let value = serde_json::to_value(value)
         .map_err(|e| Error::internal("answer.json", format!("the answer cannot be written: {e}")))?;
     Ok((value, false))
-}
-
-/// A description with its schemas. That the schemas can be made is checked by a test.
-fn tool<I: JsonSchema + 'static, O: JsonSchema + 'static>(
-    name: &'static str,
-    title: &str,
-    text: &'static str,
-    hints: ToolAnnotations,
-) -> Tool {
-    let input = schema_for_input::<I>().unwrap_or_default();
-    Tool::new(name, text, input)
-        .with_title(title)
-        .with_raw_output_schema(schema_for_output::<O>())
-        .with_annotations(hints)
 }
 
 fn reads() -> ToolAnnotations {

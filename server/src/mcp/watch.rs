@@ -31,7 +31,8 @@ impl Client {
         self.tell(ServerNotification::ResourceUpdatedNotification(changed)).await
     }
 
-    async fn list_changed(&self) -> bool {
+    /// The list of conversations has changed, or may have. `false` if the client went away.
+    pub async fn list_changed(&self) -> bool {
         let changed = ResourceListChangedNotification::default();
         self.tell(ServerNotification::ResourceListChangedNotification(changed)).await
     }

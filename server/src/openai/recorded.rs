@@ -123,7 +123,7 @@ fn gist(message: &Value) -> Vec<String> {
     let mut out = Vec::new();
     let results = everturn_core::pairing::pair([message]).results;
     for result in &results {
-        let content = match result.content {
+        let content = match result.content() {
             Some(Value::Array(blocks)) => blocks.iter().filter_map(|block| block["text"].as_str()).collect(),
             Some(Value::String(text)) => text.clone(),
             other => other.map(Value::to_string).unwrap_or_default(),

@@ -117,6 +117,7 @@ async fn every_tool_does_what_it_says() {
         for schema in ["inputSchema", "outputSchema"] {
             assert_eq!(tool[schema]["type"], "object", "{tool}");
             assert!(!tool[schema]["properties"].as_object().unwrap().is_empty(), "{tool}");
+            assert!(!tool[schema].to_string().contains("\"format\""), "{tool}");
         }
         for hint in ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"] {
             assert!(tool["annotations"][hint].is_boolean(), "{tool}");
@@ -189,6 +190,9 @@ async fn what_a_tool_refuses_says_what_to_do() {
     assert_eq!((&nothing["code"], &nothing["data"]["code"]), (&json!(-32002), &json!("conversation.absent")));
     let nowhere = client.fail("resources/read", json!({"uri": "file:///etc/passwd"})).await;
     assert_eq!(nowhere["data"]["code"], "resource.absent");
+    let prompt = json!({"name": "continue_conversation", "arguments": {"conversation": absent}});
+    let prompt = client.fail("prompts/get", prompt).await;
+    assert_eq!((&prompt["code"], &prompt["data"]["code"]), (&json!(-32602), &json!("conversation.absent")));
     let level = client.fail("logging/setLevel", json!({"level": "info"})).await;
     assert_eq!(level["code"], -32601, "logging is only there for the conformance suite");
     let fixture = client.fail("tools/call", json!({"name": "test_simple_text", "arguments": {}})).await;
@@ -330,4 +334,14 @@ async fn what_was_asked_is_recorded() {
     assert_eq!(lines[5]["method"], "resources/list");
     let report = everturn_formats::session::check(std::io::Cursor::new(text)).unwrap();
     assert!(!report.unclosed && report.problems.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_too_large_is_refused() {
+    let small = Config { body_bytes_max: 4096, ..config() };
+    let stage = Stage::over(Everturn::open("memory:").unwrap(), small).await;
+    let client = Client::begin(&stage).await;
+    let said = json!({"name": "append", "arguments": {"text": "x".repeat(5000)}});
+    assert_eq!(client.send("tools/call", said).await.status(), 413);
+    stage.stop().await;
 }

@@ -1,0 +1,145 @@
+//! `everturn mcp`, as an MCP client starts it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
+
+const EVERTURN: &str = env!("CARGO_BIN_EXE_everturn");
+
+fn store(folder: &TempDir) -> String {
+    format!("sqlite:{}", folder.path().join("store.db").display())
+}
+
+/// The lines of every session file below a folder.
+fn recorded(folder: &Path) -> Vec<Vec<Value>> {
+    let files = std::fs::read_dir(folder.join("default/sessions")).unwrap();
+    let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    let lines = |path: &PathBuf| {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    files.iter().map(lines).collect()
+}
+
+/// The official client for Python, which `./test` installs.
+#[test]
+fn the_python_client_works_over_stdio() {
+    let python = std::env::var("EVERTURN_TEST_PYTHON").unwrap_or_else(|_| {
+        panic!("EVERTURN_TEST_PYTHON is not set: run `./test cli`, which installs the client and says where it is")
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/tests/clients/python/mcp_client.py");
+    let output = Command::new(python)
+        .arg("-Wignore")
+        .arg(script)
+        .args(["stdio", EVERTURN, "mcp", "--store", &store(&folder)])
+        .arg("--record")
+        .arg(&record)
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    assert_eq!(out, "with a session: 2025-11-25\nas it likes: 2026-07-28\n");
+    let sessions = recorded(&record);
+    assert_eq!(sessions.len(), 2);
+    for session in sessions {
+        assert_eq!(session[0]["transport"], "stdio");
+        assert!(session.iter().any(|line| line["type"] == "agent_tool_call" && line["tool"] == "append"));
+        assert_eq!(session.last().unwrap()["type"], "session_end", "the file is ended with the session");
+    }
+}
+
+/// A client that writes and reads lines.
+struct Client {
+    child: Child,
+    answers: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Client {
+    fn start(store: &str, arguments: &[&str]) -> Client {
+        let mut child = Command::new(EVERTURN)
+            .args(["mcp", "--store", store])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut client = Client { child, answers };
+        let hello = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        });
+        client.ask("initialize", hello);
+        client.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        client
+    }
+
+    fn say(&mut self, message: &Value) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{message}").unwrap();
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.say(&json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}));
+        loop {
+            let line = self.answers.next().unwrap().unwrap();
+            let message: Value =
+                serde_json::from_str(&line).expect("standard output has nothing but messages");
+            if message.get("id").is_some() {
+                return message["result"].clone();
+            }
+        }
+    }
+
+    /// Standard input ends.
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+        for line in self.answers {
+            let message: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            assert!(message.get("id").is_none(), "only notifications may still come: {message}");
+        }
+    }
+}
+
+#[test]
+fn read_only_offers_what_reads_beside_one_that_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&folder);
+    let mut writer = Client::start(&store, &["-vv"]);
+    let said = json!({"name": "append", "arguments": {"title": "Shared", "text": "hello"}});
+    let said = writer.ask("tools/call", said.clone());
+    assert_eq!(said["isError"], false, "{said}");
+
+    let mut reader = Client::start(&store, &["--read-only"]);
+    let tools = reader.ask("tools/list", json!({}));
+    assert_eq!(tools["tools"].as_array().unwrap().len(), 5);
+    let found = reader.ask("tools/call", json!({"name": "history", "arguments": {"conversation": "@last"}}));
+    assert_eq!(found["structuredContent"]["data"][0]["content"], "hello");
+    let refused = reader.ask("tools/call", json!({"name": "append", "arguments": {"text": "no"}}));
+    assert!(refused["content"][0]["text"].as_str().unwrap().starts_with("access.role: "), "{refused}");
+    reader.end();
+    writer.end();
+}
+
+#[test]
+fn a_client_that_goes_away_at_once_is_no_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = Command::new(EVERTURN)
+        .args(["mcp", "--store", &store(&folder)])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdin.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stdout.is_empty());
+}
