@@ -60,13 +60,14 @@ fn add_what_all_answer(operation: &mut Operation) {
         RefOr::Ref(_) => false,
     });
     let (takes, has_body) = (!parameters.is_empty(), operation.request_body.is_some());
+    let has_json = matches!(&operation.request_body, Some(RefOr::T(body)) if body.content.keys().eq(["application/json"]));
     let table = [
         ("400", "Something about the request is wrong; `detail` says what to do.", takes || has_body),
         ("401", "A key is needed.", true),
         ("403", "The key may not do this.", true),
         ("404", "There is nothing with that id, or it is somebody else's.", in_path),
         ("413", "A limit was hit; `detail` has its name and both numbers.", takes || has_body),
-        ("415", "The body is not JSON.", has_body),
+        ("415", "The body is not JSON.", has_json),
         ("429", "Too many requests; `Retry-After` says when to try again.", true),
         ("500", "A fault of the server's.", true),
         ("503", "Not now; `Retry-After` says when to try again.", true),

@@ -253,7 +253,7 @@ fn shown(asset: &Asset) -> HeaderMap {
         name.chars().map(|c| if c.is_ascii_alphanumeric() || "._- ".contains(c) { c } else { '_' }).collect();
     let mut disposition = format!("{manner}; filename=\"{plain}\"");
     if plain != name {
-        let encoded: String = name.bytes().map(|b| encoded(b)).collect();
+        let encoded: String = name.bytes().map(encoded).collect();
         disposition += &format!("; filename*=UTF-8''{encoded}");
     }
     headers.extend(disposition.parse().map(|value| (CONTENT_DISPOSITION, value)));

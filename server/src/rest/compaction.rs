@@ -26,7 +26,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 /// How to compact.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"keep_last": 1, "extractive": true}))]
+#[schema(as = CompactRequest, example = json!({"keep_last": 1, "extractive": true}))]
 struct Compact {
     /// Only say what would happen.
     #[serde(default)]
@@ -77,7 +77,7 @@ async fn revert_compaction(
 /// What to summarize.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"style": "three sentences"}))]
+#[schema(as = SummarizeRequest, example = json!({"style": "three sentences"}))]
 struct Summarize {
     /// The first place; by default the beginning.
     from_seq: Option<u64>,

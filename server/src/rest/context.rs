@@ -32,7 +32,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 /// How a context is built. Everything but the budget may be left out.
 #[derive(Deserialize, ToSchema, Default)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"token_budget": 8000, "provider": "openai-chat", "input": [{"role": "user", "content": "And then?"}]}))]
+#[schema(as = ContextRequest, example = json!({"token_budget": 8000, "provider": "openai-chat", "input": [{"role": "user", "content": "And then?"}]}))]
 pub struct Build {
     /// Most tokens. A generation may leave it out: then it is what the model takes, less the room for its answer.
     token_budget: Option<u64>,

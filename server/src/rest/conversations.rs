@@ -37,7 +37,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 /// A conversation to begin. Everything may be left out.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"title": "Trip to Lisbon", "system_prompt": "You plan trips.", "metadata": {"project": "holidays"}}))]
+#[schema(as = NewConversation, example = json!({"title": "Trip to Lisbon", "system_prompt": "You plan trips.", "metadata": {"project": "holidays"}}))]
 struct Create {
     /// An id of your choice; by default a new one.
     #[schema(value_type = Option<String>)]
@@ -66,7 +66,7 @@ struct Create {
 /// What is to be different. A field that is absent stays as it is; one that is null goes.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"title": "Lisbon in May", "metadata": {"project": null}}))]
+#[schema(as = ConversationChange, example = json!({"title": "Lisbon in May", "metadata": {"project": null}}))]
 struct Patch {
     /// For people.
     #[serde(default, deserialize_with = "given")]
@@ -289,7 +289,7 @@ async fn delete_conversation(
 /// Where to fork.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"at_seq": 1}))]
+#[schema(as = ForkRequest, example = json!({"at_seq": 1}))]
 struct Fork {
     /// The last event that both share; by default the newest.
     at_seq: Option<u64>,

@@ -40,7 +40,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 /// What to ask a model.
 #[derive(Deserialize, ToSchema, Default)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"input": [{"role": "user", "content": "And then?"}], "max_output_tokens": 500}))]
+#[schema(as = GenerateRequest, example = json!({"input": [{"role": "user", "content": "And then?"}], "max_output_tokens": 500}))]
 struct Ask {
     /// What is said first. Without any, the model answers what the log ends with.
     #[serde(default)]

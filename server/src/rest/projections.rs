@@ -34,7 +34,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 /// A transcript, and how to project it.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"transcript": [{"role": "user", "content": "hi"}], "options": {"policy": "clean_tool_repair"}}))]
+#[schema(as = ProjectRequest, example = json!({"transcript": [{"role": "user", "content": "hi"}], "options": {"policy": "clean_tool_repair"}}))]
 struct Project {
     /// A list of messages, or a transcript value.
     #[schema(value_type = Value)]

@@ -138,7 +138,7 @@ async fn request_approval(
 /// An answer.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"state": "approved"}))]
+#[schema(as = ResolveRequest, example = json!({"state": "approved"}))]
 struct Resolution {
     /// `approved`, `denied`, `cancelled` or `expired`.
     #[schema(value_type = schema::Resolution)]

@@ -31,7 +31,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 /// How a streamed turn begins.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"actor": "planner", "model": "gpt-5"}))]
+#[schema(as = NewStream, example = json!({"actor": "planner", "model": "gpt-5"}))]
 struct Open {
     /// Who speaks.
     actor: Option<String>,
@@ -122,7 +122,7 @@ async fn commit_turn(
 /// Why it is given up.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"reason": "the user stopped it"}))]
+#[schema(as = AbortRequest, example = json!({"reason": "the user stopped it"}))]
 struct Abort {
     /// Why; kept with the turn.
     reason: String,

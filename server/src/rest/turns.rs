@@ -35,7 +35,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 /// A turn to append: either `message`, in any shape, or `role` and `content`.
 #[derive(Deserialize, ToSchema, Default)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
+#[schema(as = NewTurn, example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
 pub struct Said {
     /// A message in any shape: OpenAI chat, Anthropic blocks, Responses item. Kept byte for byte.
     #[serde(default, deserialize_with = "given")]
@@ -122,7 +122,7 @@ pub fn new_turns(turns: Vec<Said>) -> Result<Vec<NewTurn>, Error> {
 /// Turns to append: all of them, or none.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"turns": [{"role": "user", "content": "Where did we leave off?", "actor": "ana"}]}))]
+#[schema(as = AppendRequest, example = json!({"turns": [{"role": "user", "content": "Where did we leave off?", "actor": "ana"}]}))]
 struct Append {
     /// In order.
     turns: Vec<Said>,
@@ -154,7 +154,7 @@ async fn append_turns(
     Ok((status, axum::Json(appended)).into_response())
 }
 
-/// Which part of the history.
+/// Which part of the history. `actor` may be said several times, so it is read by hand.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct History {
@@ -168,11 +168,6 @@ struct History {
     /// `asc` (the default) or `desc`.
     #[param(value_type = Option<schema::Order>)]
     order: Option<Direction>,
-    /// Only turns of this actor. May be said several times.
-    #[serde(skip)]
-    #[param(value_type = Option<Vec<String>>)]
-    #[allow(dead_code, reason = "read by hand, because it may be said several times")]
-    actor: (),
     /// Also turns that others took the place of.
     #[serde(default)]
     #[param(value_type = Option<bool>)]
@@ -192,7 +187,11 @@ enum Direction {
 
 /// Reads the history, summarized turns included.
 #[utoipa::path(
-    get, path = "/conversations/{id}/turns", tag = "turns", params(schema::InConversation, History),
+    get, path = "/conversations/{id}/turns", tag = "turns",
+    params(
+        schema::InConversation, History,
+        ("actor" = Option<Vec<String>>, Query, description = "Only turns of this actor. May be said several times.")
+    ),
     responses((status = 200, description = "A page; `next` is the next page's `after`, or its `before` with `order=desc`.", body = Page<schema::Entry>))
 )]
 async fn list_turns(
@@ -271,7 +270,7 @@ async fn supersede_turn(
 /// Who wants it, and why.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"reason": "asked by the customer", "by": "dpo"}))]
+#[schema(as = EraseRequest, example = json!({"reason": "asked by the customer", "by": "dpo"}))]
 struct Erase {
     /// Why; kept in the log.
     reason: String,

@@ -178,8 +178,8 @@ pub struct Appended {
 #[schema(rename_all = "lowercase")]
 #[serde(untagged)]
 pub enum Entry {
-    Turn(Turn),
-    Event(Event),
+    Turn(Box<Turn>),
+    Event(Box<Event>),
 }
 
 /// One entry of the log.

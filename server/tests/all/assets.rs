@@ -26,7 +26,7 @@ async fn bytes_come_back_whole_and_in_parts() {
     let id = stage.conversation().await;
     // More than one piece, so that it is streamed.
     let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n * 7 % 251) as u8).collect();
-    let asset = add(&stage, &id, "photo.png", "image/png", bytes.clone()).await;
+    let asset = add(&stage, &id, "birds.wav", "audio/wav", bytes.clone()).await;
     let listed = stage.get(&format!("/api/v1/assets?conversation={id}"), 200).await;
     assert_eq!(listed["data"][0], stage.get(&format!("/api/v1/assets/{asset}"), 200).await);
     assert_eq!(listed["data"][0]["bytes"], 3_000_000);
@@ -34,11 +34,11 @@ async fn bytes_come_back_whole_and_in_parts() {
     let whole = content(&stage, &asset, &[("accept-encoding", "gzip, zstd")]).await;
     assert_eq!(whole.status(), 200);
     for (name, value) in [
-        ("content-type", "image/png"),
+        ("content-type", "audio/wav"),
         ("content-length", "3000000"),
         ("accept-ranges", "bytes"),
         ("x-content-type-options", "nosniff"),
-        ("content-disposition", "inline; filename=\"photo.png\""),
+        ("content-disposition", "inline; filename=\"birds.wav\""),
     ] {
         assert_eq!(whole.headers()[name], value);
     }

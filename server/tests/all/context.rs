@@ -23,9 +23,9 @@ async fn a_context_is_built_recorded_and_made_again() {
     stage.say(&id, "Something else").await;
     let again = stage.get(&format!("{path}/contexts/{seq}"), 200).await;
     assert_eq!(again["messages"], built["messages"]);
-    stage.get(&format!("{path}/contexts/1"), 400).await;
+    stage.get(&format!("{path}/contexts/1"), 404).await;
     for (ask, status) in [
-        (json!({"token_budget": 3}), 413),
+        (json!({"token_budget": 2}), 413),
         (json!({}), 413),
         (json!({"token_budget": 1000, "provider": "x"}), 400),
         (json!({"token_budget": 1000, "sections": {"x": true}}), 400),
@@ -51,7 +51,7 @@ async fn a_transcript_is_projected_given_or_kept() {
     assert!(view["messages"].to_string().contains("We met."));
     assert_eq!(stage.post("/api/v1/project", &json!({"transcript": 7}), 400).await["code"], "project.input");
     let script = json!({"transcript": messages, "options": {"policy": "custom", "projector": "loop {}"}});
-    stage.post("/api/v1/project", &script, 400).await;
+    stage.post("/api/v1/project", &script, 413).await;
 
     let id = stage.conversation().await;
     stage.say(&id, "hi").await;

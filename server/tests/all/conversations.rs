@@ -75,7 +75,7 @@ async fn a_repeated_request_makes_one_conversation() {
     let first = answer(create("one"), 201).await;
     let again = answer(create("one"), 201).await;
     assert_eq!(first["id"], again["id"]);
-    assert_eq!(answer(create("two"), 409).await["code"], "idempotency.mismatch");
+    assert_eq!(answer(create("two"), 409).await["code"], "idempotency.reused");
     assert_eq!(stage.get(ALL, 200).await["data"].as_array().unwrap().len(), 1);
     stage.stop().await;
 }

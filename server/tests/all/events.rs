@@ -2,8 +2,11 @@
 
 use crate::live::Live;
 use crate::stage::{Stage, config};
+use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
-use everturn_engine::{Everturn, NewStream, NewTurn, Scope};
+use everturn_core::json::Raw;
+use everturn_core::limits::SUBSCRIBER_LAG_EVENTS_MAX;
+use everturn_engine::{Everturn, NewConversation, NewStream, NewTurn, Options, Scope};
 use everturn_server::Config;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -11,9 +14,15 @@ use std::time::Duration;
 
 /// A server, and the engine under it to write with.
 async fn stage(config: Config) -> (Stage, Scope, ConversationId) {
-    let store = Everturn::open("memory:").unwrap();
+    // Nothing but what a test writes.
+    let options = Options { auto_compaction: false, ..Options::default() };
+    let store = Everturn::open_with("memory:", options).unwrap();
     let scope = store.tenant("default").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
+    // Looking for secrets in megabytes takes a while.
+    let policy = [("redaction".to_string(), Raw::new("\"off\"".into()).unwrap())].into();
+    let settings = Settings { policy, ..Settings::default() };
+    let new = NewConversation { settings, ..NewConversation::default() };
+    let id = scope.create(new).wait().unwrap().id;
     (Stage::over(store, config).await, scope, id)
 }
 
@@ -150,10 +159,17 @@ async fn a_slow_reader_is_let_go_with_a_place_to_resume() {
     let (stage, scope, id) = stage(config()).await;
     let mut live = stage.follow(id, "", None).await;
     live.expect("event").await;
-    let text = "x".repeat(256 * 1024);
-    let written = 300;
+    // More than the sockets hold, then more than the ring does.
+    let (text, events, chunks) = ("x".repeat(256 * 1024), 64, SUBSCRIBER_LAG_EVENTS_MAX + 100);
     let writer = scope.clone();
-    tokio::task::spawn_blocking(move || (0..written).for_each(|_| say(&writer, id, &text))).await.unwrap();
+    let write = tokio::task::spawn_blocking(move || {
+        (0..events).for_each(|_| say(&writer, id, &text));
+        let turn = writer.append_open(id, NewStream::default()).wait().unwrap().id;
+        for _ in 0..chunks {
+            writer.append_chunk(id, turn, None, "y").unwrap();
+        }
+    });
+    write.await.unwrap();
     let mut next = 2u64;
     let seen = loop {
         let seen = live.next().await.expect("a word of farewell");
@@ -164,12 +180,13 @@ async fn a_slow_reader_is_let_go_with_a_place_to_resume() {
         next += 1;
     };
     assert_eq!((seen.name.as_str(), &seen.data["resume_from"]), ("lagged", &json!(next)));
-    assert!(next < written);
+    assert!(next < events);
     assert!(live.next().await.is_none());
     let mut live = stage.follow(id, "", Some(&seen.id)).await;
-    for seq in next..written + 2 {
+    for seq in next..events + 3 {
         assert_eq!(live.expect("event").await.data["seq"].as_u64(), Some(seq));
     }
+    assert_eq!(live.expect("chunk").await.data["text"], "y".repeat(chunks));
     stage.stop().await;
 }
 

@@ -9,6 +9,8 @@ use tokio::time::timeout;
 pub struct Live {
     response: Response,
     unread: Vec<u8>,
+    /// No frame ends before this byte of it.
+    searched: usize,
     /// Comments so far.
     pub comments: usize,
     /// What `retry:` said last.
@@ -30,13 +32,17 @@ impl Live {
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         assert!(response.headers().get("content-encoding").is_none());
-        Live { response, unread: Vec::new(), comments: 0, retry: None }
+        Live { response, unread: Vec::new(), searched: 0, comments: 0, retry: None }
     }
 
     /// The next frame; none at the end.
     pub async fn next(&mut self) -> Option<Seen> {
         loop {
-            if let Some(end) = self.unread.windows(2).position(|pair| pair == b"\n\n") {
+            let from = self.searched;
+            let end = self.unread[from..].windows(2).position(|pair| pair == b"\n\n");
+            self.searched = self.unread.len().saturating_sub(1);
+            if let Some(end) = end.map(|end| end + from) {
+                self.searched = 0;
                 let block: Vec<u8> = self.unread.drain(..end + 2).collect();
                 match self.read(std::str::from_utf8(&block).unwrap()) {
                     Some(seen) => return Some(seen),

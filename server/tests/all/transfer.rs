@@ -3,9 +3,10 @@
 use crate::stage::{Stage, answer, config};
 use everturn_engine::Everturn;
 use everturn_server::Config;
-use reqwest::{Body, Method};
+use reqwest::Method;
 use serde_json::json;
-use std::io;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_moves_to_another_server_with_its_chain() {
@@ -62,9 +63,18 @@ async fn a_broken_upload_is_told_and_can_be_repeated() {
     let file = export.send().await.unwrap().text().await.unwrap();
     let there = Stage::new().await;
     let half = file[..file.len() / 2].to_string();
-    let pieces = futures_util::stream::iter([Ok(half), Err(io::Error::other("the line is dead"))]);
-    let request = there.request(Method::POST, "/api/v1/import").body(Body::wrap_stream(pieces));
-    assert!(request.send().await.is_err());
+    let (address, whole) = (there.url.trim_start_matches("http://").to_string(), file.len());
+    let told = tokio::task::spawn_blocking(move || {
+        let mut line = TcpStream::connect(address).unwrap();
+        let head = format!("POST /api/v1/import HTTP/1.1\r\nHost: x\r\nContent-Length: {whole}\r\n\r\n");
+        line.write_all(format!("{head}{half}").as_bytes()).unwrap();
+        line.shutdown(Shutdown::Write).unwrap();
+        let mut told = String::new();
+        line.read_to_string(&mut told).unwrap();
+        told
+    });
+    let told = told.await.unwrap();
+    assert!(told.starts_with("HTTP/1.1 400") && told.contains("body.broken"), "{told}");
     let imported = answer(there.request(Method::POST, "/api/v1/import").body(file), 200).await;
     assert_eq!(imported["events"], 21);
     assert_eq!(

@@ -14,13 +14,13 @@ async fn what_is_said_comes_back_byte_for_byte() {
     let body = format!(
         r#"{{"turns":[{{"role":"assistant","content":{content}}},{{"message":{message},"actor":"bot"}},{{"role":"tool","tool_call_id":"c1","content":null}}]}}"#
     );
-    let said = stage.post_text(&path, &body, 201).await;
-    assert_eq!(said["turns"][2]["role"], "tool");
+    stage.post_text(&path, &body, 201).await;
     let text = stage.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
     assert!(text.contains(content), "{text}");
     assert!(text.contains(message), "{text}");
     assert!(text.contains(r#""content":null"#), "{text}");
-    let turn = said["turns"][1]["id"].as_str().unwrap();
+    // Not every reader takes a number that large, so the second turn's id is found by hand.
+    let turn = text.split("\"id\":\"").nth(2).unwrap().split('"').next().unwrap();
     let one = stage.request(Method::GET, &format!("/api/v1/turns/{turn}")).send().await.unwrap();
     assert!(one.text().await.unwrap().contains(message));
     stage.stop().await;
@@ -88,7 +88,7 @@ async fn the_history_can_be_read_in_every_way() {
         .await;
     assert_eq!(words(&stage.get(&path, 200).await), ["0", "1", "3", "4", "two"]);
     let all = stage.get(&format!("{path}?include_superseded=true&include_events=true"), 200).await;
-    assert_eq!(words(&all), ["-", "0", "1", "2", "3", "4", "-", "two"].map(String::from).to_vec());
+    assert_eq!(words(&all), ["-", "0", "1", "2", "3", "4", "two", "-"].map(String::from).to_vec());
     assert_eq!(all["data"][3]["superseded_by"], new["turns"][0]["id"]);
     for query in ["order=up", "include_superseded=perhaps", "acter=ana", "before=-1", "limit=0"] {
         stage.get(&format!("{path}?{query}"), 400).await;
