@@ -13,15 +13,14 @@ use std::path::PathBuf;
     after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
 )]
 pub struct Args {
-    /// Where conversations are kept: sqlite:PATH
-    ///
-    /// sqlite: alone is the file in your data folder.
+    /// Where conversations are kept, sqlite:PATH [env: EVERTURN_STORE] [default: in your data folder]
     #[arg(
         long,
         global = true,
         env = "EVERTURN_STORE",
-        hide_env_values = true,
+        hide_env = true,
         default_value = "sqlite:",
+        hide_default_value = true,
         value_name = "URL"
     )]
     pub store: String,
