@@ -250,11 +250,11 @@ pub struct Request {
 
 /// What goes in.
 #[derive(Clone, Debug)]
-pub struct Assembled {
+pub struct Assembled<'a> {
     /// The sections that are texts, in order.
     pub texts: Vec<Text>,
     /// Tail and input, in order.
-    pub messages: Vec<Said>,
+    pub messages: Vec<&'a Said>,
     /// How many of them are tail.
     pub tail: usize,
     /// What it costs.
@@ -314,11 +314,11 @@ pub struct LeftOut {
 }
 
 /// Decides what goes in.
-pub fn assemble(request: &Request, material: Material) -> Result<Assembled, Error> {
+pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembled<'a>, Error> {
     let Material { system, state, facts, recalled, digests, tail, more, input } = material;
     let family = request.family;
-    let system = Chosen::all(family, Section::System, system);
-    let state = Chosen::all(family, Section::State, state.into_iter().collect());
+    let system = Chosen::all(family, Section::System, system.iter().collect());
+    let state = Chosen::all(family, Section::State, state.iter().collect());
     let asked: u64 = input.iter().map(|said| said.tokens).sum();
     let room = room(request, system.cost + request.tools_tokens, state.cost, asked)?;
     let mut left_out = Vec::new();
@@ -334,13 +334,14 @@ pub fn assemble(request: &Request, material: Material) -> Result<Assembled, Erro
     // What the tail holds its place with: the turns that were asked for by number, else its share.
     let wanted = tail.cost(tail.first);
     let wanted = if request.last_n.is_some() { wanted } else { wanted.min(share(Section::Tail)) };
-    let over = |flexible: &[Chosen]| flexible.iter().map(|chosen| chosen.cost).sum::<u64>() + wanted > room;
+    let over =
+        |flexible: &[Chosen<'_>]| flexible.iter().map(|chosen| chosen.cost).sum::<u64>() + wanted > room;
     for index in 0..flexible.len() {
         while over(&flexible) && flexible[index].drop_last(family, &mut left_out) {}
     }
     let others: u64 = flexible.iter().map(|chosen| chosen.cost).sum();
     let cut = tail.cut_to(room.saturating_sub(others));
-    if cut > 0 || more {
+    if cut > 0 || *more {
         let reason = match request.last_n {
             Some(n) if cut == tail.first => format!("only the last {n} were asked for"),
             _ => "the budget is full".to_string(),
@@ -350,10 +351,8 @@ pub fn assemble(request: &Request, material: Material) -> Result<Assembled, Erro
         left_out.push(LeftOut { section: Section::Tail, source: None, turns, reason });
     }
     let [recalled, facts, digests] = flexible;
-    let mut said = tail.said;
-    said.drain(..cut);
     let texts = [system, state, facts, recalled, digests];
-    Ok(Assembled::new(request, texts, said, input, left_out))
+    Ok(Assembled::new(request, texts, &tail.said[cut..], input, left_out))
 }
 
 /// What is left beside the sections that never give way.
@@ -372,16 +371,16 @@ fn room(request: &Request, system: u64, state: u64, input: u64) -> Result<u64, E
 }
 
 /// The pieces of a section that are in so far.
-struct Chosen {
+struct Chosen<'a> {
     section: Section,
-    pieces: Vec<Piece>,
+    pieces: Vec<&'a Piece>,
     text: String,
     /// Of the text, counted as it will stand there.
     cost: u64,
 }
 
-impl Chosen {
-    fn all(family: Family, section: Section, pieces: Vec<Piece>) -> Chosen {
+impl<'a> Chosen<'a> {
+    fn all(family: Family, section: Section, pieces: Vec<&'a Piece>) -> Chosen<'a> {
         let mut chosen = Chosen { section, pieces, text: String::new(), cost: 0 };
         chosen.write(family);
         chosen
@@ -391,10 +390,10 @@ impl Chosen {
     fn within(
         family: Family,
         section: Section,
-        pieces: Vec<Piece>,
+        pieces: &'a [Piece],
         share: u64,
         left_out: &mut Vec<LeftOut>,
-    ) -> Chosen {
+    ) -> Chosen<'a> {
         let mut chosen = Chosen::all(family, section, Vec::new());
         let mut cost = family.count(section.title()) + PART_TOKENS;
         for piece in pieces {
@@ -406,7 +405,7 @@ impl Chosen {
             } else {
                 left_out.push(LeftOut {
                     section,
-                    source: Some(piece.source),
+                    source: Some(piece.source.clone()),
                     turns: None,
                     reason: format!("the section has room for {share} tokens"),
                 });
@@ -430,7 +429,7 @@ impl Chosen {
         let Some(piece) = self.pieces.pop() else { return false };
         left_out.push(LeftOut {
             section: self.section,
-            source: Some(piece.source),
+            source: Some(piece.source.clone()),
             turns: None,
             reason: "the tail needs the room".into(),
         });
@@ -440,8 +439,8 @@ impl Chosen {
 }
 
 /// The last turns, and where they may be cut.
-struct Tail {
-    said: Vec<Said>,
+struct Tail<'a> {
+    said: &'a [Said],
     /// For each index what everything from there on costs.
     costs: Vec<u64>,
     /// Whether it can be cut before an index without parting a call from its result.
@@ -450,8 +449,8 @@ struct Tail {
     first: usize,
 }
 
-impl Tail {
-    fn new(said: Vec<Said>, last_n: Option<usize>) -> Tail {
+impl<'a> Tail<'a> {
+    fn new(said: &'a [Said], last_n: Option<usize>) -> Tail<'a> {
         let count = said.len();
         let pairs = pairing::pair(said.iter().map(|said| &said.message));
         let legal = (0..=count).map(|index| pairs.cut_at_or_after(index, count) == index).collect();
@@ -475,14 +474,14 @@ impl Tail {
     }
 }
 
-impl Assembled {
+impl<'a> Assembled<'a> {
     fn new(
         request: &Request,
-        texts: [Chosen; 5],
-        mut messages: Vec<Said>,
-        input: Vec<Said>,
+        texts: [Chosen<'a>; 5],
+        tail: &'a [Said],
+        input: &'a [Said],
         left_out: Vec<LeftOut>,
-    ) -> Assembled {
+    ) -> Assembled<'a> {
         let mut by_section: BTreeMap<Section, u64> = BTreeMap::new();
         let mut blocks = Vec::new();
         let mut shown = Vec::new();
@@ -490,15 +489,16 @@ impl Assembled {
             by_section.insert(chosen.section, chosen.cost);
             for piece in chosen.pieces {
                 let (sha256, tokens) = (Hash::of(piece.text.as_bytes()), request.family.count(&piece.text));
-                blocks.push(Block { section: chosen.section, source: piece.source, sha256, tokens });
+                let source = piece.source.clone();
+                blocks.push(Block { section: chosen.section, source, sha256, tokens });
             }
             shown.push(Text { section: chosen.section, text: chosen.text });
         }
         if request.tools_tokens > 0 {
             *by_section.entry(Section::System).or_default() += request.tools_tokens;
         }
-        let tail = messages.len();
-        messages.extend(input);
+        let messages: Vec<&Said> = tail.iter().chain(input).collect();
+        let tail = tail.len();
         for (index, said) in messages.iter().enumerate() {
             let section = if index < tail { Section::Tail } else { Section::Input };
             *by_section.entry(section).or_default() += said.tokens;

@@ -105,6 +105,14 @@ pub struct BudgetRef {
     pub turns_before: u64,
 }
 
+/// Where the messages view begins: turns up to this place are summarized or trimmed. Also how many turns that is,
+/// superseded ones included.
+pub fn view_start(checkpoint: Option<CheckpointRef>, budget: Option<BudgetRef>) -> (u64, u64) {
+    let summarized = checkpoint.map_or((0, 0), |at| (at.through_seq, at.turns_before));
+    let trimmed = budget.map_or((0, 0), |at| (at.through_seq, at.turns_before));
+    summarized.max(trimmed)
+}
+
 /// What can be set on a conversation. In an update, a field that is absent stays as it is and one that is null goes.
 /// This is also the body of `conversation.created`, `.updated` and `.forked`, so its names are frozen.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -299,12 +307,9 @@ impl Conversation {
         }
     }
 
-    /// Where the messages view begins: turns up to this place are summarized or trimmed. Also how many turns that is,
-    /// superseded ones included.
+    /// Where the messages view begins now, see [`view_start`].
     pub fn view_start(&self) -> (u64, u64) {
-        let summarized = self.checkpoint.map_or((0, 0), |at| (at.through_seq, at.turns_before));
-        let trimmed = self.budget.map_or((0, 0), |at| (at.through_seq, at.turns_before));
-        summarized.max(trimmed)
+        view_start(self.checkpoint, self.budget)
     }
 
     /// Another checkpoint, or none, is in force.

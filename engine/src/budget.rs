@@ -15,9 +15,8 @@ use everturn_core::turn::{Status, Turn, TurnBody};
 use everturn_core::write::{self, Summarized};
 use everturn_store::TurnQuery;
 use serde_json::{Value, json};
+use std::ops::ControlFlow;
 
-/// Turns read at a time.
-const PAGE: usize = 500;
 /// Compactions that may be needed until there is room.
 const ROUNDS_MAX: usize = 16;
 
@@ -53,12 +52,11 @@ impl Scope {
             removed_events: 0,
             trimmed: None,
         };
-        let made = match policy.recovery {
-            Recovery::Reject => self.relieve(conversation.id, &policy, incoming),
+        let mut trimmed = None;
+        match policy.recovery {
+            Recovery::Reject => self.relieve(conversation.id, &policy, incoming)?,
             Recovery::Trim { keep_last } => {
-                let said = messages(drafts);
-                let trimmed = self.trim(conversation, &policy, keep_last, incoming, said);
-                trimmed.map(|trimmed| action.trimmed = trimmed)
+                trimmed = self.trim(conversation, &policy, keep_last, incoming, messages(drafts))?;
             }
             Recovery::Compact { keep_last } => {
                 let keep_last = usize::try_from(keep_last).unwrap_or(usize::MAX);
@@ -67,14 +65,14 @@ impl Scope {
                     // Then it is refused below, with the numbers.
                     "compaction.nothing" => Ok(()),
                     _ => Err(error),
-                })
+                })?;
             }
-        };
-        made?;
-        let after = match action.trimmed {
-            Some(trimmed) => self.usage_after(conversation, trimmed.through_seq)?,
+        }
+        let after = match trimmed {
+            Some((_, after)) => after,
             None => self.usage(conversation.id)?,
         };
+        action.trimmed = trimmed.map(|(trimmed, _)| trimmed);
         if policy.exceeded(&after.plus(incoming)).is_some() {
             action.action = Recovery::Reject.as_str().into();
             let error = policy.refuse(&after.plus(incoming));
@@ -111,7 +109,7 @@ impl Scope {
     }
 
     /// Where the view must begin so that the last turns that are to be kept stay, and fewer if they do not fit either. Pairs
-    /// stay together, also those of which one half is only coming now.
+    /// stay together, also those of which one half is only coming now. Gives also what the view retains then.
     fn trim(
         &self,
         conversation: &Conversation,
@@ -119,7 +117,7 @@ impl Scope {
         keep_last: u64,
         incoming: Usage,
         said: Vec<Value>,
-    ) -> Result<Option<Summarized>, Error> {
+    ) -> Result<Option<(Summarized, Usage)>, Error> {
         let (start, before) = conversation.view_start();
         let all = self.view_turns(conversation.id, start)?;
         let standing: Vec<&Turn> = all.iter().filter(|turn| stands(turn)).collect();
@@ -134,9 +132,9 @@ impl Scope {
             let turns = all.iter().filter(|turn| turn.seq <= last.seq).count() as u64;
             let trimmed =
                 Summarized { through: last.id, through_seq: last.seq, turns_before: before + turns };
-            let after = self.usage_after(conversation, trimmed.through_seq)?;
+            let after = retained(conversation, last.seq, &standing[cut..]);
             if policy.exceeded(&after.plus(incoming)).is_none() {
-                return Ok(Some(trimmed));
+                return Ok(Some((trimmed, after)));
             }
             cut = pairs.cut_at_or_after(cut + 1, values.len());
         }
@@ -145,35 +143,20 @@ impl Scope {
     /// What the messages view of a conversation retains.
     pub fn usage(&self, id: ConversationId) -> Result<Usage, Error> {
         let conversation = self.shared().index.conversation(&self.key(id))?;
-        self.usage_after(&conversation, conversation.view_start().0)
-    }
-
-    fn usage_after(&self, conversation: &Conversation, start: u64) -> Result<Usage, Error> {
-        let turns = self.view_turns(conversation.id, start)?;
+        let (start, _) = conversation.view_start();
+        let turns = self.view_turns(id, start)?;
         let standing: Vec<&Turn> = turns.iter().filter(|turn| stands(turn)).collect();
-        Ok(Usage {
-            messages: standing.len() as u64,
-            events: conversation.head.seq.saturating_sub(start),
-            bytes: standing.iter().filter_map(|t| t.message.as_ref()).map(|m| m.get().len() as u64).sum(),
-        })
+        Ok(retained(&conversation, start, &standing))
     }
 
     fn view_turns(&self, id: ConversationId, after: u64) -> Result<Vec<Turn>, Error> {
         let mut turns: Vec<Turn> = Vec::new();
-        loop {
-            let after = turns.last().map_or(after, |turn| turn.seq);
-            let query = TurnQuery {
-                after: Some(after),
-                include_superseded: true,
-                limit: PAGE,
-                ..TurnQuery::default()
-            };
-            let page = self.shared().index.turns(&self.key(id), &query)?;
-            if page.is_empty() {
-                return Ok(turns);
-            }
-            turns.extend(page);
-        }
+        let query = TurnQuery { after: Some(after), include_superseded: true, ..TurnQuery::default() };
+        self.each_turn(&self.key(id), query, |turn| {
+            turns.push(turn);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(turns)
     }
 
     /// `metadata.transcript_budget`: the policy, what is used of it, and what was done about it last.
@@ -196,6 +179,15 @@ impl Scope {
             }
         };
         Raw::of(&json!({"policy": policy, "usage": usage, "last_action": last}))
+    }
+}
+
+/// What a view that begins after a place retains, with these turns standing in it.
+fn retained(conversation: &Conversation, start: u64, standing: &[&Turn]) -> Usage {
+    Usage {
+        messages: standing.len() as u64,
+        events: conversation.head.seq.saturating_sub(start),
+        bytes: standing.iter().filter_map(|t| t.message.as_ref()).map(|m| m.get().len() as u64).sum(),
     }
 }
 

@@ -40,6 +40,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 /// A model that answers.
 pub trait Generate: Send + Sync {
@@ -148,6 +149,11 @@ impl fmt::Debug for Generation {
 
 /// Blocks until a future of this module is done, on any thread.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
+    wait_for(future, None).expect("without a time, only its end ends the wait")
+}
+
+/// Blocks until a future is done, for at most a time where one is given: one that hangs is dropped, which ends its work.
+pub(crate) fn wait_for<T>(future: impl Future<Output = T>, time: Option<Duration>) -> Option<T> {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -156,11 +162,16 @@ pub fn wait<T>(future: impl Future<Output = T>) -> T {
     }
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut future = pin!(future);
+    let end = time.map(|time| Instant::now() + time);
     loop {
         if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return done;
+            return Some(done);
         }
-        std::thread::park();
+        match end.map(|end| end.saturating_duration_since(Instant::now())) {
+            None => std::thread::park(),
+            Some(Duration::ZERO) => return None,
+            Some(left) => std::thread::park_timeout(left),
+        }
     }
 }
 

@@ -21,11 +21,12 @@ pub use meter::Metered;
 
 use everturn_core::Error;
 use everturn_core::id::clip;
-use everturn_core::projection::{Message, Projector};
+use everturn_core::projection::{Message, Options, Projector};
 use limits::Limit;
 use rhai::{AST, Dynamic, Engine, EvalAltResult, OptimizationLevel, ParseErrorType, Position, Scope};
 use serde_json::Value;
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Values nest as deep as time allows, and copying or dropping one takes a stack frame for every level: some ten
@@ -34,6 +35,15 @@ const STACK_BYTES: usize = 128 * 1024 * 1024;
 
 /// How much of what a script throws is told.
 const SAID_CHARS: usize = 300;
+
+/// Reads projection options in which a projector is the text of a script.
+pub fn options(value: &Value) -> Result<Options, Error> {
+    let mut options = Options::parse(value)?;
+    if let Some(script) = options.script.as_ref().and_then(Value::as_str) {
+        options.projector = Some(Arc::new(Script::compile(script)?));
+    }
+    Ok(options)
+}
 
 /// A projector in the language of [Rhai](https://rhai.rs/book/), compiled and ready to run any number of times.
 pub struct Script {

@@ -89,10 +89,7 @@ impl Scope {
         let query = TurnQuery { include_superseded: true, limit: usize::MAX >> 1, ..TurnQuery::default() };
         let turns = self.shared().index.turns(&key, &query)?;
         let system_prompt = self.system_prompt(id, None)?;
-        let checkpoint = match conversation.checkpoint {
-            Some(at) => self.checkpoint(&key, at)?,
-            None => None,
-        };
+        let checkpoint = self.checkpoint(&key, conversation.checkpoint)?;
         transcript::export(&transcript::Source {
             conversation: &conversation,
             system_prompt: system_prompt.as_ref(),

@@ -6,7 +6,7 @@ use crate::{open, show};
 use everturn_core::Error;
 use everturn_core::context::{Section, Sections};
 use everturn_core::json::Raw;
-use everturn_engine::{Context, ContextOptions, Digest};
+use everturn_engine::{Context, ContextOptions, Digest, script};
 use serde_json::{Value, json};
 
 pub fn run(args: &Args, verb: &args::Context) -> Result<(), Failure> {
@@ -36,8 +36,8 @@ fn options(verb: &args::Context) -> Result<ContextOptions, Error> {
         serde_json::from_str(text).map_err(|e| Error::invalid("json.malformed", format!("{option}: {e}")))
     };
     let projection = match verb.project.as_deref().map(str::trim) {
-        Some(text) if text.starts_with('{') => Some(super::project::parse(&json("--project", text)?)?),
-        Some(policy) => Some(super::project::parse(&json!(policy))?),
+        Some(text) if text.starts_with('{') => Some(script::options(&json("--project", text)?)?),
+        Some(policy) => Some(script::options(&json!(policy))?),
         None => None,
     };
     let digest = |text: &String| {

@@ -6,12 +6,11 @@ use crate::output::{self, Failure};
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_core::projection::{self, Message, Options};
-use everturn_engine::script::Script;
+use everturn_engine::script;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 pub fn run(args: &Args, verb: &Project) -> Result<(), Failure> {
     let options = options(verb)?;
@@ -50,16 +49,7 @@ fn options(verb: &Project) -> Result<Options, Error> {
         })?;
         fields.insert("projector".into(), json!(source));
     }
-    parse(&Value::Object(fields))
-}
-
-/// Options in which a projector is the text of a script.
-pub fn parse(value: &Value) -> Result<Options, Error> {
-    let mut options = Options::parse(value)?;
-    if let Some(script) = options.script.as_ref().and_then(Value::as_str) {
-        options.projector = Some(Arc::new(Script::compile(script)?));
-    }
-    Ok(options)
+    script::options(&Value::Object(fields))
 }
 
 /// What a file or standard input says; `None` if a conversation is meant.

@@ -1,7 +1,6 @@
 //! One participant's view of a shared transcript.
 
 use crate::event::Visibility;
-use crate::json::Raw;
 use crate::message;
 use crate::pairing;
 use crate::turn::{Role, Turn};
@@ -74,20 +73,4 @@ fn told(turn: &Turn, message: &Value) -> Value {
         _ => message.clone(),
     };
     json!({"role": "user", "content": format!("{name}: {}", message::render(&public, |_| None))})
-}
-
-impl Seen {
-    /// The message that is shown; `None` if nothing is.
-    pub fn message<'a>(
-        &'a self,
-        raw: &'a Raw,
-        value: &'a Value,
-    ) -> Option<(std::borrow::Cow<'a, Raw>, &'a Value)> {
-        use std::borrow::Cow;
-        match self {
-            Seen::Own => Some((Cow::Borrowed(raw), value)),
-            Seen::Told(told) => Raw::of(told).ok().map(|raw| (Cow::Owned(raw), told)),
-            Seen::Hidden => None,
-        }
-    }
 }

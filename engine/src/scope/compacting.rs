@@ -1,7 +1,8 @@
 //! Compaction: older turns give way to a checkpoint. Only ever appends, and only after the checkpoint exists.
 
 use super::Scope;
-use crate::model::Summarize;
+use crate::Shared;
+use crate::model::{self, Summarize};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::compaction::{
@@ -17,11 +18,10 @@ use everturn_core::write::{Action, Summarized, Write, move_view};
 use everturn_store::TurnQuery;
 use serde::Serialize;
 use serde_json::Value;
-use std::pin::pin;
+use std::cell::OnceCell;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most turns that one compaction covers. What is left over is the next one's.
 pub const COVERED_TURNS_MAX: usize = 4096;
@@ -71,18 +71,33 @@ pub struct Summary {
 
 /// The turns that no summary covers yet, read once.
 pub(crate) struct Unsummarized {
-    pub conversation: Arc<Conversation>,
-    turns: Vec<(Turn, Option<Value>, u64)>,
+    shared: Arc<Shared>,
+    pub conversation: Conversation,
+    /// What the turns before them were summarized as. Not there if that was erased: then they are not summarized.
+    previous: Option<Checkpoint>,
+    turns: Vec<Turn>,
+    /// What each of them says and costs, found out when it is asked for: most often there are too few to look into them.
+    contents: OnceCell<Vec<(Option<Value>, u64)>>,
     /// Turns that do not stand any more, by their places: they are covered with the rest, but not summarized.
     fallen: Vec<u64>,
     barrier: Option<u64>,
 }
 
 impl Unsummarized {
+    fn contents(&self) -> &[(Option<Value>, u64)] {
+        let content = |turn: &Turn| {
+            let message = turn.value();
+            let count = |message| self.shared.count(Family::default(), turn.id, message);
+            let tokens = message.as_ref().map_or(0, count);
+            (message, tokens)
+        };
+        self.contents.get_or_init(|| self.turns.iter().map(content).collect())
+    }
+
     fn candidates(&self) -> Vec<Candidate<'_>> {
-        self.turns
-            .iter()
-            .map(|(turn, message, tokens)| Candidate {
+        let turns = self.turns.iter().zip(self.contents());
+        turns
+            .map(|(turn, (message, tokens))| Candidate {
                 turn: turn.id,
                 seq: turn.seq,
                 role: turn.role,
@@ -94,8 +109,23 @@ impl Unsummarized {
             .collect()
     }
 
+    /// Whether nothing can be due, seen without counting tokens: a text has no more tokens than bytes.
+    fn is_short(&self, policy: &Policy) -> bool {
+        let messages = self.turns.iter().filter_map(|turn| turn.message.as_ref());
+        let bytes: usize = messages.map(|message| message.get().len()).sum();
+        policy.strategy != Strategy::Threshold
+            && self.turns.len() as u64 <= policy.max_turns
+            && bytes as u64 <= policy.max_tokens
+    }
+
     pub fn tokens(&self) -> u64 {
-        self.turns.iter().map(|(_, _, tokens)| tokens).sum()
+        self.contents().iter().map(|(_, tokens)| tokens).sum()
+    }
+
+    /// What the checkpoint before them costs.
+    fn previous_tokens(&self) -> u64 {
+        let previous = self.previous.as_ref();
+        previous.map_or(0, |checkpoint| Family::default().count(&compaction::render(checkpoint)))
     }
 
     pub fn len(&self) -> usize {
@@ -120,14 +150,16 @@ impl Scope {
     /// Compacts if the policy says that it is time. What the newest turn says is never covered: it may not even have been
     /// answered.
     pub(crate) fn compact_if_due(&self, id: ConversationId) -> Result<Option<Compacted>, Error> {
-        let conversation = self.shared().conversation(&self.key(id))?;
-        let policy = conversation.compaction();
-        if !policy.auto || self.is_short(&conversation, &policy)? {
+        if !self.shared().conversation(&self.key(id))?.compaction().auto {
             return Ok(None);
         }
         let unsummarized = self.unsummarized(id, None)?;
+        let policy = unsummarized.conversation.compaction();
+        if unsummarized.is_short(&policy) {
+            return Ok(None);
+        }
         let candidates = unsummarized.candidates();
-        let checkpoint = self.checkpoint_tokens(&unsummarized.conversation)?;
+        let checkpoint = unsummarized.previous_tokens();
         let (turns, tokens) = (candidates.len() as u64, unsummarized.tokens());
         if !compaction::is_due(&policy, turns, tokens, tokens + checkpoint) {
             return Ok(None);
@@ -149,69 +181,47 @@ impl Scope {
         self.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
     }
 
-    /// Whether nothing can be due, seen without counting tokens: a text has no more tokens than bytes.
-    fn is_short(&self, conversation: &Conversation, policy: &Policy) -> Result<bool, Error> {
-        let limit = usize::try_from(policy.max_turns).unwrap_or(COVERED_TURNS_MAX).min(COVERED_TURNS_MAX) + 1;
-        let after = Some(self.summarized_seq(conversation)?);
-        let query = TurnQuery { after, limit, ..TurnQuery::default() };
-        let turns = self.shared().index.turns(&self.key(conversation.id), &query)?;
-        let bytes: usize = turns.iter().filter_map(|turn| turn.message.as_ref()).map(|m| m.get().len()).sum();
-        Ok(policy.strategy != Strategy::Threshold && turns.len() < limit && bytes as u64 <= policy.max_tokens)
-    }
-
-    fn checkpoint_tokens(&self, conversation: &Conversation) -> Result<u64, Error> {
-        let Some(at) = conversation.checkpoint else { return Ok(0) };
-        let checkpoint = self.checkpoint(&self.key(conversation.id), at)?;
-        Ok(checkpoint.map_or(0, |checkpoint| Family::default().count(&compaction::render(&checkpoint))))
-    }
-
-    /// Up to where turns are summarized. A checkpoint that was erased, in the conversation that this one was forked from,
-    /// summarizes nothing any more.
-    fn summarized_seq(&self, conversation: &Conversation) -> Result<u64, Error> {
-        let Some(at) = conversation.checkpoint else { return Ok(0) };
-        let there = self.checkpoint(&self.key(conversation.id), at)?.is_some();
-        Ok(if there { at.through_seq } else { 0 })
-    }
-
     /// The turns after the checkpoint, or those between two places.
     fn unsummarized(&self, id: ConversationId, range: Option<(u64, u64)>) -> Result<Unsummarized, Error> {
         let key = self.key(id);
-        let conversation = Arc::new(self.shared().index.conversation(&key)?);
+        let conversation = self.shared().index.conversation(&key)?;
         let fold = self.shared().fold(&key, conversation.head.seq)?;
-        let (mut after, through) = match range {
-            Some((from, to)) => (from.saturating_sub(1), to),
-            None => (self.summarized_seq(&conversation)?, conversation.head.seq),
+        let previous = match range {
+            Some(_) => None,
+            None => self.checkpoint(&key, conversation.checkpoint)?,
         };
-        let mut read =
-            Unsummarized { conversation, turns: Vec::new(), fallen: Vec::new(), barrier: fold.barrier() };
-        loop {
-            let query = TurnQuery {
-                after: Some(after),
-                before: Some(through + 1),
-                include_superseded: true,
-                limit: 500,
-                ..TurnQuery::default()
-            };
-            let page = self.shared().index.turns(&key, &query)?;
-            let Some(last) = page.last() else { return Ok(read) };
-            after = last.seq;
-            for turn in page {
-                let stands = turn.superseded_by.is_none()
-                    && matches!(turn.status, Status::Complete | Status::Interrupted);
-                if !stands {
-                    read.fallen.push(turn.seq);
-                    continue;
-                }
-                let message = turn.value();
-                let tokens = message
-                    .as_ref()
-                    .map_or(0, |message| self.shared().count(Family::default(), turn.id, message));
-                read.turns.push((turn, message, tokens));
-                if read.turns.len() == COVERED_TURNS_MAX {
-                    return Ok(read);
-                }
+        let summarized = conversation.checkpoint.filter(|_| previous.is_some());
+        let (after, through) = match range {
+            Some((from, to)) => (from.saturating_sub(1), to),
+            None => (summarized.map_or(0, |at| at.through_seq), conversation.head.seq),
+        };
+        let mut read = Unsummarized {
+            shared: self.shared().clone(),
+            conversation,
+            previous,
+            turns: Vec::new(),
+            contents: OnceCell::new(),
+            fallen: Vec::new(),
+            barrier: fold.barrier(),
+        };
+        let query = TurnQuery {
+            after: Some(after),
+            before: Some(through.saturating_add(1)),
+            include_superseded: true,
+            ..TurnQuery::default()
+        };
+        self.each_turn(&key, query, |turn| {
+            let stands =
+                turn.superseded_by.is_none() && matches!(turn.status, Status::Complete | Status::Interrupted);
+            if !stands {
+                read.fallen.push(turn.seq);
+                return Ok(ControlFlow::Continue(()));
             }
-        }
+            read.turns.push(turn);
+            let full = read.turns.len() == COVERED_TURNS_MAX;
+            Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(read)
     }
 
     fn compact_to(
@@ -225,15 +235,12 @@ impl Scope {
         let span = compaction_span(conversation.id, &cut);
         let _entered = span.enter();
         let key = self.key(conversation.id);
-        let previous = match conversation.checkpoint {
-            Some(at) => self.checkpoint(&key, at)?,
-            None => None,
-        };
+        let previous = unsummarized.previous.as_ref();
         let candidates = unsummarized.candidates();
         let covered = &candidates[..cut.turns];
         let asked = Asked { extractive: options.extractive, ..Asked::default() };
-        let written = self.write_checkpoint(policy, previous.as_ref(), covered, asked);
-        let tokens_before = cut.tokens + self.checkpoint_tokens(conversation)?;
+        let written = self.write_checkpoint(policy, previous, covered, asked);
+        let tokens_before = cut.tokens + unsummarized.previous_tokens();
         let tokens_after = Family::default().count(&compaction::render(&written.checkpoint));
         span.record("gen_ai.request.model", written.summarizer.as_str());
         span.record("everturn.compaction.tokens_before", tokens_before);
@@ -303,8 +310,8 @@ impl Scope {
             let mut system = prompt.system.clone();
             for attempt in 1..=ATTEMPTS {
                 let time = Duration::from_secs(policy.timeout_s);
-                let answer =
-                    wait_for(summarizer.summarize(&system, &prompt.user), time).unwrap_or_else(|| {
+                let answer = model::wait_for(summarizer.summarize(&system, &prompt.user), Some(time))
+                    .unwrap_or_else(|| {
                         let text = format!("no answer within {} s", policy.timeout_s);
                         Err(Error::busy("model.timeout", text))
                     });
@@ -501,27 +508,4 @@ fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> 
         },
     };
     Error::invalid("compaction.nothing", format!("nothing to compact: {text}"))
-}
-
-/// Waits for a future, but not for ever: one that hangs is dropped, which ends its work.
-fn wait_for<T>(future: impl Future<Output = T>, time: Duration) -> Option<T> {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    let end = Instant::now() + time;
-    loop {
-        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return Some(done);
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return None;
-        }
-        std::thread::park_timeout(left);
-    }
 }

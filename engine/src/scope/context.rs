@@ -1,15 +1,15 @@
 //! Building what a model call is given, and giving it back later from its receipt.
 
 use super::Scope;
-use super::projecting::{prompt_hash, view_start};
+use super::projecting::prompt_hash;
 use everturn_core::Error;
 use everturn_core::asset::{Asset, Payload};
 use everturn_core::chain::Hash;
 use everturn_core::context::{
-    self, Assembled, Block, Cache, LeftOut, Material, Piece, Request, Said, Section, Sections, Source,
+    self, Assembled, Block, Cache, LeftOut, Material, Piece, Request, Said, Section, Sections, Seen, Source,
     Tokens, seen_by,
 };
-use everturn_core::conversation::Settings;
+use everturn_core::conversation::{Settings, view_start};
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, EventId, Key, TurnId};
 use everturn_core::json::Raw;
@@ -209,7 +209,7 @@ impl Scope {
         let fold = self.shared().fold(&key, through)?;
         let family = options.family();
         let version = recorded.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
-        let gathered =
+        let Gathered { material, projection } =
             self.gather(&key, &fold, options, recorded.and_then(|receipt| receipt.projection.as_ref()))?;
         let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
         let mut request = Request {
@@ -220,7 +220,7 @@ impl Scope {
             tools_tokens: tools,
         };
         for _ in 0..ATTEMPTS {
-            let assembled = context::assemble(&request, gathered.material.clone())?;
+            let assembled = context::assemble(&request, &material)?;
             let mut rendered = self.render(&key, options.provider, &assembled)?;
             if version >= 2 && options.provider == Provider::Anthropic {
                 mark_cache(options, &assembled, &mut rendered)?;
@@ -233,7 +233,7 @@ impl Scope {
             // Joined sections cost a little less than each by itself; what is told adds up.
             let used = used.max(assembled.tokens.used);
             let assembled = Assembled { tokens: Tokens { used, ..assembled.tokens }, ..assembled };
-            let mut context = self.finish(&key, &fold, options, assembled, rendered, gathered.projection)?;
+            let mut context = self.finish(&key, &fold, options, assembled, rendered, projection)?;
             context.receipt.renderer_version = version;
             return Ok(context);
         }
@@ -251,7 +251,7 @@ impl Scope {
         key: &Key,
         fold: &Fold,
         options: &ContextOptions,
-        assembled: Assembled,
+        assembled: Assembled<'_>,
         rendered: provider::Rendered,
         projection: Option<Value>,
     ) -> Result<Context, Error> {
@@ -259,10 +259,10 @@ impl Scope {
             Some(seq) => self.event_at(key, seq)?.and_then(|event| event.read::<Receipt>()),
             None => None,
         };
-        let Assembled { mut tokens, blocks, mut left_out, .. } = assembled;
+        let Assembled { mut tokens, blocks, mut left_out, tail, .. } = assembled;
         tokens.budget = options.token_budget;
         left_out.extend(rendered.left_out.iter().map(|left| LeftOut {
-            section: Section::Tail,
+            section: if left.message < tail { Section::Tail } else { Section::Input },
             source: None,
             turns: None,
             reason: left.what.clone(),
@@ -334,10 +334,11 @@ impl Scope {
             let (turns, more) = self.tail(key, fold, options, projected)?;
             material.more = more;
             let summary = || -> Result<Option<String>, Error> {
-                let Some(at) = fold.checkpoint else { return Ok(None) };
-                Ok(self.checkpoint(key, at)?.map(|checkpoint| checkpoint.handoff_md))
+                Ok(self.checkpoint(key, fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md))
             };
-            let messages: Vec<Message> = turns.iter().map(|turn| turn.message.clone()).collect();
+            // Only a projection needs them apart from their turns.
+            let apart = if projected { &turns[..] } else { &[] };
+            let messages: Vec<Message> = apart.iter().map(|turn| turn.message.clone()).collect();
             let view = match (&options.projection, recorded) {
                 (_, Some(recorded)) => Some(projection::replay(&messages, recorded)?),
                 (Some(how), None) => {
@@ -407,10 +408,10 @@ impl Scope {
         projected: bool,
     ) -> Result<(Vec<Tailed>, bool), Error> {
         let family = options.family();
-        let start = view_start(fold);
+        let (start, _) = view_start(fold.checkpoint, fold.budget);
         let budgets = if projected { PROJECTED_BUDGETS } else { 1 };
         let room = options.token_budget.saturating_mul(budgets);
-        let mut turns: Vec<Turn> = Vec::new();
+        let mut turns: Vec<(Turn, Message)> = Vec::new();
         let mut tokens = 0;
         let mut more = false;
         let mut before = fold.through_seq + 1;
@@ -425,11 +426,11 @@ impl Scope {
             };
             let page = self.shared().index.turns(key, &query)?;
             let full = page.len() == PAGE;
-            for turn in page {
+            for mut turn in page {
                 before = turn.seq;
-                if turn.status == Status::Pending || turn.message.is_none() {
+                let Some(raw) = turn.message.take().filter(|_| turn.status != Status::Pending) else {
                     continue;
-                }
+                };
                 // One group more than asked for, so that the first one is whole.
                 let enough = options.last_n.is_some_and(|n| turns.len() >= n.saturating_add(PAGE));
                 let asked = options.input_from.is_some_and(|from| turn.seq >= from);
@@ -437,35 +438,32 @@ impl Scope {
                     more = true;
                     break 'pages;
                 }
-                tokens += turn.value().map_or(0, |message| self.shared().count(family, turn.id, &message));
-                turns.push(turn);
+                let message = Message::read(raw)?;
+                tokens += self.shared().count(family, turn.id, message.value());
+                turns.push((turn, message));
             }
             if !full {
                 break;
             }
         }
         turns.reverse();
-        let values: Vec<Message> = turns
-            .iter()
-            .filter_map(|turn| turn.message.clone())
-            .map(Message::read)
-            .collect::<Result<_, _>>()?;
-        let pairs: Vec<(&Turn, Option<&Value>)> =
-            turns.iter().zip(&values).map(|(turn, message)| (turn, Some(message.value()))).collect();
-        let seen = seen_by(&options.participants, &pairs);
+        let said: Vec<(&Turn, Option<&Value>)> =
+            turns.iter().map(|(turn, message)| (turn, Some(message.value()))).collect();
+        let seen = seen_by(&options.participants, &said);
         let mut tail = Vec::new();
-        for ((turn, message), seen) in turns.iter().zip(&values).zip(&seen) {
-            let Some((raw, value)) = seen.message(message.raw(), message.value()) else { continue };
-            let tokens = match seen {
-                context::Seen::Own => self.shared().count(family, turn.id, value),
-                _ => family.message(value),
+        for ((turn, message), seen) in turns.into_iter().zip(seen) {
+            let (message, tokens) = match seen {
+                Seen::Hidden => continue,
+                Seen::Own => {
+                    let tokens = self.shared().count(family, turn.id, message.value());
+                    (message, tokens)
+                }
+                Seen::Told(told) => {
+                    let tokens = family.message(&told);
+                    (Message::of(told)?, tokens)
+                }
             };
-            tail.push(Tailed {
-                turn: turn.id,
-                seq: turn.seq,
-                tokens,
-                message: Message::read(raw.into_owned())?,
-            });
+            tail.push(Tailed { turn: turn.id, seq: turn.seq, tokens, message });
         }
         Ok((tail, more))
     }
@@ -474,14 +472,14 @@ impl Scope {
         &self,
         key: &Key,
         provider: Provider,
-        assembled: &Assembled,
+        assembled: &Assembled<'_>,
     ) -> Result<provider::Rendered, Error> {
         let system: Vec<provider::Section<'_>> = assembled
             .texts
             .iter()
             .map(|text| provider::Section { name: text.section.as_str(), text: &text.text })
             .collect();
-        let messages: Vec<Spoken<'_>> = assembled.messages.iter().map(Spoken).collect();
+        let messages: Vec<Spoken<'_>> = assembled.messages.iter().copied().map(Spoken).collect();
         let media = StoredMedia { scope: self, key };
         provider::render(provider, &provider::Input { system: &system, messages: &messages, media: &media })
     }
@@ -597,7 +595,7 @@ impl Scope {
         let fold = self.shared().fold(key, receipt.through_seq)?;
         if let Some(at) = fold.checkpoint
             && receipt.blocks.iter().any(|block| block.section == Section::State)
-            && self.checkpoint(key, at)?.is_none()
+            && self.checkpoint(key, Some(at))?.is_none()
         {
             return gone(&at.event.to_string());
         }

@@ -4,16 +4,17 @@ use super::Scope;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
+use everturn_core::conversation::view_start;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::json::Raw;
 use everturn_core::projection::{self, Message, Options};
 use everturn_core::state::Fold;
-use everturn_core::turn::Turn;
 use everturn_core::write::Action;
 use everturn_store::TurnQuery;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::ops::ControlFlow;
 
 /// A view of a conversation.
 #[derive(Clone, Debug)]
@@ -46,12 +47,9 @@ impl Scope {
         let key = self.key(id);
         let head = self.shared().index.conversation(&key)?.head.seq;
         let fold = self.shared().fold(&key, head)?;
-        let after_seq = view_start(&fold);
+        let (after_seq, _) = view_start(fold.checkpoint, fold.budget);
         let messages = self.messages(&key, after_seq, head)?;
-        let summary = match fold.checkpoint {
-            Some(at) => self.checkpoint(&key, at)?.map(|checkpoint| checkpoint.handoff_md),
-            None => None,
-        };
+        let summary = self.checkpoint(&key, fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
         let previous = self.previous_projection(&key, &fold)?;
         let view = projection::project_after(&messages, summary.as_deref(), options, previous.as_ref())?;
         Ok(Projection {
@@ -108,25 +106,13 @@ impl Scope {
     /// The messages of the turns after a place that stood when the log ended at another.
     fn messages(&self, key: &Key, after: u64, through: u64) -> Result<Vec<Message>, Error> {
         let mut messages = Vec::new();
-        let mut after = after;
-        loop {
-            let query =
-                TurnQuery { after: Some(after), as_of: Some(through), limit: 500, ..TurnQuery::default() };
-            let page = self.shared().index.turns(key, &query)?;
-            let Some(last) = page.last() else { return Ok(messages) };
-            after = last.seq;
-            let said = page.into_iter().filter_map(|turn: Turn| turn.message);
-            for raw in said {
-                messages.push(Message::read(raw)?);
-            }
-        }
+        let query = TurnQuery { after: Some(after), as_of: Some(through), ..TurnQuery::default() };
+        self.each_turn(key, query, |turn| {
+            messages.extend(turn.message.map(Message::read).transpose()?);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(messages)
     }
-}
-
-/// Where the messages view begins: turns up to this place are summarized or trimmed.
-pub(crate) fn view_start(fold: &Fold) -> u64 {
-    let summarized = fold.checkpoint.map_or(0, |at| at.through_seq);
-    summarized.max(fold.budget.map_or(0, |at| at.through_seq))
 }
 
 /// The hash of a rendered prompt: its system part and its messages, line by line.

@@ -7,12 +7,15 @@ use everturn_core::Error;
 use everturn_core::asset::{Asset, Payload};
 use everturn_core::chain::Hash;
 use everturn_core::event::{Event, check_name};
-use everturn_core::id::{ConversationId, TurnId, clip};
+use everturn_core::id::{ConversationId, Key, TurnId, clip};
 use everturn_core::turn::Turn;
 use everturn_core::write::{Action, Write};
 use everturn_store::TurnQuery;
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
+
+/// Turns read at a time.
+const TURNS_PAGE: usize = 500;
 
 impl Scope {
     /// One turn and what it says.
@@ -23,6 +26,27 @@ impl Scope {
     /// One turn as a conversation sees it: a fork sees what it inherited as it was.
     pub fn turn_in(&self, conversation: ConversationId, id: TurnId) -> Result<Turn, Error> {
         self.shared().index.turn_in(&self.key(conversation), id)
+    }
+
+    /// Every turn that a query asks for, oldest first, read page by page so that a long history is not held at once.
+    /// `each` says whether to go on.
+    pub(crate) fn each_turn(
+        &self,
+        key: &Key,
+        mut query: TurnQuery,
+        mut each: impl FnMut(Turn) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<(), Error> {
+        query.limit = TURNS_PAGE;
+        loop {
+            let page = self.shared().index.turns(key, &query)?;
+            let Some(last) = page.last() else { return Ok(()) };
+            query.after = Some(last.seq);
+            for turn in page {
+                if each(turn)?.is_break() {
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// A page of the history, summarized turns included.

@@ -34,10 +34,7 @@ impl Scope {
 
     /// Puts the words back to a fold. What was erased since is absent.
     pub(crate) fn read_state(&self, key: &Key, fold: &Fold) -> Result<State, Error> {
-        let checkpoint = match fold.checkpoint {
-            Some(at) => self.checkpoint(key, at)?,
-            None => None,
-        };
+        let checkpoint = self.checkpoint(key, fold.checkpoint)?;
         let after = fold.checkpoint.map_or(0, |at| at.through_seq);
         let mut pins = BTreeMap::new();
         for (name, seq) in &fold.pins {
@@ -74,8 +71,13 @@ impl Scope {
         })
     }
 
-    /// What a compaction said; `None` if it was erased.
-    pub(crate) fn checkpoint(&self, key: &Key, at: CheckpointRef) -> Result<Option<Checkpoint>, Error> {
+    /// What a compaction said; `None` if there was none, or it was erased.
+    pub(crate) fn checkpoint(
+        &self,
+        key: &Key,
+        at: Option<CheckpointRef>,
+    ) -> Result<Option<Checkpoint>, Error> {
+        let Some(at) = at else { return Ok(None) };
         let body = self.event_at(key, at.seq)?.and_then(|event| event.read::<CompactionBody>());
         Ok(body.and_then(|body| body.checkpoint))
     }

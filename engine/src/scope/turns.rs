@@ -12,6 +12,7 @@ use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Status, Turn, TurnBody};
 use everturn_core::write::{Action, ErasedBody, SupersededBody, not_open};
 use everturn_store::TurnQuery;
+use std::ops::ControlFlow;
 
 impl Scope {
     /// Appends turns as one atomic batch.
@@ -231,28 +232,25 @@ impl Scope {
         if conversation.retention == Retention::Full {
             return Ok(0);
         }
-        let mut after = conversation.parent.map_or(0, |parent| parent.at_seq);
-        let mut erased = 0;
-        loop {
-            let query = TurnQuery {
-                after: Some(after),
-                before: Some(through.saturating_add(1)),
-                include_superseded: true,
-                limit: RETENTION_PAGE,
-                ..TurnQuery::default()
-            };
-            let page = self.shared().index.turns(&self.key(id), &query)?;
-            let Some(last) = page.last() else { return Ok(erased) };
-            after = last.seq;
-            let due: Vec<TurnId> =
-                page.iter().filter(|t| !t.erased && t.status != Status::Pending).map(|t| t.id).collect();
-            if !due.is_empty() {
-                erased += due.len();
-                let erasure = Erasure { turns: due, ..Erasure::default() };
-                let reason = format!("retention {}", conversation.retention);
-                self.erase_turns(id, erasure, None, &reason).wait()?;
+        let query = TurnQuery {
+            after: conversation.parent.map(|parent| parent.at_seq),
+            before: Some(through.saturating_add(1)),
+            include_superseded: true,
+            ..TurnQuery::default()
+        };
+        let mut due: Vec<TurnId> = Vec::new();
+        self.each_turn(&self.key(id), query, |turn| {
+            if !turn.erased && turn.status != Status::Pending {
+                due.push(turn.id);
             }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        for turns in due.chunks(RETENTION_TURNS_MAX) {
+            let erasure = Erasure { turns: turns.to_vec(), ..Erasure::default() };
+            let reason = format!("retention {}", conversation.retention);
+            self.erase_turns(id, erasure, None, &reason).wait()?;
         }
+        Ok(due.len())
     }
 }
 
@@ -267,4 +265,4 @@ struct Erasure {
 }
 
 /// Turns whose bodies one retention step erases.
-const RETENTION_PAGE: usize = 500;
+const RETENTION_TURNS_MAX: usize = 500;

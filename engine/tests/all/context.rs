@@ -295,6 +295,24 @@ fn digests_give_way_before_the_tail_and_the_tail_from_its_oldest_end() {
 }
 
 #[test]
+fn what_a_renderer_leaves_out_is_told_under_the_section_it_was_in() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let answer = |call: &str| json!({"role": "tool", "tool_call_id": call, "content": "12 files"});
+    scope.say(id, message(answer("never_called")));
+    scope.say(id, NewTurn::user("and now?"));
+    let left_out = |input: Vec<Value>| -> Vec<(Section, String)> {
+        let input = input.iter().map(|message| Raw::of(message).unwrap()).collect();
+        let options = ContextOptions { input, provider: Provider::OpenaiChat, ..ContextOptions::new(4000) };
+        let context = scope.build_context(id, &options).unwrap();
+        context.left_out.into_iter().map(|left| (left.section, left.reason)).collect()
+    };
+    let orphan = |section| (section, "tool result without its call".to_string());
+    assert_eq!(left_out(vec![]), [orphan(Section::Tail)]);
+    assert_eq!(left_out(vec![answer("nor_this")]), [orphan(Section::Tail), orphan(Section::Input)]);
+}
+
+#[test]
 fn too_small_a_budget_is_an_error_with_the_numbers() {
     let (_store, scope) = memory();
     let id = notes(&scope, 4);

@@ -33,20 +33,25 @@ pub fn plan<'a>(
     for item in items.iter_mut() {
         usable(provider, item, left_out);
     }
+    let responses = provider == Provider::OpenaiResponses;
+    if responses {
+        forget_ids_after_dropped_reasoning(items, left_out);
+    }
     let table = Table::new(items, pairs);
     table.drop_orphans(items, left_out);
-    let lost = table.drop_unanswered(provider, items, left_out);
+    let (lost, pending) = table.drop_unanswered(provider, items, left_out);
     drop_broken_turns(provider, items, &lost, left_out);
     table.drop_orphans(items, &mut Vec::new());
     table.name(provider, items);
     for item in items.iter_mut() {
         say_name(provider, item);
     }
-    if provider == Provider::OpenaiResponses {
-        forget_ids_after_dropped_reasoning(items);
+    if responses {
+        // Again, for the turns that were left out meanwhile.
+        forget_ids_after_dropped_reasoning(items, left_out);
         keep_kinds_together(items, &table);
     }
-    let steps = table.steps(provider, items, fits);
+    let steps = table.steps(provider, items, pending, fits);
     if let (Provider::Anthropic, Some(Step::Say(group))) = (provider, steps.last()) {
         trim_last_words(&mut items[group[group.len() - 1]]);
     }
@@ -198,13 +203,13 @@ impl<'p, 'a> Table<'p, 'a> {
     }
 
     /// Leaves out calls without a result, unless they are what the list ends with. Says for each item whether it lost
-    /// one.
+    /// one, and from which item on calls wait for their results.
     fn drop_unanswered(
         &self,
         provider: Provider,
         items: &mut [Item<'_>],
         left_out: &mut Vec<LeftOut>,
-    ) -> Vec<bool> {
+    ) -> (Vec<bool>, usize) {
         let mut lost = vec![false; items.len()];
         let end =
             items.iter().rposition(|item| item.pieces.iter().any(|piece| piece.keep)).map_or(0, |n| n + 1);
@@ -228,7 +233,7 @@ impl<'p, 'a> Table<'p, 'a> {
             lost[i] = true;
             leave(left_out, &items[i], format!("call of {} without its result", self.pairs.calls[call].name));
         }
-        lost
+        (lost, if waits { start } else { items.len() })
     }
 
     /// Gives every call and its result the id under which they are written.
@@ -259,7 +264,13 @@ impl<'p, 'a> Table<'p, 'a> {
     }
 
     /// The order: what is said in the order of the items, results right after their calls.
-    fn steps(&self, provider: Provider, items: &[Item<'a>], fits: &dyn Fn(&Item<'a>) -> bool) -> Vec<Step> {
+    fn steps(
+        &self,
+        provider: Provider,
+        items: &[Item<'a>],
+        pending: usize,
+        fits: &dyn Fn(&Item<'a>) -> bool,
+    ) -> Vec<Step> {
         let mut steps = Vec::new();
         let mut group: Vec<usize> = Vec::new();
         let mut done = vec![false; items.len()];
@@ -268,8 +279,9 @@ impl<'p, 'a> Table<'p, 'a> {
             let next = items.get(i).filter(|item| item.said().next().is_some());
             let joins = match (group.last(), next) {
                 (Some(last), Some(next)) if joins(provider, &items[*last], next) => {
-                    // Results may have stood between the two; if none will, they are neighbours now.
-                    !parted || !answered
+                    // Results may have stood between the two; if none will, they are neighbours now. Calls that wait are
+                    // never beside answered ones, also if all that stood between them was left out.
+                    !(parted || *last < pending && pending <= i) || !answered
                 }
                 _ => false,
             };
@@ -277,7 +289,7 @@ impl<'p, 'a> Table<'p, 'a> {
             if ends && !group.is_empty() {
                 let group = std::mem::take(&mut group);
                 answered = false;
-                let answers = self.answers_to(items, &group);
+                let answers = self.answers_to(provider, items, &group);
                 let after = group.last().map_or(0, |last| last + 1);
                 steps.push(Step::Say(group));
                 match whole(provider, items, after, &answers).filter(|m| fits(&items[*m])) {
@@ -291,7 +303,7 @@ impl<'p, 'a> Table<'p, 'a> {
             }
             if next.is_some() && !done[i] {
                 group.push(i);
-                answered |= !self.answers_to(items, &[i]).is_empty();
+                answered |= !self.answers_to(provider, items, &[i]).is_empty();
                 parted = items[i].answers();
             } else {
                 parted |= items.get(i).is_some_and(|item| !item.is_silent());
@@ -300,19 +312,25 @@ impl<'p, 'a> Table<'p, 'a> {
         steps
     }
 
-    fn answers_to(&self, items: &[Item<'_>], group: &[usize]) -> Vec<(usize, usize)> {
+    /// The results of what these messages call, in the order in which they came.
+    fn answers_to(&self, provider: Provider, items: &[Item<'_>], group: &[usize]) -> Vec<(usize, usize)> {
         let pieces = group.iter().flat_map(|i| items[*i].said());
         let calls = pieces.filter_map(|piece| match piece.kind {
             Kind::Call { call, .. } => Some(call),
             _ => None,
         });
         let mut answers: Vec<_> = calls.filter_map(|call| self.answer_of(items, call)).collect();
-        answers.sort_unstable();
+        // Gemini tells results without an id by name and order, so there the order is that of the calls.
+        let by_order = |(i, p): &(usize, usize)| items[*i].pieces[*p].id.is_none();
+        if provider != Provider::Gemini || !answers.iter().any(by_order) {
+            answers.sort_unstable();
+        }
         answers
     }
 }
 
-/// The message that holds exactly these results and can be written as it is, if the provider puts them into one.
+/// The message that holds exactly these results and can be written as it is, if the provider puts them into one, which
+/// is never one of the assistant.
 fn whole(provider: Provider, items: &[Item<'_>], after: usize, answers: &[(usize, usize)]) -> Option<usize> {
     let (m, _) = *answers.first()?;
     let item = &items[m];
@@ -324,7 +342,7 @@ fn whole(provider: Provider, items: &[Item<'_>], after: usize, answers: &[(usize
         Provider::Gemini => rest.is_empty(),
         Provider::OpenaiChat | Provider::OpenaiResponses | Provider::Neutral => false,
     };
-    (m >= after && fine && leads && !between && item.is_whole()).then_some(m)
+    (m >= after && item.role != Role::Assistant && fine && leads && !between && item.is_whole()).then_some(m)
 }
 
 /// Whether two neighbouring messages are written as one, so that parallel calls stay together, reasoning stays with what
@@ -347,18 +365,24 @@ fn joins(provider: Provider, last: &Item<'_>, next: &Item<'_>) -> bool {
 /// reasoning that stands alone, and may refuse it beside a turn that was changed.
 ///
 /// A turn is a run of neighbouring messages of the assistant; a message that begins with reasoning begins a new one,
-/// unless the one before it is nothing but reasoning.
+/// unless the one before it is nothing but reasoning, and so does one that results will part from the one before it.
 fn drop_broken_turns(provider: Provider, items: &mut [Item<'_>], lost: &[bool], left_out: &mut Vec<LeftOut>) {
     let is_thought = |piece: &Piece<'_>| matches!(piece.kind, Kind::Reasoning { .. });
+    let speaks = |item: &Item<'_>| item.said().next().is_some();
     let mut start = 0;
     while start < items.len() {
-        let mut end = start + 1;
+        let (mut end, mut last) = (start + 1, start);
         while end < items.len() && items[start].role == Role::Assistant && items[end].role == Role::Assistant
         {
-            let begins = items[end].said().next().is_some_and(is_thought);
+            let (before, next) = (&items[last], &items[end]);
+            let begins = next.said().next().is_some_and(is_thought) && !before.said().all(is_thought);
+            let parted = before.calls() && speaks(next) && !joins(provider, before, next);
             // A message that holds results itself is parted from the next one by them.
-            if begins && !items[end - 1].said().all(is_thought) || items[end - 1].answers() {
+            if begins || parted || items[end - 1].answers() {
                 break;
+            }
+            if speaks(next) {
+                last = end;
             }
             end += 1;
         }
@@ -410,22 +434,31 @@ fn say_name(provider: Provider, item: &mut Item<'_>) {
 }
 
 /// Items that followed a reasoning item which is not sent must not name themselves: the server would look up that
-/// reasoning and miss it.
-fn forget_ids_after_dropped_reasoning(items: &mut [Item<'_>]) {
+/// reasoning and miss it. What has nothing but its name is left out, which may leave an earlier reasoning item without
+/// anything that follows it, so this comes before [`drop_broken_turns`].
+///
+/// Reasoning in a block is another provider's, of which this server knows nothing.
+fn forget_ids_after_dropped_reasoning(items: &mut [Item<'_>], left_out: &mut Vec<LeftOut>) {
     let mut missing = false;
     for item in items {
         missing &= item.role == Role::Assistant;
-        if item.said().any(|piece| matches!(piece.kind, Kind::Reasoning { .. })) {
-            missing = false;
+        let is_item = item.own.get("role").is_none();
+        if let (true, [Piece { kind: Kind::Reasoning { .. }, keep, .. }]) = (is_item, item.pieces.as_slice())
+        {
+            missing = !keep;
             continue;
         }
-        missing |=
-            item.pieces.iter().any(|piece| matches!(piece.kind, Kind::Reasoning { .. }) && !piece.keep);
-        if missing && item.own.get("id").is_some() {
-            for piece in &mut item.pieces {
-                piece.keep &= !matches!(piece.kind, Kind::Hosted(_));
-                piece.fresh = true;
-            }
+        if !missing || item.own.get("id").is_none() {
+            continue;
+        }
+        let mut dropped = false;
+        for piece in &mut item.pieces {
+            dropped |= piece.keep && matches!(piece.kind, Kind::Hosted(_));
+            piece.keep &= !matches!(piece.kind, Kind::Hosted(_));
+            piece.fresh = true;
+        }
+        if dropped {
+            leave(left_out, item, "something that belongs to reasoning which is left out");
         }
     }
 }

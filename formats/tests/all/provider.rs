@@ -349,6 +349,32 @@ fn anthropic_gets_results_in_one_message_before_words() {
     );
 }
 
+/// A message of the assistant that held nothing but results was passed on in its own bytes, its role included.
+#[test]
+fn results_that_the_assistant_brought_are_given_by_the_user() {
+    let block = json!({"type": "tool_result", "tool_use_id": "a", "content": "ok"});
+    let messages = [chat_call("a"), json!({"role": "assistant", "content": [block]})];
+    assert_eq!(given(Provider::Anthropic, &messages)[2], json!({"role": "user", "content": [block]}));
+    let part = json!({"functionResponse": {"id": "a", "name": "read", "response": {"output": "ok"}}});
+    let messages = [chat_call("a"), json!({"role": "model", "parts": [part]})];
+    assert_eq!(given(Provider::Gemini, &messages)[2], json!({"role": "user", "parts": [part]}));
+}
+
+/// Of two calls of one tool, one with an id, the result without an id came first and was taken for the other's.
+#[test]
+fn results_without_ids_stand_in_the_order_of_their_calls() {
+    let messages = [
+        json!({"type": "function_call", "call_id": "a", "name": "read", "arguments": "{}"}),
+        json!({"role": "assistant", "function_call": {"name": "read", "arguments": "{}"}}),
+        json!({"role": "tool", "tool_call_id": "", "content": "second"}),
+        json!({"role": "tool", "tool_call_id": "a", "content": "first"}),
+    ];
+    let out = given(Provider::Gemini, &messages);
+    let said = |n: usize| out[2]["parts"][n]["functionResponse"]["response"]["output"].as_str();
+    assert_eq!((said(0), said(1)), (Some("first"), Some("second")));
+    assert_eq!(given(Provider::Gemini, &out), out);
+}
+
 #[test]
 fn ids_are_made_up_kept_apart_and_rewritten_where_they_must_be() {
     let call = |id: Value| json!({"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "f", "input": {}}]});

@@ -175,6 +175,39 @@ fn a_signed_turn_that_cannot_be_whole_is_absent_as_a_whole() {
     assert_eq!(given(Provider::OpenaiResponses, &items).len(), 2);
 }
 
+/// Responses wants an item that has an id only together with the reasoning before it. Dropping such items after the
+/// broken turns were dropped left an earlier reasoning item standing alone, and reasoning of Anthropic counted as well,
+/// of which its server knows nothing.
+#[test]
+fn items_go_with_the_responses_reasoning_before_them() {
+    let sealed = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"});
+    let search = json!({"type": "web_search_call", "id": "ws_1", "status": "completed"});
+    let signed = json!({"type": "thinking", "thinking": "hm", "signature": "s"});
+    let foreign = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": [signed]});
+    let out = given(Provider::OpenaiResponses, &[sealed.clone(), foreign, search.clone()]);
+    assert_eq!(out, [sealed.clone(), search.clone()]);
+
+    let open = json!({"type": "reasoning", "id": "rs_2", "summary": []});
+    let out = full(Provider::OpenaiResponses, &[sealed, open, search]);
+    assert!(out.messages.is_empty());
+    let left: Vec<usize> = what(&out).into_iter().map(|(message, _)| message).collect();
+    assert_eq!(left, [0, 1, 2]);
+}
+
+/// The result stands between the two messages for Gemini, so the words do not follow the thought that ends the first.
+#[test]
+fn a_thought_before_a_result_leads_to_nothing() {
+    let call = json!({"functionCall": {"id": "a", "name": "read", "args": {}}, "thoughtSignature": "c2ln"});
+    let thought = json!({"text": "hm", "thought": true, "thoughtSignature": "s"});
+    let messages = [
+        json!({"role": "model", "parts": [call, thought]}),
+        json!({"role": "assistant", "content": "well"}),
+        json!({"role": "tool", "tool_call_id": "a", "content": "ok"}),
+    ];
+    let out = given(Provider::Gemini, &messages);
+    assert_eq!(out[1..], [json!({"role": "model", "parts": [{"text": "well"}]})]);
+}
+
 #[test]
 fn unsigned_reasoning_is_for_neutral_only() {
     let messages = [

@@ -274,7 +274,15 @@ fn read_only(path: &Path) -> Error {
 /// The right to write to a store: one process at a time. Let go when dropped, also by a crash.
 #[derive(Debug)]
 pub struct WriteLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for WriteLock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a child that was forked and has not yet become another program has it open too,
+        // and would keep the lock for that moment. Where this fails, closing still lets go.
+        let _ = self.file.unlock();
+    }
 }
 
 impl WriteLock {
@@ -330,7 +338,7 @@ impl WriteLock {
         let owner = format!("process {} ({program})\n", std::process::id());
         // The note is for people who meet the lock; without it the lock still holds.
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(owner.as_bytes()));
-        Ok(WriteLock { _file: file })
+        Ok(WriteLock { file })
     }
 }
 
@@ -343,6 +351,20 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A program that starts children and reopens its store was told now and then that it owns the store itself: a child
+    /// between fork and exec shares every open file, and with it the lock. A second handle to the same file is like that.
+    #[test]
+    fn the_right_to_write_is_let_go_at_once_also_while_a_child_has_the_file_open() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("store.db");
+        let lock = WriteLock::take(&path, Duration::ZERO).expect("nobody has it");
+        let inherited = lock.file.try_clone().expect("a second handle");
+        assert_eq!(WriteLock::take(&path, Duration::ZERO).expect_err("it is taken").code(), "store.owned");
+        drop(lock);
+        WriteLock::take(&path, Duration::ZERO).expect("it was let go");
+        drop(inherited);
+    }
 
     #[test]
     fn file_systems_of_other_machines_are_known_by_their_numbers() {
