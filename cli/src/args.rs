@@ -60,6 +60,8 @@ impl Args {
 
 #[derive(Subcommand)]
 pub enum Verb {
+    /// Serve the store over HTTP
+    Serve(Serve),
     /// Begin a conversation
     New(New),
     /// List conversations, last changed first
@@ -96,10 +98,81 @@ pub enum Verb {
     Delete(Delete),
     /// Write and check session files, beside any program and without a store
     Session(crate::verbs::session::Session),
+    /// Make, list and take back keys for the server
+    Keys(Keys),
     /// Check the whole store
     Doctor(Doctor),
     /// Print completions for a shell
     Completions(Completions),
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn serve\n  \
+    everturn serve --listen 127.0.0.1:0 --store sqlite:chats.db\n  \
+    everturn serve --config everturn.toml --check-config\n  \
+    everturn serve --listen 0.0.0.0:7317 --tls-cert cert.pem --tls-key key.pem   (needs a key: everturn keys create)\n\n\
+    A flag counts more than the environment (EVERTURN_LISTEN, …), that more than the file. See docs/serve.md.")]
+pub struct Serve {
+    /// Where to listen; port 0 takes any that is free [default: 127.0.0.1:7317]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
+    /// Settings; without it config.toml in the folder everturn of your configuration folder, if it is there
+    #[arg(long, value_name = "FILE", env = "EVERTURN_CONFIG", hide_env_values = true)]
+    pub config: Option<PathBuf>,
+    /// Only print every setting and where it came from; fails if they make no sense
+    #[arg(long)]
+    pub check_config: bool,
+    /// The certificate to answer with, PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// A proxy in front speaks TLS, so listening on other addresses without a certificate is safe
+    #[arg(long)]
+    pub behind_tls_proxy: bool,
+    /// An OpenTelemetry collector, such as http://localhost:4318
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+    /// Also log addresses with their queries; they may hold what people said
+    #[arg(long)]
+    pub log_content: bool,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn keys create --role admin --label 'my laptop'\n  \
+    everturn keys create --role writer --tenant acme --expires 2027-01-01T00:00:00Z\n  \
+    everturn keys list\n  \
+    everturn keys revoke key_01J9…")]
+pub struct Keys {
+    #[command(subcommand)]
+    pub verb: KeysVerb,
+}
+
+#[derive(Subcommand)]
+pub enum KeysVerb {
+    /// Make a key and print its words, once
+    Create {
+        /// What it may do: reader, writer or admin
+        #[arg(long)]
+        role: String,
+        /// For people: who has it, and what for
+        #[arg(long)]
+        label: Option<String>,
+        /// When it ends by itself, RFC 3339
+        #[arg(long, value_name = "TIME")]
+        expires: Option<String>,
+    },
+    /// List the keys of the tenant
+    List,
+    /// Take a key back
+    Revoke {
+        /// Its id
+        #[arg(value_name = "ID")]
+        id: String,
+    },
 }
 
 #[derive(ClapArgs)]

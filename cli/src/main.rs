@@ -10,7 +10,7 @@ mod show;
 mod verbs;
 
 use args::{Args, Verb};
-use clap::Parser;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use everturn_engine::script::Metered;
 use output::Failure;
 use std::process::ExitCode;
@@ -20,13 +20,17 @@ use std::process::ExitCode;
 static ALLOCATOR: Metered<mimalloc::MiMalloc> = Metered(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_max_level(args.level())
-        .init();
-    match run(&args) {
+    let matches = Args::command().get_matches();
+    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    // A server logs in its own way.
+    if !matches!(args.verb, Some(Verb::Serve(_))) {
+        tracing_subscriber::fmt()
+            .with_writer(std::io::stderr)
+            .with_target(false)
+            .with_max_level(args.level())
+            .init();
+    }
+    match run(&args, &matches) {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has seen enough: `everturn history … | head` is no error.
         Err(Failure::PipeClosed) => ExitCode::SUCCESS,
@@ -38,9 +42,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<(), Failure> {
+fn run(args: &Args, matches: &ArgMatches) -> Result<(), Failure> {
     match &args.verb {
         None => verbs::overview(),
+        Some(Verb::Serve(verb)) => {
+            verbs::serve::run(args, verb, matches.subcommand().map_or(matches, |(_, own)| own))
+        }
+        Some(Verb::Keys(verb)) => verbs::keys::run(args, verb),
         Some(Verb::New(verb)) => verbs::new::run(args, verb),
         Some(Verb::List(verb)) => verbs::list::run(args, verb),
         Some(Verb::Append(verb)) => verbs::append::run(args, verb),

@@ -25,6 +25,12 @@ pub fn store(args: &Args) -> Result<Everturn, Failure> {
     Ok(Everturn::open_with(&url(&args.store, true)?, options)?)
 }
 
+/// The store for reading beside whoever writes, whole.
+pub fn everything(args: &Args) -> Result<Everturn, Failure> {
+    let options = Options { read_only: true, ..Options::default() };
+    Ok(Everturn::open_with(&url(&args.store, false)?, options)?)
+}
+
 fn open(args: &Args, read_only: bool) -> Result<Scope, Failure> {
     with(args, Options { read_only, mirror: args.mirror.clone(), ..Options::default() })
 }
@@ -38,7 +44,7 @@ pub fn with(args: &Args, options: Options) -> Result<Scope, Failure> {
 }
 
 /// The URL with a file in it: `sqlite:` alone means the one in the data folder.
-fn url(store: &str, make: bool) -> Result<String, Error> {
+pub fn url(store: &str, make: bool) -> Result<String, Error> {
     if store != "sqlite:" && store != "sqlite" {
         return Ok(store.to_string());
     }

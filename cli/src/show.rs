@@ -168,7 +168,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// What was said must not drive the reader's terminal: control characters are shown, not sent.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 

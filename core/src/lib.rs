@@ -10,6 +10,7 @@
 //! Reading order: [`event`] and [`chain`] are the ground; [`message`] reads what is inside a turn; [`turn`] and
 //! [`conversation`] are what the log folds into; [`mod@write`] is how a request becomes events and rows.
 
+pub mod access;
 pub mod asset;
 pub mod budget;
 pub mod chain;

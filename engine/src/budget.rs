@@ -75,6 +75,7 @@ impl Scope {
         action.trimmed = trimmed.map(|(trimmed, _)| trimmed);
         if policy.exceeded(&after.plus(incoming)).is_some() {
             action.action = Recovery::Reject.as_str().into();
+            metrics::counter!("everturn_budget_actions_total", "action" => "reject").increment(1);
             let error = policy.refuse(&after.plus(incoming));
             self.shared().refused().insert(self.key(conversation.id), action);
             return Err(error);
@@ -86,6 +87,8 @@ impl Scope {
         action.removed_events = before.events.saturating_sub(after.events);
         // The event itself is in the view as well.
         action.usage_after = Usage { events: after.events + 1, ..after };
+        let what = policy.recovery.as_str();
+        metrics::counter!("everturn_budget_actions_total", "action" => what).increment(1);
         Ok(vec![self.shared().draft(kind::BUDGET, &action)?])
     }
 

@@ -197,6 +197,7 @@ impl Hub {
             Arc::new(Topic { state: Mutex::new(ring), changed: event_listener::Event::new() })
         });
         topic.ring().subscribers += 1;
+        metrics::gauge!("everturn_subscribers").increment(1);
         topic.clone()
     }
 
@@ -204,6 +205,7 @@ impl Hub {
         let mut topics = self.topics();
         let mut ring = topic.ring();
         ring.subscribers -= 1;
+        metrics::gauge!("everturn_subscribers").decrement(1);
         if ring.subscribers == 0 && !ring.closed {
             topics.remove(key);
         }

@@ -27,6 +27,7 @@ mod generation;
 mod hub;
 mod ingest;
 mod keeper;
+mod keys;
 mod mirror;
 pub mod model;
 mod proof;
@@ -41,6 +42,7 @@ pub use everturn_core::Error;
 pub use generation::{Generated, Generating, GenerationState, GenerationStatus, Progress};
 pub use hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use ingest::NewTurn;
+pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
 pub use proof::{Doctor, Finding};
 pub use scope::{
     AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry,
@@ -140,6 +142,8 @@ pub(crate) struct Shared {
     pub log: Arc<dyn Log>,
     pub index: Arc<dyn Index>,
     pub assets: Arc<dyn Assets>,
+    pub keys: Arc<dyn everturn_store::Keys>,
+    pub key_notes: keys::KeyNotes,
     pub source: Source,
     pub queue: Queue,
     pub hub: Hub,
@@ -176,22 +180,26 @@ impl Everturn {
 
     /// Opens a store with options.
     pub fn open_with(url: &str, options: Options) -> Result<Everturn, Error> {
-        let (log, index, assets): (Arc<dyn Log>, Arc<dyn Index>, Arc<dyn Assets>) =
-            match Location::parse(url)? {
-                Location::Memory => {
-                    let memory = Arc::new(Memory::default());
-                    (memory.clone(), memory, Arc::new(ObjectAssets::memory()))
-                }
-                Location::Sqlite(path) => {
-                    let store = if options.read_only {
-                        Sqlite::open_read_only(&path)?
-                    } else {
-                        Sqlite::open(&path, options.patience)?
-                    };
-                    let (store, assets) = (Arc::new(store), ObjectAssets::folder(&assets_folder(&path)));
-                    (store.clone(), store, Arc::new(assets))
-                }
-            };
+        let (log, index, keys, assets): (
+            Arc<dyn Log>,
+            Arc<dyn Index>,
+            Arc<dyn everturn_store::Keys>,
+            Arc<dyn Assets>,
+        ) = match Location::parse(url)? {
+            Location::Memory => {
+                let memory = Arc::new(Memory::default());
+                (memory.clone(), memory.clone(), memory, Arc::new(ObjectAssets::memory()))
+            }
+            Location::Sqlite(path) => {
+                let store = if options.read_only {
+                    Sqlite::open_read_only(&path)?
+                } else {
+                    Sqlite::open(&path, options.patience)?
+                };
+                let (store, assets) = (Arc::new(store), ObjectAssets::folder(&assets_folder(&path)));
+                (store.clone(), store.clone(), store, Arc::new(assets))
+            }
+        };
         let mirror = match &options.mirror {
             Some(folder) if !options.read_only => Some(Mirror::open(folder)?),
             _ => None,
@@ -200,6 +208,8 @@ impl Everturn {
             log,
             index,
             assets,
+            keys,
+            key_notes: keys::KeyNotes::default(),
             source: Source::new(options.world.clone()),
             queue: Queue::default(),
             hub: Hub::default(),
@@ -232,6 +242,11 @@ impl Everturn {
     /// Everything that this tenant can do, and nothing of any other's.
     pub fn tenant(&self, name: &str) -> Result<Scope, Error> {
         Ok(Scope::new(self.inner.clone(), Tenant::new(name)?))
+    }
+
+    /// Who may ask a server, of every tenant.
+    pub fn keys(&self) -> Keys {
+        Keys::new(self.inner.clone())
     }
 
     /// Deletes what has expired and ends silent streams, now instead of at the next round. Says how many of each.
@@ -394,7 +409,7 @@ impl Shared {
     ) -> Result<oneshot::Receiver<Result<Committed, Error>>, Error> {
         self.writable()?;
         let (done, answer) = oneshot::channel();
-        match self.queue.push(Job { write, uploads, done }) {
+        match self.queue.push(Job { write, since: std::time::Instant::now(), uploads, done }) {
             Ok(()) => Ok(answer),
             Err(refused) => {
                 let (job, error) = *refused;

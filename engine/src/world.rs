@@ -81,6 +81,13 @@ impl Source {
         Ok(Body { salt, text })
     }
 
+    /// Thirty-two bytes that nobody can guess.
+    pub fn secret(&self) -> Result<[u8; 32], Error> {
+        let mut secret = [0; 32];
+        self.world.fill(&mut secret)?;
+        Ok(secret)
+    }
+
     fn bytes<const N: usize>(&self, state: &mut State) -> Result<[u8; N], Error> {
         if state.used + N > POOL_BYTES {
             self.world.fill(&mut state.pool)?;

@@ -12,7 +12,7 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most requests in one transaction: keeps the wait of the first of them short.
 const BATCH_WRITES_MAX: usize = 1024;
@@ -23,6 +23,8 @@ const SETTLE_AFTER: Duration = Duration::from_millis(20);
 /// A request that waits for the writer.
 pub struct Job {
     pub write: Write,
+    /// When it was asked for.
+    pub since: Instant,
     /// Bytes that were put for it and must not be collected before it is done.
     pub uploads: Vec<(Tenant, Hash)>,
     pub done: oneshot::Sender<Result<Committed, Error>>,
@@ -137,8 +139,9 @@ pub fn run(shared: &Shared) {
 
 /// A quiet moment, or the end. What is not settled is durable all the same.
 fn settle(shared: &Shared) {
-    if let Err(error) = shared.log.settle() {
-        tracing::warn!(%error, "settling failed; it is tried again after the next commit");
+    match shared.log.settle() {
+        Ok(()) => metrics::gauge!("everturn_index_lag_commits").set(0),
+        Err(error) => tracing::warn!(%error, "settling failed; it is tried again after the next commit"),
     }
 }
 
@@ -166,26 +169,32 @@ fn write(shared: &Shared, batch: Vec<Job>) {
     }
     let mut writes = Vec::with_capacity(batch.len());
     let mut waiting = Vec::with_capacity(batch.len());
-    for Job { write, uploads, done } in batch {
+    for Job { write, since, uploads, done } in batch {
         let deletes = matches!(write.action, Action::Delete { .. });
-        waiting.push((write.key.clone(), deletes, uploads, done));
+        waiting.push((write.key.clone(), deletes, uploads, since, done));
         writes.push(write);
     }
+    metrics::histogram!("everturn_commit_batch_requests").record(writes.len() as f64);
+    let began = Instant::now();
     let answers = shared.log.commit(writes);
-    for ((key, deletes, uploads, _), answer) in waiting.iter().zip(&answers) {
+    metrics::histogram!("everturn_commit_seconds").record(began.elapsed());
+    for ((key, deletes, uploads, ..), answer) in waiting.iter().zip(&answers) {
         if let Ok(committed) = answer {
             shared.committed(key, *deletes, committed);
         }
         shared.uploaded(uploads);
     }
+    let append_seconds = metrics::histogram!("everturn_append_seconds");
     // All at once at the end: whoever is woken by the first finds the others done as well.
-    for ((.., done), answer) in waiting.into_iter().zip(answers) {
+    for ((.., since, done), answer) in waiting.into_iter().zip(answers) {
+        append_seconds.record(since.elapsed());
         // Nobody may be waiting any more; what was asked for is done all the same.
         let _ = done.send(answer);
     }
     let mut queue = shared.queue.waiting();
     queue.unsettled += 1;
     let first = queue.unsettled == 1;
+    metrics::gauge!("everturn_index_lag_commits").set(queue.unsettled as f64);
     drop(queue);
     if first {
         // It sleeps without an end in sight; now it has something to look after.

@@ -1,29 +1,38 @@
 //! Who asks, and what they may do.
 //!
-//! [`authenticate`] finds the [`Caller`] of each request. A handler names what it needs as an argument: [`Reader`],
-//! [`Writer`] or [`Admin`], each of which holds the tenant's scope. Without one of them a handler has no scope, so that
-//! no route can forget to ask.
+//! [`authenticate`] finds the [`Caller`] of each request: by a key, by a token of somebody else (JWT), or, on a server that
+//! only this machine can reach and that has no keys, without asking. A handler names what it needs as an argument:
+//! [`Reader`], [`Writer`] or [`Admin`], each of which holds the tenant's scope. Without one of them a handler has no
+//! scope, so that no route can forget to ask.
 
-use crate::app::App;
+mod cache;
+mod jwt;
+mod limits;
+mod origin;
+
+pub use everturn_core::access::Role;
+
+use crate::app::{App, blocking};
+use crate::config::Config;
 use crate::problem::Problem;
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::StatusCode;
+use axum::http::header::{AUTHORIZATION, HeaderMap};
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use everturn_engine::Scope;
-use std::sync::Arc;
+use cache::Cache;
+use everturn_core::Error;
+use everturn_engine::{KEY_PREFIX, Scope};
+use jwt::Verifier;
+use limits::Limiters;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-/// What a caller may do. Each may do what the ones before it may.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Role {
-    /// Read.
-    Reader,
-    /// Read, append and derive.
-    Writer,
-    /// Also delete, erase, and make keys.
-    Admin,
-}
+/// What was found in the store is believed this long: a key that another process takes back ends this late here.
+const BELIEVED: Duration = Duration::from_secs(5);
 
 /// Who asks.
 #[derive(Clone)]
@@ -32,19 +41,150 @@ pub struct Caller {
     pub scope: Scope,
     /// What they may do.
     pub role: Role,
+    /// The id of the key, `jwt:` and who the token is about, or `local`. For limits and logs.
+    pub who: Arc<str>,
 }
 
-/// Finds who asks; what needs nobody goes on without.
-pub async fn authenticate(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    // Without keys only this machine can reach us: see `serve`.
-    let caller = app.store.tenant("default").map(|scope| Caller { scope, role: Role::Admin });
-    match caller {
-        Ok(caller) => {
-            request.extensions_mut().insert(caller);
-            next.run(request).await
+/// What is known about those who ask.
+pub struct Access {
+    cache: Cache,
+    pub(crate) jwt: Option<Arc<Verifier>>,
+    limiters: Limiters,
+    door: Door,
+}
+
+/// Whether everybody on this machine may ask. Once it is closed it stays so.
+#[derive(Default)]
+struct Door {
+    closed: AtomicBool,
+    seen: AtomicU64,
+    looked: Mutex<Option<Instant>>,
+}
+
+impl Access {
+    /// By what is configured.
+    pub fn new(config: &Config) -> Access {
+        Access {
+            cache: Cache::default(),
+            jwt: config.jwt.clone().map(Verifier::new),
+            limiters: Limiters::new(config.limits),
+            door: Door::default(),
         }
-        Err(error) => Problem::from(error).into_response(),
     }
+
+    /// Whether everybody may ask: only this machine can reach us, and nobody made a key yet.
+    pub async fn is_open(&self, app: &App) -> Result<bool, Error> {
+        let config = &app.config;
+        if !config.listen.ip().is_loopback() || self.jwt.is_some() || config.keys_required == Some(true) {
+            return Ok(false);
+        }
+        if config.keys_required == Some(false) {
+            return Ok(true);
+        }
+        if self.door.closed.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        let keys = app.store.keys();
+        let changes = keys.changes();
+        let looked = *self.door.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = looked.is_some_and(|at| at.elapsed() < BELIEVED);
+        if fresh && self.door.seen.load(Ordering::SeqCst) == changes {
+            return Ok(true);
+        }
+        let any = blocking(move || keys.any()).await?;
+        self.door.closed.fetch_or(any, Ordering::SeqCst);
+        self.door.seen.store(changes, Ordering::SeqCst);
+        *self.door.looked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        Ok(!any)
+    }
+
+    /// Who sends this request; nobody, if it brings no key and one is needed.
+    async fn caller(&self, app: &App, request: &Parts) -> Result<Option<Caller>, Problem> {
+        if self.is_open(app).await? {
+            origin::check(&app.config, request)?;
+            let (scope, who) = (app.store.tenant("default")?, Arc::from("local"));
+            return Ok(Some(Caller { scope, role: Role::Admin, who }));
+        }
+        let Some(token) = token(&request.headers)? else { return Ok(None) };
+        if let Some(caller) = self.cache.get(app, token) {
+            return Ok(Some(caller));
+        }
+        let peer = peer(&app.config, request);
+        self.limiters.check_peer(peer)?;
+        match self.verify(app, token).await {
+            Err(problem) if problem.status == StatusCode::UNAUTHORIZED => {
+                self.limiters.failed(peer);
+                Err(problem)
+            }
+            other => other.map(Some),
+        }
+    }
+
+    async fn verify(&self, app: &App, token: &str) -> Result<Caller, Problem> {
+        if token.starts_with(KEY_PREFIX) {
+            return self.cache.find(app, token).await;
+        }
+        match &self.jwt {
+            Some(verifier) => {
+                let found = verifier.verify(token).await?;
+                let scope = app.store.tenant(&found.tenant).map_err(|_| {
+                    Problem::unauthorized("the token names a tenant that cannot exist; ask its issuer")
+                })?;
+                Ok(Caller { scope, role: found.role, who: found.who.into() })
+            }
+            None => Err(Problem::unauthorized("this is no key; one begins with et_")),
+        }
+    }
+}
+
+/// The words that a request brings: `Authorization: Bearer …`, or `x-api-key`, as some clients send it.
+fn token(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+    let unreadable =
+        || Problem::unauthorized("the key has characters that no key has; send it as it was shown");
+    if let Some(value) = headers.get(AUTHORIZATION) {
+        let text = value.to_str().map_err(|_| unreadable())?;
+        let (scheme, rest) = text.split_once(' ').unwrap_or((text, ""));
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            let text = "only Authorization: Bearer is understood; send the key as Authorization: Bearer et_…";
+            return Err(Problem::unauthorized(text));
+        }
+        return Ok(Some(rest.trim()));
+    }
+    headers.get("x-api-key").map(|value| value.to_str().map(str::trim).map_err(|_| unreadable())).transpose()
+}
+
+/// The address of whoever asks. Behind a proxy it is what the proxy itself added, the last one.
+fn peer(config: &Config, request: &Parts) -> IpAddr {
+    let forwarded = || {
+        let values = request.headers.get_all("x-forwarded-for").iter();
+        values.last()?.to_str().ok()?.rsplit(',').next()?.trim().parse().ok()
+    };
+    let direct = request.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+    let proxied = if config.behind_tls_proxy { forwarded() } else { None };
+    proxied.or(direct).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}
+
+/// Finds who asks, and whether they may ask as much; what needs nobody goes on without.
+pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    // Whoever watches the process needs no key, and may come under any name.
+    if matches!(request.uri().path(), "/healthz" | "/readyz") {
+        return next.run(request).await;
+    }
+    let (mut parts, body) = request.into_parts();
+    let caller = match app.access.caller(&app, &parts).await {
+        Ok(Some(caller)) => caller,
+        Ok(None) => return next.run(Request::from_parts(parts, body)).await,
+        Err(problem) => return problem.into_response(),
+    };
+    let span = tracing::Span::current();
+    span.record("everturn.tenant", caller.scope.tenant().as_str());
+    span.record("everturn.key", &*caller.who);
+    let running = match app.access.limiters.enter(&caller.who) {
+        Ok(running) => running,
+        Err(problem) => return problem.into_response(),
+    };
+    parts.extensions.insert(caller);
+    running.until_sent(next.run(Request::from_parts(parts, body)).await)
 }
 
 macro_rules! needs {
@@ -76,7 +216,7 @@ fn allow(parts: &Parts, needed: Role) -> Result<Scope, Problem> {
         Some(caller) if caller.role < needed => Err(Problem::new(
             StatusCode::FORBIDDEN,
             "access.role",
-            format!("this needs the role {needed:?}, the key has {:?}; use another key", caller.role),
+            format!("this needs the role {needed}, the key has {}; use another key", caller.role),
         )),
         Some(caller) => Ok(caller.scope.clone()),
     }

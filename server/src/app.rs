@@ -1,5 +1,6 @@
 //! What all handlers share.
 
+use crate::access::Access;
 use crate::config::Config;
 use everturn_core::Error;
 use everturn_engine::Everturn;
@@ -11,6 +12,8 @@ pub struct App {
     pub store: Everturn,
     /// How it is served.
     pub config: Config,
+    /// What is known about those who ask.
+    pub access: Access,
     /// Cancelled when the server begins to stop: streams end with a place to resume from.
     pub stopping: CancellationToken,
 }
@@ -18,7 +21,8 @@ pub struct App {
 impl App {
     /// Over an open store.
     pub fn new(store: Everturn, config: Config) -> App {
-        App { store, config, stopping: CancellationToken::new() }
+        crate::metrics::collect();
+        App { store, access: Access::new(&config), config, stopping: CancellationToken::new() }
     }
 }
 

@@ -1,6 +1,9 @@
-//! How it is served.
+//! How it is served. Where each value comes from is decided in [`settings`](crate::settings).
 
+use jsonwebtoken::Algorithm;
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How it is served. The command-line tool fills it from flags, the environment and a file, in this order.
@@ -16,6 +19,22 @@ pub struct Config {
     pub import_bytes_max: u64,
     /// A live stream without news says so this often, so that nothing on the way takes it for dead.
     pub heartbeat: Duration,
+    /// How long requests that run may go on after the server was told to stop.
+    pub shutdown: Duration,
+    /// The certificate to answer with; without one, plain HTTP.
+    pub tls: Option<Tls>,
+    /// A proxy in front of us speaks TLS and says in `X-Forwarded-For` whom it speaks for.
+    pub behind_tls_proxy: bool,
+    /// Whether every request needs a key. By default: as soon as the store has one, or tokens are configured.
+    pub keys_required: Option<bool>,
+    /// Tokens of somebody else that are taken as well as keys.
+    pub jwt: Option<Jwt>,
+    /// How much one key may ask for.
+    pub limits: Limits,
+    /// Web pages of other origins that may ask.
+    pub cors_origins: Vec<String>,
+    /// Whether queries and what errors say are logged. They may hold what people said.
+    pub log_content: bool,
 }
 
 impl Default for Config {
@@ -26,6 +45,82 @@ impl Default for Config {
             asset_bytes_max: 64 * 1024 * 1024,
             import_bytes_max: 4 * 1024 * 1024 * 1024,
             heartbeat: Duration::from_secs(15),
+            shutdown: Duration::from_secs(10),
+            tls: None,
+            behind_tls_proxy: false,
+            keys_required: None,
+            jwt: None,
+            limits: Limits::default(),
+            cors_origins: Vec::new(),
+            log_content: false,
         }
+    }
+}
+
+/// A certificate and its key, as PEM files.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// The certificate, followed by those that signed it.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// How much may be asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Requests a second with one key, in the long run.
+    pub requests_per_second: u32,
+    /// Requests at once after a pause, with one key.
+    pub burst: u32,
+    /// Requests and streams that run at the same time with one key.
+    pub concurrent: usize,
+    /// Wrong keys a minute from one address.
+    pub failures_per_minute: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { requests_per_second: 200, burst: 400, concurrent: 256, failures_per_minute: 30 }
+    }
+}
+
+/// Which tokens are taken, and what they say.
+#[derive(Clone, Debug)]
+pub struct Jwt {
+    /// How they are signed. A token that names another algorithm is refused.
+    pub algorithm: Algorithm,
+    /// What they are signed with.
+    pub keys: JwtKeys,
+    /// How often keys are read again.
+    pub refresh: Duration,
+    /// What `iss` must be.
+    pub issuer: Option<String>,
+    /// What `aud` must contain.
+    pub audience: Option<String>,
+    /// The claim that names the tenant.
+    pub tenant_claim: String,
+    /// The claim that names the role.
+    pub role_claim: String,
+}
+
+/// Where the keys of tokens are.
+#[derive(Clone, Debug)]
+pub enum JwtKeys {
+    /// A secret that both sides have.
+    Secret(Hidden),
+    /// A JWKS file.
+    File(PathBuf),
+    /// A JWKS address.
+    Url(String),
+}
+
+/// A text that is shown nowhere.
+#[derive(Clone)]
+pub struct Hidden(pub String);
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[hidden]")
     }
 }

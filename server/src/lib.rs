@@ -16,21 +16,30 @@ mod app;
 mod config;
 mod headers;
 mod json;
+mod metrics;
+mod observe;
 mod openapi;
 mod page;
 mod pipe;
 mod problem;
 mod range;
 mod rest;
+mod run;
 mod schema;
 mod serve;
+pub mod settings;
 mod sse;
+mod telemetry;
+mod tls;
 
 pub use access::Role;
 pub use app::App;
-pub use config::Config;
+pub use config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
 pub use openapi::document;
+pub use run::{Started, run};
 pub use serve::{Server, serve};
+pub use settings::Settings;
+pub use telemetry::{Telemetry, Telling};
 
 use axum::Router;
 use axum::http::{Extensions, HeaderMap, StatusCode, Version};
@@ -44,10 +53,13 @@ pub fn router(app: Arc<App>) -> Router {
     let (native, _) = OpenApiRouter::new().nest("/api/v1", rest::routes()).split_for_parts();
     native
         .merge(rest::health::routes())
+        .merge(metrics::routes())
         .merge(openapi::routes())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(axum::middleware::from_fn_with_state(app.clone(), access::authenticate))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), observe::observe))
+        .layer(cors(&app.config))
         .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(may_be_compressed)))
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(problem::panicked))
         .with_state(app)
@@ -56,4 +68,16 @@ pub fn router(app: Arc<App>) -> Router {
 /// Live streams never are: the default sees to that.
 fn may_be_compressed(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
     extensions.get::<rest::AsIs>().is_none()
+}
+
+/// Which pages of other origins may ask: none, unless they are configured.
+fn cors(config: &Config) -> tower_http::cors::CorsLayer {
+    use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
+    if config.cors_origins.is_empty() {
+        return CorsLayer::new();
+    }
+    let origins = config.cors_origins.iter().filter_map(|origin| origin.parse().ok());
+    let layer = CorsLayer::new().allow_origin(AllowOrigin::list(origins));
+    // Mirrored, because a browser does not count Authorization among "any".
+    layer.allow_methods(Any).allow_headers(AllowHeaders::mirror_request()).expose_headers(Any)
 }

@@ -7,6 +7,7 @@ use everturn_core::Error;
 use serde::Serialize;
 use std::any::Any;
 use std::borrow::Cow;
+use std::time::Duration;
 use utoipa::ToSchema;
 
 /// What went wrong: a status, a stable code, and a sentence that says what to do.
@@ -53,12 +54,16 @@ impl Problem {
         }
     }
 
-    /// Not now.
-    pub fn too_many(seconds: u64) -> Problem {
-        let detail = format!("too many requests with this key; try again in {seconds} s");
+    /// Too much at once: a limit says no for now.
+    pub fn later(code: &'static str, wait: Duration, limit: String) -> Problem {
+        let seconds = wait.as_millis().div_ceil(1000).max(1) as u64;
         Problem {
             header: Some((RETRY_AFTER, HeaderValue::from(seconds))),
-            ..Problem::new(StatusCode::TOO_MANY_REQUESTS, "access.rate", detail)
+            ..Problem::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                code,
+                format!("too many requests: {limit}; try again in {seconds} s"),
+            )
         }
     }
 }

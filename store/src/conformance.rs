@@ -8,6 +8,7 @@
 //! list is not promised. Nothing here looks at a clock or makes up ids: [`Maker`] counts, so a failure comes again.
 
 mod forks;
+mod keys;
 mod maker;
 mod reading;
 mod removing;
@@ -18,6 +19,7 @@ mod views;
 mod writing;
 
 pub use forks::*;
+pub use keys::*;
 pub use maker::*;
 pub use reading::*;
 pub use removing::*;
@@ -27,12 +29,12 @@ pub use tenants::*;
 pub use views::*;
 pub use writing::*;
 
-use crate::{Index, Log};
+use crate::{Index, Keys, Log};
 
 /// What the promises are about.
-pub trait Backend: Log + Index {}
+pub trait Backend: Log + Index + Keys {}
 
-impl<T: Log + Index> Backend for T {}
+impl<T: Log + Index + Keys> Backend for T {}
 
 /// Makes one test of each promise, every one with a store of its own. The argument is a function; what it returns
 /// derefs to the store and may keep a folder alive beside it.
@@ -116,6 +118,11 @@ macro_rules! conformance {
             erasing_takes_the_bodies_of_other_events_along
             of_two_compactions_one_wins_and_one_can_be_taken_back
             what_goes_over_the_budget_is_refused
+            a_key_comes_back_as_it_was_kept
+            keys_are_listed_by_their_tenant_only
+            a_key_is_revoked_once_and_by_its_tenant_only
+            the_last_use_of_a_key_never_goes_back
+            a_store_knows_whether_any_key_is_valid
         );
     };
     ($make:expr; $($promise:ident)*) => {

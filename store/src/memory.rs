@@ -2,12 +2,15 @@
 //!
 //! It keeps every promise of [`mod@crate::conformance`] except that nothing outlives the process.
 
+mod keys;
+
 use crate::{Committed, ConversationQuery, Index, Log, TurnQuery};
 use everturn_core::Error;
+use everturn_core::access::AccessKey;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Parent, Tombstone};
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, Key, KeyId, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnRow, join_chunks};
@@ -31,6 +34,7 @@ struct Kept {
     /// Where each conversation is, deleted ones included.
     places: BTreeMap<Key, usize>,
     requests: HashMap<(String, String), Request>,
+    keys: BTreeMap<KeyId, AccessKey>,
 }
 
 struct Request {

@@ -109,7 +109,7 @@ pub struct Digest {
 }
 
 /// What a model call is given.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Context {
     /// In the provider's shape.
     pub messages: Vec<Raw>,
@@ -267,6 +267,10 @@ impl Scope {
             turns: None,
             reason: left.what.clone(),
         }));
+        for (section, used) in &tokens.by_section {
+            metrics::counter!("everturn_context_tokens_total", "section" => section.as_str())
+                .increment(*used);
+        }
         let prefix_hash = format!("sha256:{}", prompt_hash(rendered.system.as_ref(), &rendered.messages));
         let receipt = Receipt {
             version: context::VERSION,

@@ -12,6 +12,7 @@ mod dice;
 mod erasing;
 mod generating;
 mod keeping;
+mod keys;
 mod lifecycle;
 mod mirror;
 mod model;

@@ -7,6 +7,7 @@ mod conversations;
 mod events;
 mod generations;
 pub mod health;
+mod keys;
 mod projections;
 mod state;
 mod streams;
@@ -33,4 +34,5 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(generations::routes())
         .merge(assets::routes())
         .merge(transfer::routes())
+        .merge(keys::routes())
 }

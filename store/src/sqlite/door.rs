@@ -26,6 +26,9 @@ const WAL_READERS_PATIENCE: Duration = Duration::from_secs(2);
 /// One step of the schema for each version; a released step is never edited. Version N is what step N leaves.
 const MIGRATIONS: &[&str] = &[include_str!("v1.sql")];
 
+/// Came after the first files of version 1 were written, so it is made wherever it is missing.
+const KEYS: &str = include_str!("keys.sql");
+
 /// File systems of other machines, by the number that Linux gives them. Their locks and syncs cannot be relied on.
 const REMOTE: &[(u32, &str)] = &[
     (0x6969, "NFS"),
@@ -201,7 +204,7 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Error> {
         );
         connection.execute_batch(&step).map_err(|e| explain(path, &e))?;
     }
-    Ok(())
+    connection.execute_batch(KEYS).map_err(|e| explain(path, &e))
 }
 
 /// What SQLite's complaint means for the caller.

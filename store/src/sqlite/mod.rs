@@ -4,6 +4,7 @@
 
 mod door;
 mod erase;
+mod keys;
 mod read;
 mod recent;
 mod rows;

@@ -1,0 +1,74 @@
+//! `everturn keys`
+
+use crate::args::{Args, Keys, KeysVerb};
+use crate::output::{self, Failure};
+use crate::{open, show};
+use everturn_core::Error;
+use everturn_core::access::{AccessKey, Role};
+use everturn_core::id::KeyId;
+use everturn_engine::{Everturn, NewKey};
+
+pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
+    match &verb.verb {
+        KeysVerb::Create { role, label, expires } => {
+            let role: Role = role.parse()?;
+            let expires = expires.as_deref().map(str::parse).transpose()?;
+            let tenant = args.tenant.clone();
+            let (key, secret) =
+                writing(args)?.keys().create(NewKey { tenant, role, label: label.clone(), expires })?;
+            if args.json {
+                let mut value = serde_json::to_value(&key).unwrap_or_default();
+                value["secret"] = secret.into();
+                return output::json(&value);
+            }
+            output::text(secret)?;
+            eprintln!("{} for tenant {}, role {role}; it is shown this once", key.id, key.tenant);
+            Ok(())
+        }
+        KeysVerb::List => {
+            let keys = open::everything(args)?.keys().list(&args.tenant)?;
+            if args.json {
+                return output::json_list(&keys, None);
+            }
+            if keys.is_empty() {
+                return output::text("no keys; `everturn keys create --role admin` makes one");
+            }
+            keys.iter().try_for_each(|key| output::text(line(key)))
+        }
+        KeysVerb::Revoke { id } => {
+            let full =
+                if id.starts_with(KeyId::PREFIX) { id.clone() } else { format!("{}{id}", KeyId::PREFIX) };
+            let key = writing(args)?.keys().revoke(&args.tenant, full.parse()?)?;
+            if args.json {
+                return output::json(&key);
+            }
+            output::text(format!("revoked {}", key.id))
+        }
+    }
+}
+
+/// The store for writing. A server that has it open is the one to ask.
+fn writing(args: &Args) -> Result<Everturn, Failure> {
+    open::store(args).map_err(|failure| match failure {
+        Failure::Error(error) if error.code() == "store.owned" => Error::busy(
+            "store.owned",
+            format!(
+                "{}. If that is a server, ask it: POST or DELETE /api/v1/keys with an admin's key (or --url)",
+                error.text()
+            ),
+        )
+        .into(),
+        other => other,
+    })
+}
+
+fn line(key: &AccessKey) -> String {
+    let label = key.label.as_deref().map(|label| format!("  {}", show::printable(label))).unwrap_or_default();
+    let state = match (key.revoked, key.expires) {
+        (Some(at), _) => format!("revoked {at}"),
+        (None, Some(at)) => format!("until {at}"),
+        (None, None) => "valid".to_string(),
+    };
+    let used = key.last_used.map_or("never used".to_string(), |at| format!("last used {at}"));
+    format!("{}  {:<6}  {state}  {used}{label}", key.id, key.role.as_str())
+}

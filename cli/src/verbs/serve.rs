@@ -1,0 +1,92 @@
+//! `everturn serve`
+
+use crate::args::{Args, Serve};
+use crate::open;
+use crate::output::{self, Failure};
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use everturn_core::Error;
+use everturn_server::settings::{Settings, read_file, without_password};
+use everturn_server::{Started, run as serve};
+
+pub fn run(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<(), Failure> {
+    let settings = settings(args, verb, matches);
+    if verb.check_config {
+        return check(settings);
+    }
+    let settings = settings?;
+    let store = open::url(settings.text("store").unwrap_or("sqlite:"), true)?;
+    serve(&settings, &store, |started| greet(started, &store)).map_err(|error| match error.code() {
+        "store.owned" => Error::busy(
+            "store.owned",
+            format!(
+                "{}; one server at a time serves a file: end that one first, or name another store",
+                error.text()
+            ),
+        )
+        .into(),
+        _ => error.into(),
+    })
+}
+
+/// Flags, else the environment, else the file, else what is usual.
+fn settings(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<Settings, Error> {
+    let file = read_file(verb.config.as_deref(), dirs::config_dir().as_deref())?;
+    let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    let mut flags: Vec<(&'static str, String)> = Vec::new();
+    if typed("store") {
+        flags.push(("store", args.store.clone()));
+    }
+    if let Some(mirror) = args.mirror.as_ref().filter(|_| typed("mirror")) {
+        flags.push(("mirror", mirror.display().to_string()));
+    }
+    let path = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let given = [
+        ("listen", verb.listen.clone()),
+        ("tls.cert", path(&verb.tls_cert)),
+        ("tls.key", path(&verb.tls_key)),
+        ("telemetry.otlp_endpoint", verb.otlp_endpoint.clone()),
+        ("behind_tls_proxy", verb.behind_tls_proxy.then(|| "true".into())),
+        ("log_content", verb.log_content.then(|| "true".into())),
+        ("telemetry.log", (args.verbose > 0).then(|| "debug".into())),
+    ];
+    flags.extend(given.into_iter().filter_map(|(key, value)| Some((key, value?))));
+    Settings::gather(file, &|name| std::env::var(name).ok(), flags)
+}
+
+/// Shows every setting and where it came from, and whether they make sense together.
+fn check(settings: Result<Settings, Error>) -> Result<(), Failure> {
+    let settings = settings?;
+    output::text(settings.show().trim_end())?;
+    let environment = |name: &str| std::env::var(name).ok();
+    settings.config(&environment)?;
+    settings.telemetry()?;
+    settings.summarizers(&settings.models(&environment)?)?;
+    Ok(())
+}
+
+/// Says what runs and what to try.
+fn greet(started: &Started, store: &str) {
+    let scheme = if started.tls { "https" } else { "http" };
+    let url = format!("{scheme}://{}", started.address);
+    let access = match (started.open, started.jwt) {
+        (true, _) => "everybody on this machine, as admin of the tenant default (no keys yet)",
+        (false, false) => "whoever has a key (everturn keys)",
+        (false, true) => "whoever has a key (everturn keys) or a token (jwt)",
+    };
+    let models = if started.models.is_empty() { "none".to_string() } else { started.models.join(", ") };
+    eprintln!("everturn listens on {url}");
+    eprintln!("  store   {}", without_password(store));
+    eprintln!("  access  {access}");
+    eprintln!("  models  {models}");
+    let key = if started.open { "" } else { " -H \"Authorization: Bearer $EVERTURN_KEY\"" };
+    // A certificate may be of our own making.
+    let curl = if started.tls { "curl -k" } else { "curl" };
+    eprintln!("try:");
+    eprintln!("  {curl} {url}/healthz");
+    eprintln!(
+        "  {curl}{key} {url}/api/v1/conversations -H 'Content-Type: application/json' -d '{{\"title\": \"Hello\"}}'"
+    );
+    eprintln!("  {curl} {url}/openapi.json");
+    eprintln!("Ctrl-C ends it.");
+}

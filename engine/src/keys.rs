@@ -1,0 +1,174 @@
+//! Keys: made, listed, taken back, and found again by their words.
+//!
+//! The words are `et_ID_SECRET`: the ULID of the key, and 32 random bytes in hex. They are shown once, when the key is
+//! made; kept is the SHA-256 of the secret.
+
+use crate::{Inner, Shared};
+use everturn_core::Error;
+use everturn_core::access::{AccessKey, Role};
+use everturn_core::chain::Hash;
+use everturn_core::id::{KeyId, Tenant};
+use everturn_core::limits::NAME_BYTES_MAX;
+use everturn_core::time::Timestamp;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use subtle::ConstantTimeEq;
+
+/// What the words of every key begin with.
+pub const KEY_PREFIX: &str = "et_";
+
+/// The last use of a key is written at most this often.
+const TOUCH_EVERY_S: u64 = 60;
+
+/// The keys of a store.
+#[derive(Clone)]
+pub struct Keys {
+    inner: Arc<Inner>,
+}
+
+/// A key to make.
+#[derive(Clone, Debug)]
+pub struct NewKey {
+    /// Whose conversations it opens.
+    pub tenant: String,
+    /// What may be done with it.
+    pub role: Role,
+    /// For people.
+    pub label: Option<String>,
+    /// When it ends by itself.
+    pub expires: Option<Timestamp>,
+}
+
+/// What a key allows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Grant {
+    /// Which key.
+    pub key: KeyId,
+    /// Whose conversations it opens.
+    pub tenant: Tenant,
+    /// What may be done with it.
+    pub role: Role,
+    /// When it ends by itself.
+    pub expires: Option<Timestamp>,
+}
+
+/// What is remembered about keys while the store is open.
+#[derive(Default)]
+pub(crate) struct KeyNotes {
+    /// Changes when a key is made or taken back.
+    changes: AtomicU64,
+    touched: Mutex<HashMap<KeyId, Timestamp>>,
+}
+
+impl Keys {
+    pub(crate) fn new(inner: Arc<Inner>) -> Keys {
+        Keys { inner }
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.inner.shared
+    }
+
+    /// Makes a key. The second of the answer are its words: nobody can show them again.
+    pub fn create(&self, new: NewKey) -> Result<(AccessKey, String), Error> {
+        self.shared().writable()?;
+        let now = self.shared().now();
+        if let Some(label) = new.label.as_ref().filter(|label| label.len() > NAME_BYTES_MAX) {
+            let (limit, got) = (NAME_BYTES_MAX as u64, label.len() as u64);
+            return Err(Error::limit("NAME_BYTES_MAX", limit, got, "give the key a shorter label"));
+        }
+        if let Some(expires) = new.expires {
+            expires.check()?;
+            if expires <= now {
+                let text = format!("the key would end at {expires}, which has passed; give a later time");
+                return Err(Error::invalid("key.expires", text));
+            }
+        }
+        let secret = self.shared().source.secret()?;
+        let key = AccessKey {
+            id: KeyId(self.shared().source.ulid()?),
+            tenant: Tenant::new(new.tenant)?,
+            role: new.role,
+            label: new.label,
+            created: now,
+            expires: new.expires,
+            revoked: None,
+            last_used: None,
+            secret: Hash::of(&secret),
+        };
+        self.shared().keys.put_key(&key)?;
+        self.shared().key_notes.changes.fetch_add(1, Ordering::SeqCst);
+        let words = format!("{KEY_PREFIX}{}_{}", key.id.0, hex::encode(secret));
+        Ok((key, words))
+    }
+
+    /// The keys of a tenant, oldest first, revoked and expired ones too.
+    pub fn list(&self, tenant: &str) -> Result<Vec<AccessKey>, Error> {
+        self.shared().keys.keys(&Tenant::new(tenant)?)
+    }
+
+    /// Takes a key back. Another tenant's looks absent.
+    pub fn revoke(&self, tenant: &str, id: KeyId) -> Result<AccessKey, Error> {
+        self.shared().writable()?;
+        let revoked = self.shared().keys.revoke_key(&Tenant::new(tenant)?, id, self.shared().now());
+        self.shared().key_notes.changes.fetch_add(1, Ordering::SeqCst);
+        revoked
+    }
+
+    /// What the words of a key allow. Reads the store. The answer to wrong words, revoked and expired keys is the same.
+    pub fn find(&self, words: &str) -> Result<Grant, Error> {
+        let unknown = || {
+            let text = "this key is not known here, or not any more; ask an administrator for another";
+            Error::not_found("key.unknown", text)
+        };
+        let (id, secret) = parse(words).ok_or_else(unknown)?;
+        let key = self.shared().keys.key(id)?.ok_or_else(unknown)?;
+        let same = bool::from(Hash::of(&secret).0.ct_eq(&key.secret.0));
+        if !same || !key.is_valid(self.shared().now()) {
+            return Err(unknown());
+        }
+        Ok(Grant { key: key.id, tenant: key.tenant, role: key.role, expires: key.expires })
+    }
+
+    /// Whether a grant's time has passed since it was found.
+    pub fn has_expired(&self, grant: &Grant) -> bool {
+        grant.expires.is_some_and(|end| end <= self.shared().now())
+    }
+
+    /// Notes that a key was used. Writes at most once a minute for each key, and may wait for the disk then.
+    pub fn touch(&self, id: KeyId) -> Result<(), Error> {
+        let now = self.shared().now();
+        let mut touched = self.shared().key_notes.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        let recently = |at: &Timestamp| *at <= now && now < at.plus_s(TOUCH_EVERY_S);
+        if self.shared().options.read_only || touched.get(&id).is_some_and(recently) {
+            return Ok(());
+        }
+        touched.insert(id, now);
+        drop(touched);
+        self.shared().keys.touch_key(id, now)
+    }
+
+    /// Whether there ever was a key, of any tenant.
+    pub fn any(&self) -> Result<bool, Error> {
+        self.shared().keys.any_key(None)
+    }
+
+    /// Whether there is a key, of any tenant, that is valid now.
+    pub fn any_valid(&self) -> Result<bool, Error> {
+        self.shared().keys.any_key(Some(self.shared().now()))
+    }
+
+    /// A number that changes whenever a key is made or taken back in this process: what was found before may be wrong.
+    pub fn changes(&self) -> u64 {
+        self.shared().key_notes.changes.load(Ordering::SeqCst)
+    }
+}
+
+/// The id and the secret in the words of a key.
+fn parse(words: &str) -> Option<(KeyId, [u8; 32])> {
+    let (id, secret) = words.strip_prefix(KEY_PREFIX)?.split_once('_')?;
+    let mut bytes = [0; 32];
+    hex::decode_to_slice(secret, &mut bytes).ok()?;
+    Some((format!("{}{id}", KeyId::PREFIX).parse().ok()?, bytes))
+}

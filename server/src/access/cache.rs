@@ -1,0 +1,79 @@
+//! Keys that were found a moment ago, so that a request does not wait for the store.
+//!
+//! A key that is taken back in this process is forgotten at once, one that another process takes back within
+//! [`BELIEVED`](super::BELIEVED). Kept under the hash of the words, so that memory holds no words.
+
+use super::{BELIEVED, Caller};
+use crate::app::{App, blocking};
+use crate::problem::Problem;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_engine::Grant;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Past this many keys the memory starts over.
+const KEYS_MAX: usize = 10_000;
+
+#[derive(Default)]
+pub struct Cache {
+    found: Mutex<HashMap<Hash, Found>>,
+}
+
+struct Found {
+    grant: Grant,
+    caller: Caller,
+    at: Instant,
+    /// The store's changes of keys when it was found.
+    changes: u64,
+}
+
+impl Cache {
+    fn found(&self) -> MutexGuard<'_, HashMap<Hash, Found>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The owner of these words, if they were found a moment ago.
+    pub fn get(&self, app: &App, words: &str) -> Option<Caller> {
+        let keys = app.store.keys();
+        let known = self.found();
+        let found = known.get(&Hash::of(words.as_bytes()))?;
+        let good = found.at.elapsed() < BELIEVED
+            && found.changes == keys.changes()
+            && !keys.has_expired(&found.grant);
+        good.then(|| found.caller.clone())
+    }
+
+    /// Asks the store.
+    pub async fn find(&self, app: &App, words: &str) -> Result<Caller, Problem> {
+        let keys = app.store.keys();
+        // Before looking: what is taken back meanwhile is then looked for again.
+        let changes = keys.changes();
+        let (searched, wanted) = (keys.clone(), words.to_string());
+        let grant = match blocking(move || searched.find(&wanted)).await {
+            Err(Error::NotFound(detail)) => return Err(Problem::unauthorized(detail.text)),
+            other => other?,
+        };
+        let caller = Caller {
+            scope: app.store.tenant(grant.tenant.as_str())?,
+            role: grant.role,
+            who: Arc::from(grant.key.to_string()),
+        };
+        let id = grant.key;
+        let found = Found { grant, caller: caller.clone(), at: Instant::now(), changes };
+        let mut known = self.found();
+        if known.len() >= KEYS_MAX {
+            known.clear();
+        }
+        known.insert(Hash::of(words.as_bytes()), found);
+        drop(known);
+        // Nobody waits for the note.
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = keys.touch(id) {
+                tracing::warn!(%error, "the last use of a key could not be noted");
+            }
+        });
+        Ok(caller)
+    }
+}

@@ -1,0 +1,200 @@
+//! Tokens of somebody else: JSON Web Tokens, signed in the one way that is configured.
+
+use crate::config::{Jwt, JwtKeys};
+use crate::problem::Problem;
+use everturn_core::Error;
+use everturn_core::access::Role;
+use jsonwebtoken::jwk::JwkSet;
+use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use serde_json::{Map, Value};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// A token that names an unknown key makes us look again, at most this often.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// How long the server of the keys may take.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How far clocks may differ.
+const LEEWAY_S: u64 = 30;
+
+pub struct Verifier {
+    config: Jwt,
+    validation: Validation,
+    keys: RwLock<Arc<Vec<KnownKey>>>,
+    /// When keys were last looked for.
+    looked: Mutex<Option<Instant>>,
+}
+
+struct KnownKey {
+    kid: Option<String>,
+    key: DecodingKey,
+}
+
+/// Whom a token is about, and what they may do.
+pub struct Bearer {
+    pub tenant: String,
+    pub role: Role,
+    pub who: String,
+}
+
+impl Verifier {
+    pub fn new(config: Jwt) -> Arc<Verifier> {
+        // Only this algorithm, whatever a token says about itself.
+        let mut validation = Validation::new(config.algorithm);
+        (validation.validate_nbf, validation.leeway) = (true, LEEWAY_S);
+        let mut required = vec!["exp"];
+        if let Some(issuer) = &config.issuer {
+            validation.set_issuer(&[issuer]);
+            required.push("iss");
+        }
+        match &config.audience {
+            Some(audience) => {
+                validation.set_audience(&[audience]);
+                required.push("aud");
+            }
+            None => validation.validate_aud = false,
+        }
+        validation.set_required_spec_claims(&required);
+        let (keys, looked) = (RwLock::default(), Mutex::default());
+        Arc::new(Verifier { config, validation, keys, looked })
+    }
+
+    /// Reads the keys. Those of before stay if that fails.
+    pub async fn load(&self) -> Result<(), Error> {
+        *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        let keys = match &self.config.keys {
+            JwtKeys::Secret(secret) => {
+                vec![KnownKey { kid: None, key: DecodingKey::from_secret(secret.0.as_bytes()) }]
+            }
+            JwtKeys::File(path) => {
+                let text = std::fs::read_to_string(path).map_err(|e| {
+                    let text = format!("cannot read {}: {e}; check jwt.jwks_file", path.display());
+                    Error::invalid("jwt.keys", text)
+                })?;
+                parse(&text, self.config.algorithm)?
+            }
+            JwtKeys::Url(url) => {
+                let text = fetch(url).await.map_err(|e| {
+                    let shown = crate::settings::without_password(url);
+                    Error::busy("jwt.keys", format!("cannot fetch {shown}: {e}; check jwt.jwks_url"))
+                })?;
+                parse(&text, self.config.algorithm)?
+            }
+        };
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+        Ok(())
+    }
+
+    /// Whom a token is about. The keys are read again now and then, in the background.
+    pub async fn verify(self: &Arc<Self>, token: &str) -> Result<Bearer, Problem> {
+        if self.older_than(self.config.refresh) {
+            let verifier = self.clone();
+            tokio::spawn(async move { verifier.load_or_warn().await });
+        }
+        let refused =
+            |why: &str| Problem::unauthorized(format!("the token is refused: {why}; get a new one"));
+        let header = decode_header(token).map_err(|_| refused("it is neither a key (et_…) nor a JWT"))?;
+        if header.alg != self.config.algorithm {
+            return Err(refused(&format!("it must be signed with {:?}", self.config.algorithm)));
+        }
+        let mut candidates = self.candidates(header.kid.as_deref());
+        if candidates.is_empty() && self.older_than(LOOK_AGAIN) {
+            self.load_or_warn().await;
+            candidates = self.candidates(header.kid.as_deref());
+        }
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut why = "no key of its issuer fits".to_string();
+        for at in candidates {
+            let Some(known) = keys.get(at) else { continue };
+            match decode::<Map<String, Value>>(token, &known.key, &self.validation) {
+                Ok(token) => return self.read(&token.claims),
+                Err(error) => why = explain(&error),
+            }
+        }
+        Err(refused(&why))
+    }
+
+    fn read(&self, claims: &Map<String, Value>) -> Result<Bearer, Problem> {
+        let text = |name: &str| claims.get(name).and_then(Value::as_str);
+        let needed = |name: &str| {
+            let absent = || Problem::unauthorized(format!("the token has no claim {name:?}; ask its issuer"));
+            text(name).ok_or_else(absent)
+        };
+        let tenant = needed(&self.config.tenant_claim)?;
+        let role = needed(&self.config.role_claim)?;
+        let role = role.parse().map_err(|_| {
+            Problem::unauthorized("the role in the token is none of reader, writer and admin; ask its issuer")
+        })?;
+        let who = format!("jwt:{tenant}/{}", text("sub").unwrap_or("-"));
+        Ok(Bearer { tenant: tenant.to_string(), role, who: everturn_core::id::clip(&who) })
+    }
+
+    /// Which keys to try.
+    fn candidates(&self, kid: Option<&str>) -> Vec<usize> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let fits = |key: &KnownKey| match (kid, &key.kid) {
+            (Some(wanted), Some(kid)) => wanted == kid,
+            _ => true,
+        };
+        keys.iter().enumerate().filter(|(_, key)| fits(key)).map(|(at, _)| at).collect()
+    }
+
+    fn older_than(&self, age: Duration) -> bool {
+        let looked = *self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        !matches!(self.config.keys, JwtKeys::Secret(_)) && looked.is_none_or(|at| at.elapsed() > age)
+    }
+
+    async fn load_or_warn(&self) {
+        if let Err(error) = self.load().await {
+            tracing::warn!(%error, "the keys of tokens could not be read again; those of before are used");
+        }
+    }
+}
+
+/// The keys in a JWKS that can sign in this way.
+fn parse(text: &str, algorithm: Algorithm) -> Result<Vec<KnownKey>, Error> {
+    let wrong = |why: String| Error::invalid("jwt.keys", format!("the JWKS cannot be used: {why}"));
+    // Keys of kinds that we do not know are left aside.
+    let set: Value = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+    let all = set.get("keys").and_then(Value::as_array).cloned().unwrap_or_default();
+    let known = all.into_iter().filter_map(|key| serde_json::from_value(key).ok()).collect();
+    let mut keys = Vec::new();
+    for jwk in (JwkSet { keys: known }).keys {
+        let named = jwk.common.key_algorithm.map(|name| name.to_string());
+        let key = DecodingKey::from_jwk(&jwk).ok();
+        let fits = |key: &DecodingKey| key.family() == algorithm.family();
+        if let Some(key) = key.filter(fits).filter(|_| named.is_none_or(|n| n == format!("{algorithm:?}"))) {
+            keys.push(KnownKey { kid: jwk.common.key_id, key });
+        }
+    }
+    if keys.is_empty() {
+        return Err(wrong(format!("it has no key for {algorithm:?}")));
+    }
+    Ok(keys)
+}
+
+async fn fetch(url: &str) -> Result<String, reqwest::Error> {
+    crate::tls::provide();
+    let mut builder = reqwest::Client::builder().timeout(FETCH_TIMEOUT).no_proxy();
+    if url.starts_with("http://") {
+        // A machine without certificates can ask all the same.
+        builder = builder.tls_certs_only([]);
+    }
+    builder.build()?.get(url).send().await?.error_for_status()?.text().await
+}
+
+/// Why a token is refused, without anything of the token.
+fn explain(error: &jsonwebtoken::errors::Error) -> String {
+    use jsonwebtoken::errors::ErrorKind;
+    match error.kind() {
+        ErrorKind::ExpiredSignature => "it has expired".into(),
+        ErrorKind::ImmatureSignature => "it is not valid yet".into(),
+        ErrorKind::InvalidSignature => "its signature is wrong".into(),
+        ErrorKind::InvalidIssuer => "its issuer is another".into(),
+        ErrorKind::InvalidAudience => "it is meant for somebody else".into(),
+        ErrorKind::MissingRequiredClaim(claim) => format!("it has no claim {claim:?}"),
+        _ => "it is malformed".into(),
+    }
+}

@@ -1,0 +1,78 @@
+//! Everything at once, as `everturn serve` does it: settings, store, telemetry, port, signals, the end.
+
+use crate::app::App;
+use crate::serve::{Server, serve};
+use crate::settings::Settings;
+use everturn_core::Error;
+use everturn_engine::{Everturn, Options};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long requests that read the disk may still do so after everything else has ended.
+const BLOCKING_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What runs now.
+pub struct Started {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Whether it speaks TLS itself.
+    pub tls: bool,
+    /// Whether everybody on this machine may ask, without a key.
+    pub open: bool,
+    /// Whether tokens are taken beside keys.
+    pub jwt: bool,
+    /// The names of the models.
+    pub models: Vec<String>,
+}
+
+/// Serves until SIGINT or SIGTERM. `store` is the URL to open; `started` is told once the port is taken.
+pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> Result<(), Error> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let config = settings.config(&environment)?;
+    let telemetry = settings.telemetry()?;
+    let models = settings.models(&environment)?;
+    let options = Options {
+        mirror: settings.text("mirror").map(Into::into),
+        summarizers: settings.summarizers(&models)?,
+        ..Options::default()
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|e| Error::internal("serve.runtime", format!("cannot start threads: {e}")))?;
+    let served = runtime.block_on(async {
+        let telling = telemetry.begin()?;
+        // Before the store is opened, so that no number is missed.
+        crate::metrics::collect();
+        let store = Everturn::open_with(store, options)?;
+        let app = App::new(store, config);
+        let (tls, jwt) = (app.config.tls.is_some(), app.config.jwt.is_some());
+        // Before anybody is told where we are: whoever asks us to end from then on is heard.
+        let stop = signals()?;
+        let server = Server::bind(app).await?;
+        let models = models.keys().cloned().collect();
+        started(&Started { address: server.address, tls, open: server.open, jwt, models });
+        serve(server, stop).await?;
+        Ok::<_, Error>(telling)
+    });
+    let ended = served.map(|telling| telling.end());
+    runtime.shutdown_timeout(BLOCKING_PATIENCE);
+    ended
+}
+
+/// Resolves at the first signal to end. The second ends the process at once.
+fn signals() -> Result<impl Future<Output = ()> + Send + 'static, Error> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let cannot =
+        |e: std::io::Error| Error::internal("serve.signals", format!("cannot wait for signals: {e}"));
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+    Ok(async move {
+        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+        tracing::info!("ending: streams end, requests that run may finish; a second signal ends at once");
+        tokio::spawn(async move {
+            tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+            // What was acknowledged is durable.
+            std::process::exit(130);
+        });
+    })
+}

@@ -1,0 +1,187 @@
+//! Where each setting comes from: a flag, else the environment, else the file, else the default. One table knows them all.
+
+mod read;
+mod table;
+
+pub use table::{KNOWN, Known, Shape};
+
+use everturn_core::Error;
+use everturn_core::id::clip;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use toml::Value;
+
+/// Every setting that has a value, by its dotted name, and where that came from.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    values: BTreeMap<String, (Value, Origin)>,
+}
+
+/// Where a value came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// Nobody said anything.
+    Default,
+    /// The file.
+    File(PathBuf),
+    /// This variable of the environment.
+    Environment(String),
+    /// This flag.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File(path) => write!(f, "file {}", path.display()),
+            Origin::Environment(name) => write!(f, "environment {name}"),
+            Origin::Flag(name) => write!(f, "flag {name}"),
+        }
+    }
+}
+
+/// The file that `--config` or `EVERTURN_CONFIG` named, else the one in the configuration folder if it is there.
+pub fn read_file(named: Option<&Path>, folder: Option<&Path>) -> Result<Option<(PathBuf, String)>, Error> {
+    let usual = folder.map(|folder| folder.join("everturn").join("config.toml"));
+    let path = match named {
+        Some(path) => path.to_path_buf(),
+        None => match usual.filter(|path| path.is_file()) {
+            Some(path) => path,
+            None => return Ok(None),
+        },
+    };
+    let text = std::fs::read_to_string(&path).map_err(|e| {
+        Error::invalid("config.file", format!("cannot read {}: {e}; check --config", path.display()))
+    })?;
+    Ok(Some((path, text)))
+}
+
+impl Settings {
+    /// Takes every setting from whoever comes first: flags (by the name of the setting), the environment, the file.
+    pub fn gather(
+        file: Option<(PathBuf, String)>,
+        environment: &dyn Fn(&str) -> Option<String>,
+        flags: Vec<(&'static str, String)>,
+    ) -> Result<Settings, Error> {
+        let mut settings = Settings::default();
+        for known in KNOWN.iter().filter(|known| !known.default.is_empty()) {
+            settings.set(known.key, known.parse(known.default, known.key)?, Origin::Default);
+        }
+        if let Some((path, text)) = file {
+            settings.add_file(&path, &text)?;
+        }
+        for known in KNOWN.iter().filter(|known| !known.key.contains('*')) {
+            let names = [known.also.map(str::to_string), Some(known.variable())];
+            for name in names.into_iter().flatten() {
+                if let Some(text) = environment(&name).filter(|text| !text.is_empty()) {
+                    settings.set(known.key, known.parse(&text, &name)?, Origin::Environment(name));
+                }
+            }
+        }
+        for (key, text) in flags {
+            let known = table::find(key).ok_or_else(|| table::unknown(key, "a flag"))?;
+            let flag = format!("--{}", key.replace(['.', '_'], "-"));
+            settings.set(key, known.parse(&text, &flag)?, Origin::Flag(flag));
+        }
+        Ok(settings)
+    }
+
+    fn add_file(&mut self, path: &Path, text: &str) -> Result<(), Error> {
+        let table: toml::Table = toml::from_str(text).map_err(|e| {
+            Error::invalid("config.syntax", format!("{} is not TOML: {}", path.display(), e.message()))
+        })?;
+        let mut found = Vec::new();
+        flatten(String::new(), Value::Table(table), &mut found);
+        for (key, value) in found {
+            let place = path.display().to_string();
+            let known = table::find(&key).ok_or_else(|| table::unknown(&key, &place))?;
+            known.check(&value, &key, &place)?;
+            self.set(&key, value, Origin::File(path.to_path_buf()));
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, key: &str, value: Value, origin: Origin) {
+        self.values.insert(key.to_string(), (value, origin));
+    }
+
+    /// Where a setting came from.
+    pub fn origin(&self, key: &str) -> Option<&Origin> {
+        self.values.get(key).map(|(_, origin)| origin)
+    }
+
+    /// A setting that is a text.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.values.get(key).and_then(|(value, _)| value.as_str()).filter(|text| !text.is_empty())
+    }
+
+    fn flag(&self, key: &str) -> Option<bool> {
+        self.values.get(key).and_then(|(value, _)| value.as_bool())
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        self.values.get(key).and_then(|(value, _)| value.as_integer()).and_then(|n| u64::try_from(n).ok())
+    }
+
+    fn list(&self, key: &str) -> Vec<String> {
+        let items = self.values.get(key).and_then(|(value, _)| value.as_array());
+        items.into_iter().flatten().filter_map(|item| item.as_str().map(str::to_string)).collect()
+    }
+
+    /// The names below a table: of `models`, every model's.
+    fn names(&self, table: &str) -> Vec<String> {
+        let prefix = format!("{table}.");
+        let mut names: Vec<String> = self
+            .values
+            .keys()
+            .filter_map(|key| key.strip_prefix(&prefix))
+            .map(|rest| rest.split('.').next().unwrap_or(rest).to_string())
+            .collect();
+        names.dedup();
+        names
+    }
+
+    /// Every setting with its value and where it came from, as TOML. Passwords in addresses are left out.
+    pub fn show(&self) -> String {
+        let line = |(key, (value, origin)): (&String, &(Value, Origin))| {
+            let value = match value {
+                Value::String(text) => Value::String(without_password(text)),
+                other => other.clone(),
+            };
+            // What can be in it is written in JSON as it is in TOML.
+            let value = serde_json::to_string(&value).unwrap_or_default();
+            format!("{:<55} # {origin}\n", format!("{key} = {value}"))
+        };
+        self.values.iter().map(line).collect()
+    }
+}
+
+/// An address without the password in it.
+pub fn without_password(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.to_string() };
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    match authority.rsplit_once('@').map(|(who, host)| (who.split(':').next().unwrap_or(who), host)) {
+        Some((name, host)) => format!("{scheme}://{name}:***@{host}{path}"),
+        None => text.to_string(),
+    }
+}
+
+fn flatten(prefix: String, value: Value, found: &mut Vec<(String, Value)>) {
+    match value {
+        Value::Table(table) => {
+            for (name, value) in table {
+                // A name with a dot in it would read as two.
+                let key = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
+                flatten(key, value, found);
+            }
+        }
+        value => found.push((prefix, value)),
+    }
+}
+
+/// What is wrong with a value.
+fn wrong(key: &str, place: &str, why: &str) -> Error {
+    Error::invalid("config.value", format!("{key} ({}): {why}", clip(place)))
+}

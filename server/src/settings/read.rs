@@ -1,0 +1,194 @@
+//! Settings into what they configure.
+
+use super::{Settings, wrong};
+use crate::config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
+use crate::telemetry::Telemetry;
+use everturn_core::Error;
+use everturn_engine::model::{Endpoint, HttpModel, Kind, Secret, Summarize, Summarizer};
+use jsonwebtoken::Algorithm;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Looks a variable of the environment up.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+impl Settings {
+    fn wrong(&self, key: &str, why: &str) -> Error {
+        let place = self.origin(key).map(ToString::to_string).unwrap_or_else(|| "not set".into());
+        wrong(key, &place, why)
+    }
+
+    /// How it is served.
+    pub fn config(&self, environment: Environment<'_>) -> Result<Config, Error> {
+        let path = |key| self.text(key).map(PathBuf::from);
+        let tls = match (path("tls.cert"), path("tls.key")) {
+            (Some(cert), Some(key)) => Some(Tls { cert, key }),
+            (None, None) => None,
+            (Some(_), None) => return Err(self.wrong("tls.key", "a certificate needs its key; set both")),
+            (None, Some(_)) => return Err(self.wrong("tls.cert", "a key needs its certificate; set both")),
+        };
+        let jwt = self.jwt(environment)?;
+        if jwt.is_some() && self.flag("keys.required") == Some(false) {
+            return Err(self.wrong("keys.required", "false says that nobody is asked, but jwt is configured"));
+        }
+        let cors_origins = self.list("cors.origins");
+        for origin in &cors_origins {
+            let plain = origin.split_once("://").is_some_and(|(scheme, host)| {
+                matches!(scheme, "http" | "https") && !host.is_empty() && !host.contains('/')
+            });
+            if !plain {
+                let why = format!("{origin:?} is no origin; write one as https://app.example.com");
+                return Err(self.wrong("cors.origins", &why));
+            }
+        }
+        Ok(Config {
+            listen: self.listen()?,
+            body_bytes_max: self.at_least_one("body_bytes_max")? as usize,
+            shutdown: Duration::from_secs(self.number("shutdown_s").unwrap_or(10)),
+            tls,
+            behind_tls_proxy: self.flag("behind_tls_proxy").unwrap_or(false),
+            keys_required: self.flag("keys.required"),
+            jwt,
+            limits: Limits {
+                requests_per_second: self.at_least_one("limits.requests_per_second")?,
+                burst: self.at_least_one("limits.burst")?,
+                concurrent: self.at_least_one("limits.concurrent")? as usize,
+                failures_per_minute: self.at_least_one("limits.failures_per_minute")?,
+            },
+            cors_origins,
+            log_content: self.flag("log_content").unwrap_or(false),
+            ..Config::default()
+        })
+    }
+
+    fn listen(&self) -> Result<SocketAddr, Error> {
+        let text = self.text("listen").unwrap_or_default();
+        let address = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+        address.as_deref().unwrap_or(text).parse().map_err(|_| {
+            self.wrong("listen", "must be an address and a port, such as 127.0.0.1:7317 or [::1]:7317")
+        })
+    }
+
+    fn at_least_one(&self, key: &str) -> Result<u32, Error> {
+        let number = self.number(key).and_then(|number| u32::try_from(number).ok());
+        number.filter(|number| *number > 0).ok_or_else(|| self.wrong(key, "must be 1 or more"))
+    }
+
+    fn jwt(&self, environment: Environment<'_>) -> Result<Option<Jwt>, Error> {
+        let sources = ["jwt.secret_env", "jwt.jwks_file", "jwt.jwks_url"];
+        let given: Vec<&str> = sources.into_iter().filter(|key| self.text(key).is_some()).collect();
+        let Some(name) = self.text("jwt.algorithm") else {
+            return match given.first() {
+                Some(key) => Err(self.wrong(key, "also say how tokens are signed, with jwt.algorithm")),
+                None => Ok(None),
+            };
+        };
+        let algorithm = match name {
+            "HS256" => Algorithm::HS256,
+            "RS256" => Algorithm::RS256,
+            "ES256" => Algorithm::ES256,
+            _ => return Err(self.wrong("jwt.algorithm", "must be HS256, RS256 or ES256")),
+        };
+        let text = |key: &str| self.text(key).unwrap_or_default().to_string();
+        let keys = match given.as_slice() {
+            ["jwt.secret_env"] if algorithm == Algorithm::HS256 => {
+                let variable = text("jwt.secret_env");
+                let secret = environment(&variable).unwrap_or_default();
+                if secret.len() < 32 {
+                    let why = format!("the variable {variable} must hold 32 characters or more");
+                    return Err(self.wrong("jwt.secret_env", &why));
+                }
+                JwtKeys::Secret(Hidden(secret))
+            }
+            ["jwt.jwks_file"] if algorithm != Algorithm::HS256 => JwtKeys::File(text("jwt.jwks_file").into()),
+            ["jwt.jwks_url"] if algorithm != Algorithm::HS256 => JwtKeys::Url(text("jwt.jwks_url")),
+            _ => {
+                let why = "HS256 needs jwt.secret_env; RS256 and ES256 need jwt.jwks_file or jwt.jwks_url; one of them only";
+                return Err(self.wrong("jwt.algorithm", why));
+            }
+        };
+        Ok(Some(Jwt {
+            algorithm,
+            keys,
+            refresh: Duration::from_secs(self.at_least_one("jwt.refresh_s")?.into()),
+            issuer: self.text("jwt.issuer").map(str::to_string),
+            audience: self.text("jwt.audience").map(str::to_string),
+            tenant_claim: text("jwt.tenant_claim"),
+            role_claim: text("jwt.role_claim"),
+        }))
+    }
+
+    /// What is told about what happens, and whom.
+    pub fn telemetry(&self) -> Result<Telemetry, Error> {
+        let json = match self.text("telemetry.log_format") {
+            None | Some("auto") => None,
+            Some("pretty") => Some(false),
+            Some("json") => Some(true),
+            Some(_) => return Err(self.wrong("telemetry.log_format", "must be auto, pretty or json")),
+        };
+        Ok(Telemetry {
+            log: self.text("telemetry.log").unwrap_or("info").to_string(),
+            json,
+            otlp_endpoint: self.text("telemetry.otlp_endpoint").map(str::to_string),
+            service_name: self.text("telemetry.service_name").unwrap_or("everturn").to_string(),
+        })
+    }
+
+    /// The models of a table, by their names.
+    fn endpoint(&self, table: &str, name: &str, environment: Environment<'_>) -> Result<Endpoint, Error> {
+        let key = |field: &str| format!("{table}.{name}.{field}");
+        let needed = |field: &str| {
+            self.text(&key(field)).ok_or_else(|| self.wrong(&key(field), "every model needs it"))
+        };
+        let kind = match self.text(&key("kind")).unwrap_or("openai-chat") {
+            "openai-chat" => Kind::OpenaiChat,
+            "openai-responses" => Kind::OpenaiResponses,
+            "anthropic" => Kind::Anthropic,
+            _ => {
+                let why = "must be openai-chat, openai-responses or anthropic";
+                return Err(self.wrong(&key("kind"), why));
+            }
+        };
+        let mut endpoint = Endpoint::new(kind, needed("base_url")?, needed("model")?);
+        if let Some(variable) = self.text(&key("api_key_env")) {
+            let secret = environment(variable).filter(|secret| !secret.is_empty()).ok_or_else(|| {
+                self.wrong(
+                    &key("api_key_env"),
+                    &format!("the variable {variable} is not set; export it first"),
+                )
+            })?;
+            endpoint.api_key = Some(Secret::new(secret));
+        }
+        Ok(endpoint)
+    }
+
+    /// The models, by name.
+    pub fn models(&self, environment: Environment<'_>) -> Result<BTreeMap<String, Arc<HttpModel>>, Error> {
+        let mut models = BTreeMap::new();
+        for name in self.names("models") {
+            let endpoint = self.endpoint("models", &name, environment)?;
+            models.insert(name, Arc::new(HttpModel::new(endpoint)?));
+        }
+        Ok(models)
+    }
+
+    /// Who writes summaries, by name.
+    pub fn summarizers(
+        &self,
+        models: &BTreeMap<String, Arc<HttpModel>>,
+    ) -> Result<BTreeMap<String, Arc<dyn Summarize>>, Error> {
+        let mut summarizers: BTreeMap<String, Arc<dyn Summarize>> = BTreeMap::new();
+        for name in self.names("summarizers") {
+            let key = format!("summarizers.{name}");
+            let model = self.text(&key).unwrap_or_default();
+            let model = models.get(model).ok_or_else(|| {
+                self.wrong(&key, &format!("there is no model {model:?}; describe it under [models.{model}]"))
+            })?;
+            summarizers.insert(name, Arc::new(Summarizer::new(model.clone())));
+        }
+        Ok(summarizers)
+    }
+}

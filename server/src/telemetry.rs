@@ -1,0 +1,159 @@
+//! Where logs and spans go: to standard error, and to an OpenTelemetry collector if one is named.
+
+use async_trait::async_trait;
+use everturn_core::Error;
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use std::io::IsTerminal;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tracing::Subscriber;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, fmt};
+
+/// How long a collector may take.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What is told, and whom.
+#[derive(Clone, Debug)]
+pub struct Telemetry {
+    /// How much: `error`, `warn`, `info`, `debug`, or directives such as `warn,everturn_server=debug`.
+    pub log: String,
+    /// Whether lines are JSON; by default unless a terminal reads them.
+    pub json: Option<bool>,
+    /// An OpenTelemetry collector, such as `http://localhost:4318`.
+    pub otlp_endpoint: Option<String>,
+    /// What we are called there.
+    pub service_name: String,
+}
+
+/// Sends what is left when it ends.
+pub struct Telling {
+    provider: Option<SdkTracerProvider>,
+}
+
+impl Telemetry {
+    /// Begins, for the whole process. Must be called inside a runtime that lives until [`Telling::end`].
+    pub fn begin(&self) -> Result<Telling, Error> {
+        let filter = self.filter()?;
+        let lines = self.lines(std::io::stderr, std::io::stderr().is_terminal());
+        let provider = self.otlp_endpoint.as_deref().map(|url| self.exporter(url)).transpose()?;
+        let spans = provider.as_ref().map(layer);
+        let begun = tracing_subscriber::registry().with(filter).with(lines).with(spans).try_init();
+        begun.map_err(|e| Error::internal("telemetry", format!("logging cannot begin: {e}")))?;
+        Ok(Telling { provider })
+    }
+
+    fn filter(&self) -> Result<EnvFilter, Error> {
+        let plain = matches!(self.log.as_str(), "error" | "warn" | "info" | "debug" | "trace" | "off");
+        // What libraries have to say is of use only when something is wrong.
+        let level = &self.log;
+        let directives = if plain {
+            format!("warn,everturn_server={level},everturn_engine={level},everturn_store={level}")
+        } else {
+            self.log.clone()
+        };
+        EnvFilter::try_new(directives)
+            .map_err(|e| Error::invalid("config.value", format!("telemetry.log: {e}; use info, or debug")))
+    }
+
+    fn lines<S, W>(&self, writer: W, terminal: bool) -> Box<dyn Layer<S> + Send + Sync>
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+        W: for<'w> fmt::MakeWriter<'w> + Send + Sync + 'static,
+    {
+        let lines = fmt::layer().with_writer(writer).with_ansi(terminal).with_target(false);
+        match self.json.unwrap_or(!terminal) {
+            true => lines.json().flatten_event(true).with_span_list(false).boxed(),
+            false => lines.boxed(),
+        }
+    }
+
+    fn exporter(&self, endpoint: &str) -> Result<SdkTracerProvider, Error> {
+        let cannot = |e: &dyn std::fmt::Display| {
+            let endpoint = crate::settings::without_password(endpoint);
+            Error::invalid("telemetry.otlp", format!("cannot export to {endpoint}: {e}"))
+        };
+        let base = endpoint.trim_end_matches('/');
+        let url = if base.ends_with("/v1/traces") { base.to_string() } else { format!("{base}/v1/traces") };
+        let exporter = SpanExporter::builder()
+            .with_http()
+            .with_http_client(Client::new().map_err(|e| cannot(&e))?)
+            .with_protocol(Protocol::HttpBinary)
+            .with_endpoint(url)
+            .with_timeout(EXPORT_TIMEOUT)
+            .build()
+            .map_err(|e| cannot(&e))?;
+        let version = opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+        let resource = Resource::builder().with_service_name(self.service_name.clone());
+        let resource = resource.with_attribute(version).build();
+        Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
+    }
+
+    /// The same without touching the process: lines go to `writer`. For tests.
+    pub fn subscriber<W>(&self, writer: W) -> Result<(impl Subscriber + Send + Sync + use<W>, Telling), Error>
+    where
+        W: for<'w> fmt::MakeWriter<'w> + Send + Sync + 'static,
+    {
+        let provider = self.otlp_endpoint.as_deref().map(|url| self.exporter(url)).transpose()?;
+        let spans = provider.as_ref().map(layer);
+        let subscriber = Registry::default().with(self.filter()?).with(self.lines(writer, false)).with(spans);
+        Ok((subscriber, Telling { provider }))
+    }
+}
+
+fn layer<S>(provider: &SdkTracerProvider) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
+{
+    let tracer = provider.tracer("everturn");
+    let layer = tracing_opentelemetry::layer().with_tracer(tracer);
+    // Where in our source a span begins says nothing to whoever reads it.
+    layer.with_location(false).with_threads(false).boxed()
+}
+
+impl Telling {
+    /// Sends what was not sent yet. Blocks.
+    pub fn end(self) {
+        if let Some(Err(error)) = self.provider.map(|provider| provider.shutdown()) {
+            tracing::warn!(%error, "the last spans could not be exported");
+        }
+    }
+}
+
+/// The exporter runs on a thread of its own; its requests run on our runtime.
+#[derive(Debug)]
+struct Client {
+    http: reqwest::Client,
+    runtime: Handle,
+}
+
+impl Client {
+    fn new() -> Result<Client, reqwest::Error> {
+        crate::tls::provide();
+        let http = reqwest::Client::builder().timeout(EXPORT_TIMEOUT).no_proxy().build()?;
+        Ok(Client { http, runtime: Handle::current() })
+    }
+}
+
+#[async_trait]
+impl HttpClient for Client {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let http = self.http.clone();
+        let sent = self.runtime.spawn(async move {
+            let (parts, body) = request.into_parts();
+            let url = parts.uri.to_string();
+            let asked = http.request(parts.method, url).headers(parts.headers).body(body);
+            let answer = asked.send().await?;
+            let status = answer.status();
+            Ok::<_, reqwest::Error>((status, answer.bytes().await?))
+        });
+        let (status, body) = sent.await??;
+        Ok(Response::builder().status(status).body(body)?)
+    }
+}

@@ -1,0 +1,120 @@
+//! Keys, in their own table.
+
+use super::door::explain;
+use super::rows::{Bytes, Parsed};
+use super::{Failure, Sqlite};
+use crate::{Keys, absent_key, key_exists};
+use everturn_core::Error;
+use everturn_core::access::AccessKey;
+use everturn_core::chain::Hash;
+use everturn_core::id::{KeyId, Tenant};
+use everturn_core::time::Timestamp;
+use rusqlite::types::FromSqlError;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+const COLUMNS: &str = "id, tenant, role, label, created, expires, revoked, last_used, secret";
+
+impl Sqlite {
+    /// Reads the table, or gives `none` where a file of before it was made is only read.
+    fn reading_keys<T>(
+        &self,
+        none: T,
+        body: impl FnOnce(&Connection) -> Result<T, Failure>,
+    ) -> Result<T, Error> {
+        self.reading(|db| {
+            let there = db
+                .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'keys'")?
+                .exists([])?;
+            if there { body(db) } else { Ok(none) }
+        })
+    }
+}
+
+impl Keys for Sqlite {
+    fn put_key(&self, key: &AccessKey) -> Result<(), Error> {
+        let writer = self.writer()?;
+        let kept = writer.connection.execute(
+            &format!(
+                "INSERT INTO keys ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+            ),
+            params![
+                Bytes(key.id.to_bytes()),
+                key.tenant.as_str(),
+                key.role.as_str(),
+                key.label,
+                key.created.0,
+                key.expires.map(|at| at.0),
+                key.revoked.map(|at| at.0),
+                key.last_used.map(|at| at.0),
+                Bytes(key.secret.0)
+            ],
+        );
+        match kept.map_err(|error| explain(&self.path, &error))? {
+            0 => Err(key_exists(key.id)),
+            _ => Ok(()),
+        }
+    }
+
+    fn key(&self, id: KeyId) -> Result<Option<AccessKey>, Error> {
+        self.reading_keys(None, |db| Ok(find(db, id)?))
+    }
+
+    fn keys(&self, tenant: &Tenant) -> Result<Vec<AccessKey>, Error> {
+        self.reading_keys(Vec::new(), |db| {
+            let found = db
+                .prepare_cached(&format!("SELECT {COLUMNS} FROM keys WHERE tenant = ? ORDER BY id"))?
+                .query_map([tenant.as_str()], read)?
+                .collect::<Result<_, _>>()?;
+            Ok(found)
+        })
+    }
+
+    fn any_key(&self, valid_at: Option<Timestamp>) -> Result<bool, Error> {
+        self.reading_keys(false, |db| {
+            let sql = "SELECT 1 FROM keys WHERE ?1 IS NULL OR revoked IS NULL AND ifnull(expires > ?1, 1)";
+            Ok(db.prepare_cached(sql)?.exists([valid_at.map(|at| at.0)])?)
+        })
+    }
+
+    fn revoke_key(&self, tenant: &Tenant, id: KeyId, at: Timestamp) -> Result<AccessKey, Error> {
+        let writer = self.writer()?;
+        let revoked = (|| {
+            let sql = "UPDATE keys SET revoked = ifnull(revoked, ?) WHERE id = ? AND tenant = ?";
+            writer.connection.execute(sql, params![at.0, Bytes(id.to_bytes()), tenant.as_str()])?;
+            find(&writer.connection, id)
+        })();
+        let key = revoked.map_err(|error| explain(&self.path, &error))?;
+        key.filter(|key| key.tenant == *tenant).ok_or_else(|| absent_key(id))
+    }
+
+    fn touch_key(&self, id: KeyId, at: Timestamp) -> Result<(), Error> {
+        let writer = self.writer()?;
+        let touched = writer.connection.execute(
+            "UPDATE keys SET last_used = max(ifnull(last_used, ?1), ?1) WHERE id = ?2",
+            params![at.0, Bytes(id.to_bytes())],
+        );
+        touched.map(drop).map_err(|error| explain(&self.path, &error))
+    }
+}
+
+fn find(db: &Connection, id: KeyId) -> rusqlite::Result<Option<AccessKey>> {
+    db.prepare_cached(&format!("SELECT {COLUMNS} FROM keys WHERE id = ?"))?
+        .query_row([Bytes(id.to_bytes())], read)
+        .optional()
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<AccessKey> {
+    let time = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(Timestamp));
+    let tenant: String = row.get("tenant")?;
+    Ok(AccessKey {
+        id: KeyId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
+        tenant: Tenant::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?,
+        role: row.get::<_, Parsed<_>>("role")?.0,
+        label: row.get("label")?,
+        created: Timestamp(row.get("created")?),
+        expires: time("expires")?,
+        revoked: time("revoked")?,
+        last_used: time("last_used")?,
+        secret: Hash(row.get::<_, Bytes<32>>("secret")?.0),
+    })
+}
