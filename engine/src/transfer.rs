@@ -182,7 +182,13 @@ impl Scope {
                 format!("no event in the file could be read; nothing was imported; {}", problems.join("; "));
             Error::invalid("import.nothing", text)
         })?;
-        Ok(Imported { format: "jsonl".into(), conversation, events: restore.events, added: restore.added, problems })
+        Ok(Imported {
+            format: "jsonl".into(),
+            conversation,
+            events: restore.events,
+            added: restore.added,
+            problems,
+        })
     }
 
     fn import_transcript(&self, text: &str) -> Result<Imported, Error> {
@@ -201,7 +207,13 @@ impl Scope {
         let submitted = self.shared().submit(Write { key: self.key(id), action }, ingested.uploads);
         let conversation =
             Commit::new(submitted, |committed| Ok(Arc::unwrap_or_clone(committed.conversation))).wait()?;
-        Ok(Imported { format: "transcript".into(), conversation, events, added: events, problems: Vec::new() })
+        Ok(Imported {
+            format: "transcript".into(),
+            conversation,
+            events,
+            added: events,
+            problems: Vec::new(),
+        })
     }
 
     fn transcript_drafts(

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod bad_input;
+mod both;
 mod conversations;
 mod documents;
 mod reading;
+mod serving;
 mod session;
 mod transfer;
 
@@ -38,6 +40,7 @@ impl Shell {
         let mut command = Command::new(env!("CARGO_BIN_EXE_everturn"));
         command.args(args).current_dir(self.folder.path());
         command.env("EVERTURN_STORE", format!("sqlite:{}", self.path("store.db").display()));
+        command.env_remove("EVERTURN_URL").env_remove("EVERTURN_KEY").env_remove("EVERTURN_KEY_FILE");
         command.env_remove("EVERTURN_TENANT").env("NO_COLOR", "1").env("COLUMNS", "100");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -48,7 +51,11 @@ impl Shell {
     }
 
     fn run_with(&self, args: &[&str], input: &[u8]) -> Said {
-        let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
+        self.feed(self.command(args), input)
+    }
+
+    fn feed(&self, mut command: Command, input: &[u8]) -> Said {
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         // The child may refuse and end before it has read everything.
         let _ = child.stdin.take().unwrap().write_all(input);
         Said::from(child.wait_with_output().unwrap())
