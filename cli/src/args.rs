@@ -15,7 +15,7 @@ use std::path::PathBuf;
                   `everturn VERB --help` shows examples. With --url every verb asks a server: docs/remote.md."
 )]
 pub struct Args {
-    /// Where conversations are kept: sqlite:PATH, by default in your data folder
+    /// Where conversations are kept, such as sqlite:chats.db
     #[arg(
         long,
         global = true,
