@@ -1,6 +1,7 @@
 //! What can be asked, and how.
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args as ClapArgs, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// Every word is kept; the model reads what it needs. A conversation store for AI agents.
@@ -10,7 +11,9 @@ use std::path::PathBuf;
     version,
     disable_help_subcommand = true,
     max_term_width = 100,
-    after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
+    after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples.
+\
+                  With --url every verb asks a server: docs/remote.md."
 )]
 pub struct Args {
     /// Where conversations are kept, sqlite:PATH [env: EVERTURN_STORE] [default: in your data folder]
@@ -24,6 +27,19 @@ pub struct Args {
         value_name = "URL"
     )]
     pub store: String,
+    /// Ask this server instead; its key is in EVERTURN_KEY
+    #[arg(long, global = true, env = "EVERTURN_URL", hide_env_values = true, value_name = "URL")]
+    pub url: Option<String>,
+    /// The file that holds the key to the server
+    #[arg(
+        long,
+        global = true,
+        env = "EVERTURN_KEY_FILE",
+        hide_env_values = true,
+        hide_short_help = true,
+        value_name = "FILE"
+    )]
+    pub key_file: Option<PathBuf>,
     /// Whose conversations
     #[arg(
         long,
@@ -45,9 +61,36 @@ pub struct Args {
     pub verbose: u8,
     #[command(subcommand)]
     pub verb: Option<Verb>,
+    /// Which of them were typed, and which came from the environment.
+    #[arg(skip)]
+    pub sources: Sources,
+}
+
+/// Where arguments came from, of which that matters.
+#[derive(Default)]
+pub struct Sources {
+    pub store: Option<ValueSource>,
+    pub url: Option<ValueSource>,
+    pub tenant: Option<ValueSource>,
+    pub mirror: Option<ValueSource>,
+    pub base_url: Option<ValueSource>,
 }
 
 impl Args {
+    /// What was asked, and from where each word of it came.
+    pub fn read(matches: &ArgMatches) -> Result<Args, clap::Error> {
+        let mut args = Args::from_arg_matches(matches)?;
+        let compact = matches.subcommand().filter(|(verb, _)| *verb == "compact");
+        args.sources = Sources {
+            store: matches.value_source("store"),
+            url: matches.value_source("url"),
+            tenant: matches.value_source("tenant"),
+            mirror: matches.value_source("mirror"),
+            base_url: compact.and_then(|(_, own)| own.value_source("base_url")),
+        };
+        Ok(args)
+    }
+
     /// How much is logged.
     pub fn level(&self) -> tracing_subscriber::filter::LevelFilter {
         use tracing_subscriber::filter::LevelFilter;
@@ -211,7 +254,8 @@ pub struct New {
 }
 
 #[derive(ClapArgs)]
-#[command(after_help = "Examples:\n  everturn list\n  everturn list --query build --state active --json")]
+#[command(after_help = "Examples:\n  everturn list\n  everturn list --query build --state active --json\n  \
+    everturn list --url http://127.0.0.1:7317       (the same, at a server)")]
 pub struct List {
     /// Only those whose title contains this
     #[arg(long, short)]
@@ -296,7 +340,8 @@ pub struct History {
 }
 
 #[derive(ClapArgs)]
-#[command(after_help = "Examples:\n  everturn tail @last\n  everturn tail @last --from 1 --json")]
+#[command(after_help = "Examples:\n  everturn tail @last\n  everturn tail @last --from 1 --json\n  \
+    EVERTURN_KEY=et_… everturn tail @last --url https://chats.example.org")]
 pub struct Tail {
     /// The conversation
     #[arg(value_name = "CONV")]

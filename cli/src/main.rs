@@ -7,10 +7,11 @@ mod args;
 mod open;
 mod output;
 mod show;
+mod store;
 mod verbs;
 
 use args::{Args, Verb};
-use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use clap::{ArgMatches, CommandFactory};
 use everturn_engine::script::Metered;
 use output::Failure;
 use std::process::ExitCode;
@@ -21,7 +22,7 @@ static ALLOCATOR: Metered<mimalloc::MiMalloc> = Metered(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     let matches = Args::command().get_matches();
-    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let args = Args::read(&matches).unwrap_or_else(|error| error.exit());
     // A server logs in its own way.
     if !matches!(args.verb, Some(Verb::Serve(_))) {
         tracing_subscriber::fmt()

@@ -1,46 +1,85 @@
-//! Opening the store that was asked for.
+//! Opening the store that was asked for: a file of this machine, or a server's.
 
 use crate::args::Args;
 use crate::output::Failure;
+use crate::store::{Local, Remote, Store};
+use clap::parser::ValueSource;
 use everturn_core::Error;
-use everturn_engine::{Everturn, Options, Scope};
+use everturn_engine::{Everturn, Options};
+use std::path::Path;
 use std::time::Duration;
 
 /// How long a command waits for another one that is writing: long enough for a loop of appends in two shells.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The tenant's view, for reading beside whoever writes.
-pub fn reading(args: &Args) -> Result<Scope, Failure> {
-    open(args, true)
+pub fn reading(args: &Args) -> Result<Box<dyn Store>, Failure> {
+    with(args, Options { read_only: true, ..Options::default() })
 }
 
 /// The tenant's view, for writing.
-pub fn writing(args: &Args) -> Result<Scope, Failure> {
-    open(args, false)
+pub fn writing(args: &Args) -> Result<Box<dyn Store>, Failure> {
+    with(args, Options::default())
 }
 
-/// The store for writing, whole.
-pub fn store(args: &Args) -> Result<Everturn, Failure> {
-    let options = Options { patience: PATIENCE, mirror: args.mirror.clone(), ..Options::default() };
-    Ok(Everturn::open_with(&url(&args.store, true)?, options)?)
+/// The tenant's view; the options are for a store of this machine.
+pub fn with(args: &Args, options: Options) -> Result<Box<dyn Store>, Failure> {
+    if let Some(url) = server(args)? {
+        return Ok(Box::new(Remote::new(url, key(args)?.as_deref())?));
+    }
+    Ok(Box::new(Local::new(store(args, options)?, &args.tenant)?))
 }
 
-/// The store for reading beside whoever writes, whole.
-pub fn everything(args: &Args) -> Result<Everturn, Failure> {
-    let options = Options { read_only: true, ..Options::default() };
-    Ok(Everturn::open_with(&url(&args.store, false)?, options)?)
+/// The store of this machine, whole.
+pub fn store(args: &Args, options: Options) -> Result<Everturn, Error> {
+    let make = !options.read_only;
+    let options = Options { patience: PATIENCE, mirror: args.mirror.clone(), ..options };
+    Everturn::open_with(&url(&args.store, make)?, options)
 }
 
-fn open(args: &Args, read_only: bool) -> Result<Scope, Failure> {
-    with(args, Options { read_only, mirror: args.mirror.clone(), ..Options::default() })
+/// The URL of the server to ask; `None` if a store of this machine is meant. What is typed counts more than the
+/// environment.
+pub fn server(args: &Args) -> Result<Option<&str>, Error> {
+    let typed = |source| source == Some(ValueSource::CommandLine);
+    let sources = &args.sources;
+    let Some(url) = args.url.as_deref() else { return Ok(None) };
+    let both = match (typed(sources.store), typed(sources.url)) {
+        (true, false) => return Ok(None),
+        (true, true) => Some("--store and --url are given together; leave one out"),
+        (false, false) if sources.store == Some(ValueSource::EnvVariable) => {
+            Some("EVERTURN_STORE and EVERTURN_URL are both set; unset one, or say --store or --url")
+        }
+        _ => None,
+    };
+    let wrong = |code, text: &str| Err(Error::invalid(code, text));
+    if let Some(text) = both {
+        return wrong("url.and_store", text);
+    }
+    if typed(sources.tenant) {
+        return wrong("url.tenant", "the key says whose conversations a server shows; leave --tenant out");
+    }
+    if typed(sources.mirror) {
+        return wrong(
+            "url.mirror",
+            "a server keeps its own mirror: `everturn serve --mirror`; leave --mirror out",
+        );
+    }
+    Ok(Some(url))
 }
 
-/// The tenant's view of a store that is opened with options.
-pub fn with(args: &Args, options: Options) -> Result<Scope, Failure> {
-    let read_only = options.read_only;
-    let options = Options { patience: PATIENCE, ..options };
-    let store = Everturn::open_with(&url(&args.store, !read_only)?, options)?;
-    Ok(store.tenant(&args.tenant)?)
+/// The key to the server. It is not taken from the command line, where everybody on this machine could read it.
+fn key(args: &Args) -> Result<Option<String>, Error> {
+    let key = match &args.key_file {
+        Some(path) => Some(read(path)?),
+        None => std::env::var("EVERTURN_KEY").ok(),
+    };
+    Ok(key.map(|key| key.trim().to_string()).filter(|key| !key.is_empty()))
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|e| {
+        Error::invalid("key.cannot_read", format!("cannot read the key in {}: {e}", path.display()))
+    })
 }
 
 /// The URL with a file in it: `sqlite:` alone means the one in the data folder.

@@ -53,7 +53,7 @@ impl FromStr for Role {
 }
 
 /// A key as it is kept: everything but its secret.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AccessKey {
     /// Which key.
     pub id: KeyId,
@@ -72,8 +72,13 @@ pub struct AccessKey {
     /// When it was last used, to about a minute.
     pub last_used: Option<Timestamp>,
     /// SHA-256 of the secret, which has 256 random bits, so that no slower hash is needed.
-    #[serde(skip)]
+    #[serde(skip, default = "untold")]
     pub secret: Hash,
+}
+
+/// In place of a hash that is not told to callers; no secret has it.
+fn untold() -> Hash {
+    Hash([0; 32])
 }
 
 impl AccessKey {

@@ -75,7 +75,7 @@ impl<'de> Deserialize<'de> for Hash {
 }
 
 /// Where a log ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Head {
     /// The last event's place; 0 before the first.
     pub seq: u64,
@@ -166,7 +166,7 @@ fn optional(out: &mut Vec<u8>, value: Option<&[u8]>) {
 }
 
 /// What a walk over a chain found.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Events that were checked.
     pub events: u64,

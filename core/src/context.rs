@@ -275,7 +275,7 @@ pub struct Text {
 }
 
 /// What a context costs.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Tokens {
     /// What it may.
     pub budget: u64,
@@ -299,7 +299,7 @@ pub struct Block {
 }
 
 /// Something that did not go in.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LeftOut {
     /// Which section it would be in.
     pub section: Section,
@@ -512,7 +512,7 @@ impl<'a> Assembled<'a> {
 }
 
 /// What a provider's prompt cache still covers, compared with the call before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Cache {
     /// Tokens at the beginning that are the same.
     pub stable_prefix_tokens: u64,

@@ -227,7 +227,7 @@ fn check_policy(name: &str, raw: &Raw) -> Result<(), Error> {
 }
 
 /// What a conversation is now.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Conversation {
     /// Its id.
     pub id: ConversationId,
@@ -401,7 +401,7 @@ fn merge(into: &mut BTreeMap<String, Raw>, from: BTreeMap<String, Raw>) {
 }
 
 /// What stays of a deleted conversation, so that audit can prove that it was deleted and not lost.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tombstone {
     /// The conversation that was.
     pub id: ConversationId,

@@ -279,3 +279,45 @@ impl Serialize for Event {
         map.end()
     }
 }
+
+/// What was written for a caller, read back. The salt is not told to callers, so such an event can be shown, and written
+/// for another caller with the same bytes, but not verified.
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Event, D::Error> {
+        #[derive(Deserialize)]
+        struct Told {
+            id: EventId,
+            conversation: ConversationId,
+            seq: u64,
+            at: Timestamp,
+            occurred_at: Option<Timestamp>,
+            kind: String,
+            actor: Option<String>,
+            role: Option<Role>,
+            visibility: Visibility,
+            turn: Option<TurnId>,
+            #[serde(default, deserialize_with = "json::present")]
+            body: Option<json::Raw>,
+            body_hash: Hash,
+            prev: Hash,
+            hash: Hash,
+        }
+        let told = Told::deserialize(deserializer)?;
+        Ok(Event {
+            id: told.id,
+            conversation: told.conversation,
+            seq: told.seq,
+            at: told.at,
+            occurred_at: told.occurred_at,
+            kind: told.kind,
+            actor: told.actor,
+            role: told.role,
+            visibility: told.visibility,
+            turn: told.turn,
+            body: told.body.map(|body| Body { salt: [0; 16], text: body.get().to_string() }),
+            body_hash: told.body_hash,
+            prev: told.prev,
+            hash: told.hash,
+        })
+    }
+}

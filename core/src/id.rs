@@ -95,12 +95,12 @@ id!(
     FactId, "fact_"
 );
 id!(
-    /// A key that opens a tenant's conversations to whoever asks a server.
-    KeyId, "key_"
-);
-id!(
     /// An answer that a model was asked for.
     GenerationId, "gen_"
+);
+id!(
+    /// A key that opens a tenant's conversations to whoever asks a server.
+    KeyId, "key_"
 );
 
 /// The isolation boundary. Letters, digits, `.`, `_` and `-`, so that it is also a safe folder name.
@@ -127,6 +127,12 @@ impl Tenant {
     /// The name as given.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Tenant {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Tenant::new(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 }
 

@@ -42,6 +42,11 @@ impl Raw {
     }
 }
 
+/// For a field that may be null: `None` only if it is absent.
+pub(crate) fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Raw>, D::Error> {
+    Raw::deserialize(deserializer).map(Some)
+}
+
 impl PartialEq for Raw {
     fn eq(&self, other: &Raw) -> bool {
         self.get() == other.get()

@@ -345,7 +345,7 @@ fn push<T>(list: &mut Vec<T>, entry: T) {
 }
 
 /// What a conversation needs to go on, as callers get it.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct State {
     /// See [`VERSION`].
     pub version: u32,
@@ -372,7 +372,7 @@ pub struct State {
 }
 
 /// An approval that waits.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PendingApproval {
     /// Its id.
     pub approval_id: String,
@@ -392,7 +392,7 @@ pub struct PendingApproval {
 }
 
 /// A tool that has not answered.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PendingTool {
     /// The call's id.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -406,7 +406,7 @@ pub struct PendingTool {
 }
 
 /// Current truth.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Pin {
     /// What it says.
     pub value: Raw,

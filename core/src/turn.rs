@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::event::{Event, Visibility, kind};
 use crate::id::{ConversationId, EventId, TurnId};
-use crate::json::Raw;
+use crate::json::{self, Raw};
 use crate::message;
 use crate::time::Timestamp;
 use serde::ser::SerializeMap;
@@ -344,5 +344,76 @@ impl Serialize for Turn {
             map.serialize_entry("erased", &true)?;
         }
         map.end()
+    }
+}
+
+/// What was written for a caller, read back. Of a message that was not shown whole, what was shown is put together
+/// again: it says the same, and is written for another caller with the same bytes.
+impl<'de> Deserialize<'de> for Turn {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Turn, D::Error> {
+        #[derive(Deserialize)]
+        struct Told {
+            id: TurnId,
+            conversation: ConversationId,
+            seq: u64,
+            actor: Option<String>,
+            role: Role,
+            #[serde(default, deserialize_with = "json::present")]
+            content: Option<Raw>,
+            #[serde(default, deserialize_with = "json::present")]
+            tool_calls: Option<Raw>,
+            #[serde(default, deserialize_with = "json::present")]
+            tool_results: Option<Raw>,
+            message: Option<Raw>,
+            status: Status,
+            visibility: Visibility,
+            tokens: Option<Tokens>,
+            model: Option<String>,
+            adapter: Option<String>,
+            reason: Option<String>,
+            #[serde(default)]
+            metadata: BTreeMap<String, Raw>,
+            created: Timestamp,
+            occurred_at: Option<Timestamp>,
+            superseded_by: Option<Successor>,
+            #[serde(default)]
+            erased: bool,
+        }
+        let told = Told::deserialize(deserializer)?;
+        let fields = [
+            ("content", &told.content),
+            ("tool_calls", &told.tool_calls),
+            ("tool_results", &told.tool_results),
+        ];
+        let shown: String = fields
+            .into_iter()
+            .filter_map(|(name, value)| Some(format!(",\"{name}\":{}", value.as_ref()?.get())))
+            .collect();
+        let message = match told.message {
+            None if !shown.is_empty() => {
+                let text = format!("{{\"role\":\"{}\"{shown}}}", told.role);
+                Some(Raw::new(text).map_err(serde::de::Error::custom)?)
+            }
+            message => message,
+        };
+        Ok(Turn {
+            id: told.id,
+            conversation: told.conversation,
+            seq: told.seq,
+            actor: told.actor,
+            role: told.role,
+            message,
+            status: told.status,
+            tokens: told.tokens,
+            model: told.model,
+            adapter: told.adapter,
+            metadata: told.metadata,
+            reason: told.reason,
+            created: told.created,
+            occurred_at: told.occurred_at,
+            visibility: told.visibility,
+            superseded_by: told.superseded_by,
+            erased: told.erased,
+        })
     }
 }

@@ -7,10 +7,10 @@ use everturn_core::asset::Asset;
 use everturn_core::chain::{Hash, Report, Verifier};
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Something that is wrong with a store, and what to do about it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Finding {
     /// Which conversation, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -22,7 +22,7 @@ pub struct Finding {
 }
 
 /// What a check of a tenant's part of the store found.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Doctor {
     /// Conversations whose chains were walked.
     pub conversations: u64,

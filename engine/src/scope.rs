@@ -32,7 +32,7 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
 use everturn_core::write::{Action, Idempotency, Write};
 use everturn_store::Committed;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ pub struct AppendOptions {
 }
 
 /// What an append did.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Appended {
     /// The turns, with their ids and places.
     pub turns: Vec<Turn>,
@@ -172,6 +172,22 @@ pub enum Entry {
     Turn(Box<Turn>),
     /// Something else that happened.
     Event(Box<Event>),
+}
+
+/// Only an event says of which kind it is. The text is kept until that is known: what is said keeps its bytes.
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
+        #[derive(Deserialize)]
+        struct Kind {
+            kind: Option<serde::de::IgnoredAny>,
+        }
+        let raw = Raw::deserialize(deserializer)?;
+        let entry = match raw.read::<Kind>() {
+            Some(Kind { kind: Some(_) }) => serde_json::from_str(raw.get()).map(Entry::Event),
+            _ => serde_json::from_str(raw.get()).map(Entry::Turn),
+        };
+        entry.map_err(serde::de::Error::custom)
+    }
 }
 
 impl Entry {

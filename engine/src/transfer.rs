@@ -15,7 +15,8 @@ use everturn_core::write::{Action, StateBody, Write};
 use everturn_formats::jsonl::{self, AssetPiece, AssetPieces, Item};
 use everturn_formats::transcript;
 use everturn_store::TurnQuery;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
@@ -29,10 +30,10 @@ const RESTORE_BATCH: usize = 500;
 const SNIFF_BYTES: u64 = 512;
 
 /// What an import did.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Imported {
     /// What the file is: `jsonl`, `session` or `transcript`.
-    pub format: &'static str,
+    pub format: Cow<'static, str>,
     /// The conversation, as it is now.
     pub conversation: Conversation,
     /// Events in the file.
@@ -181,7 +182,13 @@ impl Scope {
                 format!("no event in the file could be read; nothing was imported; {}", problems.join("; "));
             Error::invalid("import.nothing", text)
         })?;
-        Ok(Imported { format: "jsonl", conversation, events: restore.events, added: restore.added, problems })
+        Ok(Imported {
+            format: "jsonl".into(),
+            conversation,
+            events: restore.events,
+            added: restore.added,
+            problems,
+        })
     }
 
     fn import_transcript(&self, text: &str) -> Result<Imported, Error> {
@@ -200,7 +207,13 @@ impl Scope {
         let submitted = self.shared().submit(Write { key: self.key(id), action }, ingested.uploads);
         let conversation =
             Commit::new(submitted, |committed| Ok(Arc::unwrap_or_clone(committed.conversation))).wait()?;
-        Ok(Imported { format: "transcript", conversation, events, added: events, problems: Vec::new() })
+        Ok(Imported {
+            format: "transcript".into(),
+            conversation,
+            events,
+            added: events,
+            problems: Vec::new(),
+        })
     }
 
     fn transcript_drafts(

@@ -2,20 +2,21 @@
 
 use crate::args::{Append, Args};
 use crate::output::{self, Failure};
+use crate::store::Store;
 use crate::{open, show};
 use everturn_core::Error;
-use everturn_core::id::ConversationId;
+use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::limits::BODY_BYTES_MAX;
 use everturn_core::turn::{Role, Turn};
-use everturn_engine::{AppendOptions, NewStream, NewTurn, Scope};
+use everturn_engine::{AppendOptions, NewStream, NewTurn};
 use std::io::Read;
 
 pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
     let role: Role = verb.role.parse()?;
     if verb.stream {
-        let scope = open::writing(args)?;
-        let id = scope.resolve(&verb.conversation)?;
-        return said(args, &stream(&scope, id, verb, role)?);
+        let store = open::writing(args)?;
+        let id = store.resolve(&verb.conversation)?;
+        return said(args, &stream(&*store, id, verb, role)?);
     }
     // Read before the store is opened, so that a slow pipe does not keep others from writing.
     let text = if verb.text == "-" { standard_input()? } else { verb.text.clone() };
@@ -27,10 +28,10 @@ pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
     turn.model = verb.model.clone();
     let options =
         AppendOptions { expected_seq: verb.expected_seq, idempotency_key: verb.idempotency_key.clone() };
-    let scope = open::writing(args)?;
-    let id = scope.resolve(&verb.conversation)?;
-    let appended = scope.append(id, vec![turn], options).wait()?;
-    appended.turns.iter().try_for_each(|turn| said(args, turn))
+    let store = open::writing(args)?;
+    let id = store.resolve(&verb.conversation)?;
+    let turns = store.append(id, turn, options)?;
+    turns.iter().try_for_each(|turn| said(args, turn))
 }
 
 fn said(args: &Args, turn: &Turn) -> Result<(), Failure> {
@@ -59,14 +60,15 @@ fn standard_input() -> Result<String, Failure> {
 }
 
 /// Appends what comes while it comes. A character that is cut between two reads waits for its rest.
-fn stream(scope: &Scope, id: ConversationId, verb: &Append, role: Role) -> Result<Turn, Failure> {
+fn stream(store: &dyn Store, id: ConversationId, verb: &Append, role: Role) -> Result<Turn, Failure> {
     let new = NewStream {
         actor: verb.actor.clone(),
         role: Some(role),
         model: verb.model.clone(),
         ..NewStream::default()
     };
-    let turn = scope.append_open(id, new).wait()?.id;
+    let turn = store.open_turn(id, new)?.id;
+    let mut length = 0;
     let mut input = std::io::stdin().lock();
     let mut pending: Vec<u8> = Vec::new();
     let mut buffer = [0; 8192];
@@ -87,24 +89,20 @@ fn stream(scope: &Scope, id: ConversationId, verb: &Append, role: Role) -> Resul
         };
         let text = String::from_utf8_lossy(&pending[..whole]).into_owned();
         pending.drain(..whole);
-        scope.append_chunk(id, turn, None, &text)?;
+        length = store.append_chunk(id, turn, length, &text)?;
     };
     match ended {
-        Ok(()) if pending.is_empty() => Ok(scope
-            .append_commit(id, turn, NewTurn { model: verb.model.clone(), ..NewTurn::default() })
-            .wait()?),
-        Ok(()) => give_up(scope, id, turn, "standard input ended inside a character"),
-        Err(reason) => give_up(scope, id, turn, &reason),
+        Ok(()) if pending.is_empty() => {
+            let last = NewTurn { model: verb.model.clone(), ..NewTurn::default() };
+            Ok(store.commit_turn(id, turn, last)?)
+        }
+        Ok(()) => give_up(store, id, turn, "standard input ended inside a character"),
+        Err(reason) => give_up(store, id, turn, &reason),
     }
 }
 
-fn give_up(
-    scope: &Scope,
-    id: ConversationId,
-    turn: everturn_core::id::TurnId,
-    reason: &str,
-) -> Result<Turn, Failure> {
-    scope.append_abort(id, turn, reason, None).wait()?;
+fn give_up(store: &dyn Store, id: ConversationId, turn: TurnId, reason: &str) -> Result<Turn, Failure> {
+    store.abort_turn(id, turn, reason)?;
     Err(Error::invalid("input.broken", format!("{reason}; what came before is kept in {turn} as aborted"))
         .into())
 }

@@ -3,6 +3,7 @@
 use crate::args::{Args, Compact, Speaks};
 use crate::output::{self, Failure};
 use crate::{open, show};
+use clap::parser::ValueSource;
 use everturn_core::{Error, compaction};
 use everturn_engine::model::{Endpoint, HttpModel, Kind, Secret, Summarize, Summarizer};
 use everturn_engine::{CompactOptions, Options};
@@ -10,22 +11,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
+    let remote = open::server(args)?.is_some();
+    if remote && args.sources.base_url == Some(ValueSource::CommandLine) {
+        let text =
+            "a server has its summaries written by its own models, as its settings say; leave --base-url out";
+        return Err(Error::invalid("url.model", text).into());
+    }
     let summarizers = match &verb.base_url {
-        Some(url) => BTreeMap::from([("default".to_string(), summarizer(verb, url)?)]),
-        None => BTreeMap::new(),
+        Some(url) if !remote => BTreeMap::from([("default".to_string(), summarizer(verb, url)?)]),
+        _ => BTreeMap::new(),
     };
     // A dry run writes nothing, so it works beside a process that does.
-    let options = Options {
-        read_only: verb.dry_run,
-        summarizers,
-        auto_compaction: false,
-        mirror: args.mirror.clone(),
-        ..Options::default()
-    };
-    let scope = open::with(args, options)?;
-    let id = scope.resolve(&verb.conversation)?;
+    let options =
+        Options { read_only: verb.dry_run, summarizers, auto_compaction: false, ..Options::default() };
+    let store = open::with(args, options)?;
+    let id = store.resolve(&verb.conversation)?;
     if verb.revert {
-        let conversation = scope.revert_compaction(id)?;
+        let conversation = store.revert_compaction(id)?;
         if args.json {
             return output::json(&conversation);
         }
@@ -36,7 +38,7 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
     }
     let options =
         CompactOptions { dry_run: verb.dry_run, keep_last: verb.keep_last, ..CompactOptions::default() };
-    let compacted = scope.compact(id, options)?;
+    let compacted = store.compact(id, options)?;
     if args.json {
         return output::json(&compacted);
     }

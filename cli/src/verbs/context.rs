@@ -2,6 +2,7 @@
 
 use crate::args::{self, Args};
 use crate::output::{self, Failure};
+use crate::store::Ask;
 use crate::{open, show};
 use everturn_core::Error;
 use everturn_core::context::{Section, Sections};
@@ -10,13 +11,12 @@ use everturn_engine::{Context, ContextOptions, Digest, script};
 use serde_json::{Value, json};
 
 pub fn run(args: &Args, verb: &args::Context) -> Result<(), Failure> {
-    let scope = if verb.record { open::writing(args)? } else { open::reading(args)? };
-    let id = scope.resolve(&verb.conversation)?;
-    let context = match verb.replay {
-        Some(seq) => scope.replay_context(id, seq)?,
-        None => scope.build_context(id, &options(verb)?)?,
+    let store = if verb.record { open::writing(args)? } else { open::reading(args)? };
+    let id = store.resolve(&verb.conversation)?;
+    let (context, recorded) = match verb.replay {
+        Some(seq) => (store.replay_context(id, seq)?, None),
+        None => store.context(id, &ask(verb)?)?,
     };
-    let recorded = verb.record.then(|| scope.record_receipt(id, &context)).transpose()?;
     if args.json {
         return output::json(&context);
     }
@@ -24,20 +24,19 @@ pub fn run(args: &Args, verb: &args::Context) -> Result<(), Failure> {
         return prompt(&context);
     }
     output::text(table(&context))?;
-    if let Some(event) = recorded {
-        let seq = event.seq;
+    if let Some(seq) = recorded {
         output::text(format!("\nrecorded at #{seq}; again: everturn context {id} --replay {seq}"))?;
     }
     Ok(())
 }
 
-fn options(verb: &args::Context) -> Result<ContextOptions, Error> {
+fn ask(verb: &args::Context) -> Result<Ask, Error> {
     let json = |option: &str, text: &str| -> Result<Value, Error> {
         serde_json::from_str(text).map_err(|e| Error::invalid("json.malformed", format!("{option}: {e}")))
     };
     let projection = match verb.project.as_deref().map(str::trim) {
-        Some(text) if text.starts_with('{') => Some(script::options(&json("--project", text)?)?),
-        Some(policy) => Some(script::options(&json!(policy))?),
+        Some(text) if text.starts_with('{') => Some(json("--project", text)?),
+        Some(policy) => Some(json!(policy)),
         None => None,
     };
     let digest = |text: &String| {
@@ -47,10 +46,10 @@ fn options(verb: &args::Context) -> Result<ContextOptions, Error> {
         Ok(Digest { title: title.into(), text: text.into() })
     };
     let input = verb.input.iter().map(|text| Raw::of(&json!({"role": "user", "content": text})));
-    Ok(ContextOptions {
+    let options = ContextOptions {
         last_n: verb.last,
         participants: verb.participant.clone(),
-        projection,
+        projection: projection.as_ref().map(script::options).transpose()?,
         sections: match &verb.sections {
             Some(text) => Sections::parse(&json("--sections", text)?)?,
             None => Sections::default(),
@@ -62,7 +61,8 @@ fn options(verb: &args::Context) -> Result<ContextOptions, Error> {
         model: verb.model.clone(),
         at_seq: verb.at,
         ..ContextOptions::new(verb.budget.unwrap_or_default())
-    })
+    };
+    Ok(Ask { options, projection, record: verb.record })
 }
 
 /// The prompt as it would be sent, one part after the other.

@@ -5,9 +5,9 @@ use crate::output::{self, Failure};
 use crate::{open, show};
 
 pub fn run(args: &Args, verb: &Delete) -> Result<(), Failure> {
-    let scope = open::writing(args)?;
-    let id = scope.resolve(&verb.conversation)?;
-    let tombstone = scope.delete(id, &verb.reason).wait()?;
+    let store = open::writing(args)?;
+    let id = store.resolve(&verb.conversation)?;
+    let tombstone = store.delete(id, &verb.reason)?;
     if args.json {
         return output::json(&tombstone);
     }

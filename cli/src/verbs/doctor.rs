@@ -3,17 +3,23 @@
 use crate::args::{Args, Doctor};
 use crate::output::{self, Failure};
 use crate::{open, show};
+use everturn_core::Error;
+use everturn_engine::Options;
 
 pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
+    if (verb.rebuild || verb.compact) && open::server(args)?.is_some() {
+        let text = "--rebuild and --compact need the store itself: run them where it is, while its server is stopped";
+        return Err(Error::invalid("url.doctor", text).into());
+    }
     if verb.rebuild {
-        open::store(args)?.rebuild()?;
+        open::store(args, Options::default())?.rebuild()?;
     }
     if verb.compact {
-        open::store(args)?.compact()?;
+        open::store(args, Options::default())?.compact()?;
     }
-    let scope = open::reading(args)?;
+    let store = open::reading(args)?;
     let bar = output::progress(0, "conversations");
-    let found = scope.doctor(&mut |so_far| bar.set_position(so_far.conversations))?;
+    let found = store.doctor(&mut |so_far| bar.set_position(so_far.conversations))?;
     bar.finish_and_clear();
     if args.json {
         output::json(&found)?;

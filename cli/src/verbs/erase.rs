@@ -7,11 +7,9 @@ use everturn_core::id::TurnId;
 
 pub fn run(args: &Args, verb: &Erase) -> Result<(), Failure> {
     let id: TurnId = verb.turn.parse()?;
-    let scope = open::writing(args)?;
-    let turn = scope.turn(id)?;
-    scope.erase(turn.conversation, id, verb.actor.clone(), &verb.reason).wait()?;
+    let erased = open::writing(args)?.erase(id, verb.actor.clone(), &verb.reason)?;
     if args.json {
-        return output::json(&scope.turn(id)?);
+        return output::json(&erased);
     }
     output::text(format!("erased {id}; its envelope and hash stay, `everturn verify` still holds"))
 }

@@ -5,15 +5,11 @@ use crate::output::{self, Failure};
 use crate::{open, show};
 
 pub fn run(args: &Args, verb: &Fork) -> Result<(), Failure> {
-    let scope = open::writing(args)?;
-    let id = scope.resolve(&verb.conversation)?;
-    let at = match verb.at {
-        Some(seq) => seq,
-        None => scope.get(id)?.head.seq,
-    };
-    let fork = scope.fork(id, at).wait()?;
+    let store = open::writing(args)?;
+    let id = store.resolve(&verb.conversation)?;
+    let fork = store.fork(id, verb.at)?;
     if args.json {
-        return output::json(&scope.get(fork.id)?);
+        return output::json(&fork);
     }
     output::text(show::conversation(&fork))
 }

@@ -6,8 +6,8 @@ use crate::{open, show};
 use everturn_engine::{Entry, HistoryQuery, Order};
 
 pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
-    let scope = open::reading(args)?;
-    let id = scope.resolve(&verb.conversation)?;
+    let store = open::reading(args)?;
+    let id = store.resolve(&verb.conversation)?;
     // The newest page, unless a starting point is given; shown oldest first either way.
     let order = if verb.after.is_some() { Order::Ascending } else { Order::Descending };
     let query = HistoryQuery {
@@ -19,14 +19,14 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
         include_superseded: verb.superseded,
         include_events: verb.events,
     };
-    let mut page = scope.history(id, query)?;
+    let mut page = store.history(id, query)?;
     if order == Order::Descending {
         page.data.reverse();
     }
     if args.json {
         return output::json_list(&page.data, page.next.map(|seq| seq.to_string()));
     }
-    let assets = scope.assets(id)?;
+    let assets = store.assets(id)?;
     let more = page.next.map(|seq| match order {
         Order::Descending => format!("earlier: everturn history {id} --before {seq}\n"),
         Order::Ascending => format!("more: everturn history {id} --after {seq}"),

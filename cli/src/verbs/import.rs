@@ -2,13 +2,17 @@
 
 use crate::args::{Args, Import};
 use crate::output::{self, Failure};
+use crate::store::Store;
 use crate::{open, show};
 use everturn_core::Error;
-use everturn_engine::{Imported, Scope};
+use everturn_engine::Imported;
 use serde::Serialize;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
+
+/// How much of a file is read at a time.
+const PIECE_BYTES: usize = 64 * 1024;
 
 /// What happened to one file.
 #[derive(Serialize)]
@@ -21,11 +25,11 @@ struct Report<'a> {
 }
 
 pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
-    let scope = open::writing(args)?;
+    let store = open::writing(args)?;
     let mut reports = Vec::new();
     // One bad file does not keep the others out.
     for path in &verb.paths {
-        let (imported, error) = match one(&scope, path) {
+        let (imported, error) = match one(&*store, path) {
             Ok(imported) => (Some(imported), None),
             Err(error) => (None, Some(error.to_string())),
         };
@@ -41,9 +45,9 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     if reports.iter().all(clean) { Ok(()) } else { Err(Failure::Said) }
 }
 
-fn one(scope: &Scope, path: &str) -> Result<Imported, Error> {
+fn one(store: &dyn Store, path: &str) -> Result<Imported, Error> {
     if path == "-" {
-        return scope.import(BufReader::new(std::io::stdin().lock()), &mut |_| {});
+        return store.import(&mut BufReader::new(std::io::stdin()));
     }
     let cannot = |e: std::io::Error| Error::invalid("file.cannot_open", format!("cannot open it: {e}"));
     if Path::new(path).is_dir() {
@@ -51,7 +55,7 @@ fn one(scope: &Scope, path: &str) -> Result<Imported, Error> {
     }
     let file = File::open(path).map_err(cannot)?;
     let bar = output::progress(file.metadata().map_err(cannot)?.len(), "bytes");
-    let imported = scope.import(BufReader::new(bar.wrap_read(file)), &mut |_| {});
+    let imported = store.import(&mut BufReader::with_capacity(PIECE_BYTES, bar.wrap_read(file)));
     bar.finish_and_clear();
     imported
 }

@@ -2,20 +2,18 @@
 
 use crate::args::{Args, Keys, KeysVerb};
 use crate::output::{self, Failure};
+use crate::store::{NewKey, Store};
 use crate::{open, show};
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, Role};
 use everturn_core::id::KeyId;
-use everturn_engine::{Everturn, NewKey};
 
 pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
     match &verb.verb {
         KeysVerb::Create { role, label, expires } => {
             let role: Role = role.parse()?;
             let expires = expires.as_deref().map(str::parse).transpose()?;
-            let tenant = args.tenant.clone();
-            let (key, secret) =
-                writing(args)?.keys().create(NewKey { tenant, role, label: label.clone(), expires })?;
+            let (key, secret) = writing(args)?.create_key(NewKey { role, label: label.clone(), expires })?;
             if args.json {
                 let mut value = serde_json::to_value(&key).unwrap_or_default();
                 value["secret"] = secret.into();
@@ -26,7 +24,7 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
             Ok(())
         }
         KeysVerb::List => {
-            let keys = open::everything(args)?.keys().list(&args.tenant)?;
+            let keys = open::reading(args)?.keys()?;
             if args.json {
                 return output::json_list(&keys, None);
             }
@@ -38,7 +36,7 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
         KeysVerb::Revoke { id } => {
             let full =
                 if id.starts_with(KeyId::PREFIX) { id.clone() } else { format!("{}{id}", KeyId::PREFIX) };
-            let key = writing(args)?.keys().revoke(&args.tenant, full.parse()?)?;
+            let key = writing(args)?.revoke_key(full.parse()?)?;
             if args.json {
                 return output::json(&key);
             }
@@ -48,8 +46,8 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
 }
 
 /// The store for writing. A server that has it open is the one to ask.
-fn writing(args: &Args) -> Result<Everturn, Failure> {
-    open::store(args).map_err(|failure| match failure {
+fn writing(args: &Args) -> Result<Box<dyn Store>, Failure> {
+    open::writing(args).map_err(|failure| match failure {
         Failure::Error(error) if error.code() == "store.owned" => Error::busy(
             "store.owned",
             format!(

@@ -2,12 +2,13 @@
 
 use crate::args::{Args, List};
 use crate::output::{self, Failure};
+use crate::store::{self, Cursor};
 use crate::{open, show};
 use everturn_core::Error;
 use everturn_engine::ListQuery;
 
 pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
-    let scope = open::reading(args)?;
+    let store = open::reading(args)?;
     let after = verb.after.as_deref().map(cursor).transpose()?;
     let query = ListQuery {
         text: verb.query.clone(),
@@ -15,7 +16,7 @@ pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
         after,
         limit: verb.limit,
     };
-    let page = scope.list(query)?;
+    let page = store.list(query)?;
     let next = page.next.map(|(updated, id)| format!("{updated}/{id}"));
     if args.json {
         return output::json_list(&page.data, next);
@@ -32,8 +33,8 @@ pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
     Ok(())
 }
 
-fn cursor(text: &str) -> Result<(everturn_core::time::Timestamp, everturn_core::id::ConversationId), Error> {
-    let wrong = || Error::invalid("list.after", "--after is not the `next` of a page; copy it from there");
-    let (updated, id) = text.split_once('/').ok_or_else(wrong)?;
-    Ok((updated.parse().map_err(|_| wrong())?, id.parse().map_err(|_| wrong())?))
+fn cursor(text: &str) -> Result<Cursor, Error> {
+    store::cursor(text).ok_or_else(|| {
+        Error::invalid("list.after", "--after is not the `next` of a page; copy it from there")
+    })
 }

@@ -27,7 +27,7 @@ use clap::CommandFactory;
 
 /// Without a verb: what there is, in one screen.
 pub fn overview() -> Result<(), Failure> {
-    output::text(Args::command().render_help().ansi())
+    output::text(Args::command().render_help().ansi().to_string().trim_end())
 }
 
 /// Completions for a shell.

@@ -6,7 +6,6 @@ use crate::{open, show};
 use everturn_core::Error;
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::json::Raw;
-use everturn_engine::NewConversation;
 use std::collections::BTreeMap;
 
 pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
@@ -27,11 +26,9 @@ pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
     if let Some(mode) = &verb.redaction {
         settings.policy.insert("redaction".into(), Raw::of(mode)?);
     }
-    let new = NewConversation { settings, ..NewConversation::default() };
-    let scope = open::writing(args)?;
-    let conversation = scope.create(new).wait()?;
+    let conversation = open::writing(args)?.create(settings)?;
     if args.json {
-        return output::json(&scope.get(conversation.id)?);
+        return output::json(&conversation);
     }
     output::text(show::conversation(&conversation))?;
     eprintln!("next: everturn append @last 'hello'   then: everturn history @last");

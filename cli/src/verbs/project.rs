@@ -5,22 +5,23 @@ use crate::open;
 use crate::output::{self, Failure};
 use everturn_core::Error;
 use everturn_core::json::Raw;
-use everturn_core::projection::{self, Message, Options};
+use everturn_core::projection::{self, Message};
 use everturn_engine::script;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
 pub fn run(args: &Args, verb: &Project) -> Result<(), Failure> {
-    let options = options(verb)?;
+    let asked = asked(verb)?;
+    let options = script::options(&asked)?;
     let Some(text) = given(&verb.source)? else {
-        let scope = open::reading(args)?;
-        let id = scope.resolve(&verb.source)?;
-        let projection = scope.project(id, &options)?;
+        let store = open::reading(args)?;
+        let view = store.project(store.resolve(&verb.source)?, &asked)?;
         return match verb.messages {
-            true => output::json(&projection.messages),
-            false => output::json(&projection.result),
+            true => output::json(&messages(&view)),
+            false => output::json(&view),
         };
     };
     let (messages, summary) = read(&text)?;
@@ -28,7 +29,16 @@ pub fn run(args: &Args, verb: &Project) -> Result<(), Failure> {
     if verb.messages { output::json(&view.messages) } else { output::json(&view) }
 }
 
-fn options(verb: &Project) -> Result<Options, Error> {
+/// Just the messages of a result object.
+fn messages(view: &Raw) -> Vec<Raw> {
+    #[derive(Deserialize)]
+    struct View {
+        messages: Vec<Raw>,
+    }
+    view.read::<View>().map(|view| view.messages).unwrap_or_default()
+}
+
+fn asked(verb: &Project) -> Result<Value, Error> {
     let mut fields = match &verb.options {
         Some(text) => serde_json::from_str::<Map<String, Value>>(text).map_err(|e| {
             Error::invalid("json.not_an_object", format!("--options must be a JSON object: {e}"))
@@ -49,7 +59,7 @@ fn options(verb: &Project) -> Result<Options, Error> {
         })?;
         fields.insert("projector".into(), json!(source));
     }
-    script::options(&Value::Object(fields))
+    Ok(Value::Object(fields))
 }
 
 /// What a file or standard input says; `None` if a conversation is meant.

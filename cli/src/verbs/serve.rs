@@ -10,6 +10,10 @@ use everturn_server::settings::{Settings, read_file, without_password};
 use everturn_server::{Started, run as serve};
 
 pub fn run(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<(), Failure> {
+    if args.sources.url == Some(ValueSource::CommandLine) {
+        let text = "serve opens a store of this machine; name it with --store, and leave --url out";
+        return Err(Error::invalid("url.serve", text).into());
+    }
     let settings = settings(args, verb, matches);
     if verb.check_config {
         return check(settings);

@@ -6,12 +6,9 @@ use crate::output::{self, Failure};
 use everturn_core::json::Raw;
 
 pub fn run(args: &Args, verb: &State) -> Result<(), Failure> {
-    let scope = open::reading(args)?;
-    let id = scope.resolve(&verb.conversation)?;
-    let state = match verb.at {
-        Some(seq) => scope.state_at(id, seq)?,
-        None => scope.state(id)?,
-    };
+    let store = open::reading(args)?;
+    let id = store.resolve(&verb.conversation)?;
+    let state = store.state(id, verb.at)?;
     if args.json {
         return output::json(&state);
     }
@@ -22,21 +19,21 @@ pub fn run(args: &Args, verb: &State) -> Result<(), Failure> {
 }
 
 pub fn pin(args: &Args, verb: &Pin) -> Result<(), Failure> {
-    let scope = open::writing(args)?;
-    let id = scope.resolve(&verb.conversation)?;
+    let store = open::writing(args)?;
+    let id = store.resolve(&verb.conversation)?;
     // What is not JSON is a text; nobody wants to quote a word twice in a shell.
     let value = Raw::new(verb.value.clone()).or_else(|_| Raw::of(&verb.value))?;
-    let event = scope.pin(id, &verb.name, value).wait()?;
+    let event = store.pin(id, &verb.name, value)?;
     if args.json { output::json(&event) } else { output::text(format!("pinned at #{}", event.seq)) }
 }
 
 pub fn unpin(args: &Args, verb: &Unpin) -> Result<(), Failure> {
-    let scope = open::writing(args)?;
-    let id = scope.resolve(&verb.conversation)?;
-    if !scope.state(id)?.pins.contains_key(&verb.name) {
+    let store = open::writing(args)?;
+    let id = store.resolve(&verb.conversation)?;
+    if !store.state(id, None)?.pins.contains_key(&verb.name) {
         let text = format!("nothing is pinned as {:?}; `everturn state` shows the pins", verb.name);
         return Err(everturn_core::Error::not_found("pin.absent", text).into());
     }
-    let event = scope.unpin(id, &verb.name).wait()?;
+    let event = store.unpin(id, &verb.name)?;
     if args.json { output::json(&event) } else { output::text(format!("unpinned at #{}", event.seq)) }
 }

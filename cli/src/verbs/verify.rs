@@ -32,10 +32,10 @@ pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
         None => all(args)?,
         Some(target) if Path::new(target).is_file() => vec![file(Path::new(target), head)?],
         Some(target) => {
-            let scope = open::reading(args)?;
-            let id = scope.resolve(target)?;
-            let bar = output::progress(scope.get(id)?.head.seq, "events");
-            vec![Verdict::new(id, scope.verify_with(id, head, &mut |done| bar.set_position(done)))]
+            let store = open::reading(args)?;
+            let id = store.resolve(target)?;
+            let bar = output::progress(store.get(id)?.head.seq, "events");
+            vec![Verdict::new(id, store.verify(id, head, &mut |done| bar.set_position(done)))]
         }
     };
     let good = verdicts.iter().all(|verdict| verdict.ok);
@@ -48,15 +48,15 @@ pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
 }
 
 fn all(args: &Args) -> Result<Vec<Verdict>, Failure> {
-    let scope = open::reading(args)?;
+    let store = open::reading(args)?;
     let mut verdicts = Vec::new();
     let mut after = None;
     let bar = output::progress(0, "conversations");
     loop {
-        let page = scope.list(ListQuery { after, limit: PAGE_ENTRIES_MAX, ..ListQuery::default() })?;
+        let page = store.list(ListQuery { after, limit: PAGE_ENTRIES_MAX, ..ListQuery::default() })?;
         bar.inc_length(page.data.len() as u64);
         for conversation in page.data {
-            verdicts.push(Verdict::new(conversation.id, scope.verify(conversation.id, None)));
+            verdicts.push(Verdict::new(conversation.id, store.verify(conversation.id, None, &mut |_| {})));
             bar.inc(1);
         }
         match page.next {

@@ -73,6 +73,12 @@ fn the_page_on_compaction_runs_as_typed() {
 }
 
 #[test]
+fn the_page_on_servers_runs_as_typed() {
+    let out = run_as_typed(&page("docs/remote.md"));
+    assert!(out.contains("What changed?") && out.contains("2 events in the file, 0 new"), "{out}");
+}
+
+#[test]
 fn the_page_on_context_runs_as_typed() {
     let out = run_as_typed(&page("docs/context.md"));
     assert!(out.contains("recorded at #"), "{out}");

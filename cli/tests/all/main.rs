@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod bad_input;
+mod both;
 mod conversations;
 mod documents;
+mod reaching;
 mod reading;
 mod serving;
 mod session;
@@ -39,6 +41,7 @@ impl Shell {
         let mut command = Command::new(env!("CARGO_BIN_EXE_everturn"));
         command.args(args).current_dir(self.folder.path());
         command.env("EVERTURN_STORE", format!("sqlite:{}", self.path("store.db").display()));
+        command.env_remove("EVERTURN_URL").env_remove("EVERTURN_KEY").env_remove("EVERTURN_KEY_FILE");
         command
             .env("XDG_CONFIG_HOME", self.folder.path())
             .env_remove("EVERTURN_TENANT")
@@ -53,7 +56,11 @@ impl Shell {
     }
 
     fn run_with(&self, args: &[&str], input: &[u8]) -> Said {
-        let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
+        self.feed(self.command(args), input)
+    }
+
+    fn feed(&self, mut command: Command, input: &[u8]) -> Said {
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         // The child may refuse and end before it has read everything.
         let _ = child.stdin.take().unwrap().write_all(input);
         Said::from(child.wait_with_output().unwrap())

@@ -18,4 +18,5 @@ mod projection_reclaim;
 mod projection_record;
 mod sample;
 mod state;
+mod told;
 mod write;

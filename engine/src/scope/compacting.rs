@@ -16,7 +16,7 @@ use everturn_core::tokens::Family;
 use everturn_core::turn::{Status, Turn};
 use everturn_core::write::{Action, Summarized, Write, move_view};
 use everturn_store::TurnQuery;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::OnceCell;
 use std::ops::ControlFlow;
@@ -40,7 +40,7 @@ pub struct CompactOptions {
 }
 
 /// What a compaction did, or would do.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Compacted {
     /// The event; `None` for a dry run.
     pub event: Option<EventId>,

@@ -20,7 +20,7 @@ use everturn_core::tokens::{Family, PART_TOKENS};
 use everturn_core::turn::{Status, Turn};
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
@@ -108,7 +108,7 @@ pub struct Digest {
 }
 
 /// What a model call is given.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Context {
     /// In the provider's shape.
     pub messages: Vec<Raw>,

@@ -77,7 +77,7 @@ impl Scope {
             Some(conversation) => conversation,
             None => self.shared().index.conversation(&self.key(id))?,
         };
-        Ok(Imported { format: FORMAT, conversation, events, added: import.added, problems })
+        Ok(Imported { format: FORMAT.into(), conversation, events, added: import.added, problems })
     }
 
     /// The last line of the session that was taken over; 0 if none was.

@@ -28,4 +28,5 @@ mod simulation;
 mod stage;
 mod streaming;
 mod subscribing;
+mod told;
 mod transfer;

@@ -23,7 +23,7 @@ fn import(scope: &Scope, lines: &[&str]) -> Result<Imported, Error> {
 fn a_session_becomes_a_conversation_and_importing_it_again_adds_what_is_new() {
     let (_store, scope) = memory();
     let first = import(&scope, &LINES[..2]).unwrap();
-    assert_eq!((first.format, first.events, first.added, first.problems.len()), ("session", 3, 3, 0));
+    assert_eq!((&*first.format, first.events, first.added, first.problems.len()), ("session", 3, 3, 0));
     let id = first.conversation.id;
     assert_eq!(import(&scope, &LINES[..2]).unwrap().added, 0);
     let all = import(&scope, &LINES).unwrap();

@@ -101,7 +101,7 @@ fn eventful(scope: &Scope) -> ConversationId {
 fn the_transcript_value_of_the_mission_comes_back_equal() {
     let (_store, scope) = memory();
     let imported = scope.import(SEED.as_bytes(), &mut |_| {}).unwrap();
-    assert_eq!((imported.format, imported.problems.len()), ("transcript", 0));
+    assert_eq!((&*imported.format, imported.problems.len()), ("transcript", 0));
     let id = imported.conversation.id;
     assert_eq!(value(&scope.transcript(id).unwrap()), value(SEED));
     assert_eq!(scope.turns(id).len(), 1);
@@ -148,7 +148,7 @@ fn a_file_of_events_gives_the_same_conversation_in_another_store() {
     let imported = scope.import(file.as_slice(), &mut |events| heard = events).unwrap();
     let head = from.get(id).unwrap().head;
     assert_eq!(
-        (imported.format, imported.events, imported.added, heard),
+        (&*imported.format, imported.events, imported.added, heard),
         ("jsonl", head.seq, head.seq, head.seq)
     );
     assert_eq!(imported.problems, Vec::<String>::new());

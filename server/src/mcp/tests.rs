@@ -53,7 +53,8 @@ impl Door {
             request = request.header("mcp-session-id", id);
         }
         if let Some((tenant, role)) = who {
-            request = request.extension(Caller { scope: self.app.store.tenant(tenant).unwrap(), role, who: None });
+            request =
+                request.extension(Caller { scope: self.app.store.tenant(tenant).unwrap(), role, who: None });
         }
         let response = self.router.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
         let status = response.status();

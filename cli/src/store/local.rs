@@ -1,0 +1,213 @@
+//! A store of this machine, opened by this process.
+
+use super::{Ask, Cursor, NewKey, Store, Updates};
+use crate::args::Format;
+use crate::output::Failure;
+use everturn_core::Error;
+use everturn_core::access::AccessKey;
+use everturn_core::asset::Asset;
+use everturn_core::chain::{Hash, Report};
+use everturn_core::conversation::{Conversation, Settings, Tombstone};
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, KeyId, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::state::State;
+use everturn_core::turn::Turn;
+use everturn_engine::{
+    AppendOptions, CompactOptions, Compacted, Context, Doctor, Entry, Everturn, HistoryQuery, Imported,
+    ListQuery, NewConversation, NewStream, NewTurn, Page, Scope, Subscription, Update, script,
+};
+use serde_json::Value;
+use std::io::{BufRead, Write};
+
+/// A tenant's part of a store of this machine.
+pub struct Local {
+    store: Everturn,
+    scope: Scope,
+}
+
+impl Local {
+    /// A tenant's part of an open store.
+    pub fn new(store: Everturn, tenant: &str) -> Result<Local, Error> {
+        Ok(Local { scope: store.tenant(tenant)?, store })
+    }
+}
+
+impl Store for Local {
+    fn resolve(&self, name: &str) -> Result<ConversationId, Error> {
+        self.scope.resolve(name)
+    }
+
+    fn get(&self, id: ConversationId) -> Result<Conversation, Error> {
+        self.scope.get(id)
+    }
+
+    fn create(&self, settings: Settings) -> Result<Conversation, Error> {
+        let new = NewConversation { settings, ..NewConversation::default() };
+        self.scope.get(self.scope.create(new).wait()?.id)
+    }
+
+    fn list(&self, query: ListQuery) -> Result<Page<Conversation, Cursor>, Error> {
+        self.scope.list(query)
+    }
+
+    fn fork(&self, id: ConversationId, at: Option<u64>) -> Result<Conversation, Error> {
+        let at = match at {
+            Some(seq) => seq,
+            None => self.scope.get(id)?.head.seq,
+        };
+        self.scope.get(self.scope.fork(id, at).wait()?.id)
+    }
+
+    fn delete(&self, id: ConversationId, reason: &str) -> Result<Tombstone, Error> {
+        self.scope.delete(id, reason).wait()
+    }
+
+    fn append(&self, id: ConversationId, turn: NewTurn, options: AppendOptions) -> Result<Vec<Turn>, Error> {
+        Ok(self.scope.append(id, vec![turn], options).wait()?.turns)
+    }
+
+    fn open_turn(&self, id: ConversationId, new: NewStream) -> Result<Turn, Error> {
+        self.scope.append_open(id, new).wait()
+    }
+
+    fn append_chunk(&self, id: ConversationId, turn: TurnId, offset: u64, text: &str) -> Result<u64, Error> {
+        self.scope.append_chunk(id, turn, Some(offset), text)
+    }
+
+    fn commit_turn(&self, id: ConversationId, turn: TurnId, last: NewTurn) -> Result<Turn, Error> {
+        self.scope.append_commit(id, turn, last).wait()
+    }
+
+    fn abort_turn(&self, id: ConversationId, turn: TurnId, reason: &str) -> Result<Turn, Error> {
+        self.scope.append_abort(id, turn, reason, None).wait()
+    }
+
+    fn erase(&self, turn: TurnId, by: Option<String>, reason: &str) -> Result<Turn, Error> {
+        let conversation = self.scope.turn(turn)?.conversation;
+        self.scope.erase(conversation, turn, by, reason).wait()?;
+        self.scope.turn(turn)
+    }
+
+    fn history(&self, id: ConversationId, query: HistoryQuery) -> Result<Page<Entry>, Error> {
+        self.scope.history(id, query)
+    }
+
+    fn turn_in(&self, id: ConversationId, turn: TurnId) -> Result<Turn, Error> {
+        self.scope.turn_in(id, turn)
+    }
+
+    fn assets(&self, id: ConversationId) -> Result<Vec<Asset>, Error> {
+        self.scope.assets(id)
+    }
+
+    fn follow(&self, id: ConversationId, from_seq: u64) -> Result<Box<dyn Updates>, Error> {
+        let updates = self.scope.subscribe(id, from_seq)?;
+        Ok(Box::new(Following { scope: self.scope.clone(), id, updates }))
+    }
+
+    fn state(&self, id: ConversationId, at: Option<u64>) -> Result<State, Error> {
+        match at {
+            Some(seq) => self.scope.state_at(id, seq),
+            None => self.scope.state(id),
+        }
+    }
+
+    fn pin(&self, id: ConversationId, name: &str, value: Raw) -> Result<Event, Error> {
+        self.scope.pin(id, name, value).wait()
+    }
+
+    fn unpin(&self, id: ConversationId, name: &str) -> Result<Event, Error> {
+        self.scope.unpin(id, name).wait()
+    }
+
+    fn compact(&self, id: ConversationId, options: CompactOptions) -> Result<Compacted, Error> {
+        self.scope.compact(id, options)
+    }
+
+    fn revert_compaction(&self, id: ConversationId) -> Result<Conversation, Error> {
+        self.scope.revert_compaction(id)
+    }
+
+    fn context(&self, id: ConversationId, ask: &Ask) -> Result<(Context, Option<u64>), Error> {
+        let context = self.scope.build_context(id, &ask.options)?;
+        let recorded = ask.record.then(|| self.scope.record_receipt(id, &context)).transpose()?;
+        Ok((context, recorded.map(|event| event.seq)))
+    }
+
+    fn replay_context(&self, id: ConversationId, seq: u64) -> Result<Context, Error> {
+        self.scope.replay_context(id, seq)
+    }
+
+    fn project(&self, id: ConversationId, options: &Value) -> Result<Raw, Error> {
+        Ok(self.scope.project(id, &script::options(options)?)?.result)
+    }
+
+    fn verify(
+        &self,
+        id: ConversationId,
+        head: Option<Hash>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Report, Error> {
+        self.scope.verify_with(id, head, progress)
+    }
+
+    fn export(
+        &self,
+        id: ConversationId,
+        format: Format,
+        out: &mut dyn Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Failure> {
+        match format {
+            Format::Jsonl => Ok(self.scope.export_jsonl(id, out, progress)?),
+            Format::Transcript => Ok(out.write_all(self.scope.transcript(id)?.as_bytes())?),
+        }
+    }
+
+    fn import(&self, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
+        self.scope.import(file, &mut |_| {})
+    }
+
+    fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error> {
+        self.scope.doctor(progress)
+    }
+
+    fn create_key(&self, new: NewKey) -> Result<(AccessKey, String), Error> {
+        let tenant = self.scope.tenant().to_string();
+        self.store.keys().create(everturn_engine::NewKey {
+            tenant,
+            role: new.role,
+            label: new.label,
+            expires: new.expires,
+        })
+    }
+
+    fn keys(&self) -> Result<Vec<AccessKey>, Error> {
+        self.store.keys().list(self.scope.tenant().as_str())
+    }
+
+    fn revoke_key(&self, id: KeyId) -> Result<AccessKey, Error> {
+        self.store.keys().revoke(self.scope.tenant().as_str(), id)
+    }
+}
+
+struct Following {
+    scope: Scope,
+    id: ConversationId,
+    updates: Subscription,
+}
+
+impl Updates for Following {
+    fn next(&mut self) -> Result<Option<Update>, Error> {
+        loop {
+            match self.updates.recv()? {
+                // The reader was slower than the conversation; nothing is lost, it is read again from there.
+                Some(Update::Lagged { .. }) => {
+                    self.updates = self.scope.subscribe_after(self.id, self.updates.position())?;
+                }
+                update => return Ok(update),
+            }
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! One request to a server and its answer; what goes wrong is said as the server said it, or with what to do.
+
+use everturn_core::Error;
+use everturn_core::error::Detail;
+use everturn_core::event::check_name;
+use everturn_core::id::clip;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::{Body, Client, Method, Response, StatusCode, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// How long a server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A live stream says every few seconds that it is alive; one that is silent for this long is dead.
+pub const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// A server and the key to it.
+#[derive(Clone)]
+pub struct Server(Arc<Inner>);
+
+struct Inner {
+    runtime: Runtime,
+    client: Client,
+    /// Where `api/v1` is.
+    base: Url,
+    key: Option<HeaderValue>,
+}
+
+impl Server {
+    /// A client for the server at this URL. Nothing is asked yet.
+    pub fn new(url: &str, key: Option<&str>) -> Result<Server, Error> {
+        let base = parse(url)?;
+        let inside = |e: &dyn std::fmt::Display| {
+            Error::internal("url.client", format!("cannot make an HTTP client: {e}"))
+        };
+        // Fails only where somebody was first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = Client::builder()
+            .user_agent(concat!("everturn/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none());
+        if base.scheme() == "http" {
+            // Certificates are not needed, and a machine without any can ask all the same.
+            builder = builder.tls_certs_only([]);
+        }
+        if base.host_str().is_some_and(|host| matches!(host, "localhost" | "127.0.0.1" | "[::1]")) {
+            builder = builder.no_proxy();
+        }
+        let client = builder.build().map_err(|e| inside(&root(&e)))?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| inside(&e))?;
+        let key = key.map(|key| {
+            let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| {
+                Error::invalid("key.malformed", "the key has characters that no key has; copy it again")
+            })?;
+            value.set_sensitive(true);
+            Ok::<_, Error>(value)
+        });
+        Ok(Server(Arc::new(Inner { runtime, client, base, key: key.transpose()? })))
+    }
+
+    /// A request to a path below `api/v1`. Each part is one segment, whatever is in it.
+    pub fn request(&self, method: Method, path: &[&str]) -> Request<'_> {
+        let mut url = self.0.base.clone();
+        let path: String = path.iter().map(|segment| format!("/{}", escaped(segment))).collect();
+        url.set_path(&format!("{}/api/v1{path}", self.0.base.path().trim_end_matches('/')));
+        Request { server: self, method, url, headers: Vec::new(), body: None, wrong: None }
+    }
+
+    /// Reads what a path gives.
+    pub fn get(&self, path: &[&str]) -> Request<'_> {
+        self.request(Method::GET, path)
+    }
+
+    /// Sends something to a path.
+    pub fn post(&self, path: &[&str]) -> Request<'_> {
+        self.request(Method::POST, path)
+    }
+
+    /// Waits for something.
+    pub fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        self.0.runtime.block_on(work)
+    }
+
+    /// Where it is, as a person wrote it.
+    pub fn place(&self) -> &str {
+        self.0.base.as_str().trim_end_matches('/')
+    }
+
+    /// Why there is no answer, and what to do.
+    pub fn unanswered(&self, error: &reqwest::Error) -> Error {
+        let (place, cause) = (self.place(), chain(error));
+        let has = |words: &[&str]| words.iter().any(|word| cause.contains(word));
+        let text = if has(&["refused"]) {
+            format!("nothing listens at {place}; start it with `everturn serve`, or check --url")
+        } else if has(&["UnknownIssuer", "certificate", "CertNot", "CaUsedAsEndEntity"]) {
+            format!(
+                "the certificate of {place} is not trusted: {}; put its issuer's into a file and name that in \
+                 SSL_CERT_FILE",
+                root(error)
+            )
+        } else if has(&["InvalidContentType", "corrupt message", "InvalidMessage"]) {
+            format!("{place} does not speak TLS; write http:// instead of https://")
+        } else if has(&["dns", "lookup"]) {
+            format!("no machine is known by the name in {place}; check --url")
+        } else if error.is_timeout() {
+            format!(
+                "{place} does not answer; check --url, or whether something between here and there blocks it"
+            )
+        } else if error.is_connect() {
+            format!("no connection to {place}: {}; check --url", root(error))
+        } else {
+            format!("no whole answer from {place}: {}; if it speaks TLS, write https://", root(error))
+        };
+        Error::busy("server.unreachable", text)
+    }
+
+    /// What the server says is wrong.
+    pub fn refused(&self, status: StatusCode, text: &str) -> Error {
+        let Some(problem) = Problem::read(text) else {
+            let place = self.place();
+            let text = format!("{place} answers {status}, not as Everturn does; check --url");
+            return Error::invalid("server.foreign", text);
+        };
+        if status == StatusCode::UNAUTHORIZED {
+            let text = match self.0.key {
+                None => {
+                    "the server wants a key; put it into EVERTURN_KEY, or into a file that --key-file names"
+                }
+                Some(_) => "the server does not take this key; look into EVERTURN_KEY or the --key-file",
+            };
+            return Error::invalid("access.unauthorized", format!("{text} ({})", problem.detail));
+        }
+        if problem.code.starts_with("route.") {
+            let text = format!("{}; check --url, and that both are the same version", problem.detail);
+            return Error::invalid("server.foreign", text);
+        }
+        problem.error(status)
+    }
+}
+
+/// A segment of a path. By hand, because a URL leaves out line breaks that are not escaped.
+fn escaped(segment: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~@".contains(&byte);
+    segment.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+/// A URL that can be asked.
+fn parse(text: &str) -> Result<Url, Error> {
+    let wrong = |what: &str| {
+        Error::invalid(
+            "url.malformed",
+            format!("--url {:?} {what}, such as http://127.0.0.1:7317", clip(text)),
+        )
+    };
+    let url = Url::parse(text).map_err(|_| wrong("is no URL; write one"))?;
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err(wrong("must begin with http:// or https://"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(wrong(
+            "has a name or password in it; put the key into EVERTURN_KEY and leave only the place",
+        ));
+    }
+    Ok(url)
+}
+
+/// A request that is being put together.
+pub struct Request<'a> {
+    server: &'a Server,
+    method: Method,
+    url: Url,
+    headers: Vec<(&'static str, HeaderValue)>,
+    body: Option<Body>,
+    wrong: Option<Error>,
+}
+
+impl Request<'_> {
+    /// Adds to the query.
+    pub fn query(mut self, name: &str, value: impl ToString) -> Self {
+        self.url.query_pairs_mut().append_pair(name, &value.to_string());
+        self
+    }
+
+    /// Adds to the query, if there is something.
+    pub fn query_some(self, name: &str, value: Option<impl ToString>) -> Self {
+        match value {
+            Some(value) => self.query(name, value),
+            None => self,
+        }
+    }
+
+    /// Adds a header, if there is something.
+    pub fn header(mut self, name: &'static str, value: Option<&str>) -> Self {
+        if let Some(text) = value {
+            match HeaderValue::from_bytes(text.as_bytes()) {
+                Ok(value) => self.headers.push((name, value)),
+                // A header cannot hold what a name may not have.
+                Err(_) => self.wrong = check_name(&name.replace('-', " "), text).err(),
+            }
+        }
+        self
+    }
+
+    /// With this as its body, as JSON.
+    pub fn json(mut self, body: Fields) -> Self {
+        self.headers.push((CONTENT_TYPE.as_str(), HeaderValue::from_static("application/json")));
+        self.body = Some(format!("{{{}}}", body.0).into());
+        self
+    }
+
+    /// With this as its body, as it is.
+    pub fn body(mut self, body: Body) -> Self {
+        self.body = Some(body);
+        self
+    }
+
+    /// A live stream instead of a page.
+    pub fn live(mut self) -> Self {
+        self.headers.push((ACCEPT.as_str(), HeaderValue::from_static("text/event-stream")));
+        self
+    }
+
+    /// Sends it; gives the answer if it is a good one.
+    pub async fn send(self) -> Result<Response, Error> {
+        if let Some(wrong) = self.wrong {
+            return Err(wrong);
+        }
+        let Server(inner) = self.server;
+        let mut request = inner.client.request(self.method, self.url);
+        for (name, value) in self.headers {
+            request = request.header(name, value);
+        }
+        if let Some(key) = &inner.key {
+            request = request.header(AUTHORIZATION, key);
+        }
+        if let Some(body) = self.body {
+            request = request.body(body);
+        }
+        let response = request.send().await.map_err(|e| self.server.unanswered(&e))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let text = response.text().await.map_err(|e| self.server.unanswered(&e))?;
+        Err(self.server.refused(status, &text))
+    }
+
+    /// The text of the answer.
+    pub fn text(self) -> Result<String, Error> {
+        let server = self.server.clone();
+        server.wait(async { self.send().await?.text().await.map_err(|e| server.unanswered(&e)) })
+    }
+
+    /// The answer.
+    pub fn read<T: DeserializeOwned>(self) -> Result<T, Error> {
+        let server = self.server;
+        server.read(&self.text()?)
+    }
+}
+
+impl Server {
+    /// An answer's text read as `T`.
+    pub fn read<T: DeserializeOwned>(&self, text: &str) -> Result<T, Error> {
+        serde_json::from_str(text).map_err(|e| {
+            let place = self.place();
+            let text = format!(
+                "{place} does not answer as this version expects ({e}); check --url, and that both are the same version"
+            );
+            Error::invalid("server.foreign", text)
+        })
+    }
+}
+
+/// The fields of a JSON object, in which what is raw keeps its bytes.
+#[derive(Default)]
+pub struct Fields(String);
+
+impl Fields {
+    /// The fields of an object.
+    pub fn of(object: &serde_json::Value) -> Fields {
+        let fields = object.as_object().into_iter().flatten();
+        fields.fold(Fields::default(), |all, (name, value)| all.put(name, value))
+    }
+
+    /// With a field.
+    pub fn put(mut self, name: &str, value: &(impl Serialize + ?Sized)) -> Fields {
+        // Nothing that we send can fail to be written; if it did, the server would miss the field and say so.
+        if let Ok(value) = serde_json::to_string(value) {
+            let comma = if self.0.is_empty() { "" } else { "," };
+            self.0 += &format!("{comma}{}:{value}", everturn_core::json::quote(name));
+        }
+        self
+    }
+
+    /// With a field, if there is something in it.
+    pub fn put_some(self, name: &str, value: &Option<impl Serialize>) -> Fields {
+        match value {
+            Some(value) => self.put(name, value),
+            None => self,
+        }
+    }
+}
+
+/// An object of these fields.
+impl Serialize for Fields {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw =
+            everturn_core::json::Raw::new(format!("{{{}}}", self.0)).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+/// The body of a server's error.
+#[derive(serde::Deserialize)]
+pub struct Problem {
+    status: u16,
+    code: String,
+    detail: String,
+}
+
+impl Problem {
+    /// Reads one; `None` if it is something else.
+    pub fn read(text: &str) -> Option<Problem> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// As it would be said on this machine.
+    pub fn into_error(self) -> Error {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        self.error(status)
+    }
+
+    fn error(self, status: StatusCode) -> Error {
+        // Codes live as long as the program; few arrive before it ends.
+        let detail = Detail { code: self.code.leak(), text: self.detail };
+        match status.as_u16() {
+            404 => Error::NotFound(detail),
+            409 | 412 => Error::Conflict(detail),
+            413 => Error::TooLarge(detail),
+            429 | 503 => Error::Busy(detail),
+            400..500 => Error::Invalid(detail),
+            _ => Error::Internal(detail),
+        }
+    }
+}
+
+/// All that an error says, cause after cause.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(|error| format!("{error} {error:?}")).collect::<Vec<_>>().join(" ")
+}
+
+/// The first cause.
+fn root(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.last().map(ToString::to_string).unwrap_or_default()
+}

@@ -1,0 +1,78 @@
+//! Files to and from a server, as streams, and proof.
+
+use super::http::{Request, Server};
+use crate::output::Failure;
+use everturn_core::Error;
+use everturn_core::chain::Report;
+use everturn_engine::Imported;
+use reqwest::Body;
+use serde::Deserialize;
+use std::io::{self, BufRead, Write};
+use tokio::sync::mpsc::{Receiver, channel};
+
+/// Pieces of a file that may wait to be sent.
+const PIECES: usize = 4;
+
+/// What was found by walking a chain. What is wrong is an error, as it is on this machine.
+pub fn verify(request: Request<'_>) -> Result<Report, Error> {
+    #[derive(Deserialize)]
+    struct Verdict {
+        #[serde(default)]
+        problems: Vec<String>,
+        #[serde(flatten)]
+        report: Option<Report>,
+    }
+    let verdict: Verdict = request.read()?;
+    verdict.report.ok_or_else(|| Error::corrupt("chain.broken", verdict.problems.join("; ")))
+}
+
+/// Writes a file as it comes.
+pub fn export(
+    server: &Server,
+    request: Request<'_>,
+    out: &mut dyn Write,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), Failure> {
+    let mut response = server.wait(request.send())?;
+    let mut lines = 0;
+    // A file that is cut off is an error here: the server does not end it then.
+    while let Some(piece) = server.wait(response.chunk()).map_err(|e| server.unanswered(&e))? {
+        out.write_all(&piece)?;
+        lines += piece.iter().filter(|byte| **byte == b'\n').count() as u64;
+        progress(lines);
+    }
+    Ok(())
+}
+
+/// Sends a file as it is read.
+pub fn import(server: &Server, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
+    std::thread::scope(|threads| {
+        let (sender, receiver) = channel::<io::Result<Vec<u8>>>(PIECES);
+        let reading = threads.spawn(move || -> io::Result<()> {
+            loop {
+                let piece = file.fill_buf().map(<[u8]>::to_vec);
+                let (bytes, failed) = (piece.as_ref().map_or(0, Vec::len), piece.is_err());
+                if bytes == 0 && !failed {
+                    return Ok(());
+                }
+                let kind = piece.as_ref().err().map(|e| io::Error::new(e.kind(), e.to_string()));
+                // The server has answered before it has read everything: it does not want the rest.
+                if sender.blocking_send(piece).is_err() {
+                    return Ok(());
+                }
+                if let Some(error) = kind {
+                    return Err(error);
+                }
+                file.consume(bytes);
+            }
+        });
+        let pieces = futures_util::stream::unfold(receiver, async |mut receiver: Receiver<_>| {
+            receiver.recv().await.map(|piece| (piece, receiver))
+        });
+        let imported = server.post(&["import"]).body(Body::wrap_stream(pieces)).read();
+        match reading.join() {
+            Ok(Err(e)) => Err(Error::internal("file.io", format!("cannot read the file: {e}"))),
+            _ => imported,
+        }
+    })
+}

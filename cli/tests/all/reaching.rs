@@ -1,0 +1,186 @@
+//! A server process, and what the command line says when it is there, gone, or somebody else.
+
+use crate::{Said, Shell};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// More than any step takes, also on a busy machine. Only a failing test waits this long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `everturn serve` as a process. It ends with the test.
+pub struct Serving {
+    child: Child,
+    pub url: String,
+}
+
+impl Serving {
+    /// Over the store of a shell's folder, on any free port unless an address is said.
+    pub fn start(shell: &Shell, args: &[&str]) -> Serving {
+        let listen = if args.contains(&"--listen") { &[][..] } else { &["--listen", "127.0.0.1:0"] };
+        let mut command = shell.command(&[&["serve"], listen, args].concat());
+        command.env("XDG_CONFIG_HOME", shell.folder.path()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let url = lines
+            .by_ref()
+            .map(Result::unwrap)
+            .find_map(|line| line.strip_prefix("everturn listens on ").map(str::to_string))
+            .expect("the server says where it listens");
+        // Read on, so that it never waits for us.
+        std::thread::spawn(move || lines.for_each(drop));
+        Serving { child, url }
+    }
+
+    fn address(&self) -> String {
+        self.url.rsplit('/').next().unwrap().to_string()
+    }
+
+    fn end(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn ask(shell: &Shell, url: &str, args: &[&str]) -> Said {
+    let mut command = shell.command(args);
+    command.env_remove("EVERTURN_STORE").env("EVERTURN_URL", url);
+    Said::from(command.output().unwrap())
+}
+
+#[test]
+fn a_tail_goes_on_after_the_server_was_restarted_and_says_nothing_twice() {
+    let shell = Shell::new();
+    let server = Serving::start(&shell, &[]);
+    let (url, address) = (server.url.clone(), server.address());
+    let id: serde_json::Value = serde_json::from_str(&ask(&shell, &url, &["new", "--json"]).out).unwrap();
+    let id = id["id"].as_str().unwrap();
+    let mut tail = shell.command(&["tail", id, "--json", "--from", "1", "--url", &url]).spawn().unwrap();
+    let mut lines = BufReader::new(tail.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<serde_json::Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!((next()["kind"].as_str(), 1), (Some("conversation.created"), 1));
+    assert_eq!(ask(&shell, &url, &["append", id, "one"]).code, 0);
+    assert_eq!(next()["body"]["message"]["content"], "one");
+    // An open turn shows its pieces.
+    let mut command = shell.command(&["append", id, "--stream", "-", "--url", &url]);
+    let mut stream = command.stdin(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(stream.stdin.as_mut().unwrap(), b"two").unwrap();
+    assert_eq!(next()["kind"], "turn.opened");
+    let piece = next();
+    assert_eq!((&piece["chunk"], &piece["offset"]), (&"two".into(), &0.into()));
+    drop(stream.stdin.take());
+    assert!(stream.wait().unwrap().success());
+    assert_eq!(next()["kind"], "turn.committed");
+    server.end();
+    let server = Serving::start(&shell, &["--listen", &address]);
+    assert_eq!(ask(&shell, &server.url, &["append", id, "three"]).code, 0);
+    assert_eq!(next()["body"]["message"]["content"], "three", "what came before does not come again");
+    assert_eq!(ask(&shell, &url, &["delete", id, "--reason", "test"]).code, 0);
+    let ended = tail.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let err = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(err.contains("was deleted") && err.contains("trying again"), "{err}");
+}
+
+#[test]
+fn what_stands_in_the_way_is_said_with_what_to_do() {
+    let shell = Shell::new();
+    let server = Serving::start(&shell, &[]);
+    let gone = Serving::start(&Shell::new(), &[]);
+    let nobody = gone.url.clone();
+    gone.end();
+    let plain = server.url.clone();
+    let secure = plain.replace("http:", "https:");
+    let elsewhere = format!("{plain}/elsewhere");
+    for (url, says) in [
+        (nobody.as_str(), "nothing listens at"),
+        (secure.as_str(), "write http:// instead of https://"),
+        (elsewhere.as_str(), "check --url"),
+        ("127.0.0.1:7317", "such as http://127.0.0.1:7317"),
+        ("ftp://x", "must begin with http:// or https://"),
+        ("http://me:secret@127.0.0.1", "put the key into EVERTURN_KEY"),
+        ("http://no-such-name.invalid", "check --url"),
+    ] {
+        let said = ask(&shell, url, &["list"]);
+        assert_eq!((said.code, said.out.as_str()), (1, ""), "{url}");
+        assert!(said.err.contains(says), "{url}: {}", said.err);
+    }
+}
+
+#[test]
+fn a_flag_counts_more_than_the_environment_and_two_flags_are_too_many() {
+    let (shell, other) = (Shell::new(), Shell::new());
+    let id = shell.new_conversation();
+    let server = Serving::start(&other, &[]);
+    let url = server.url.as_str();
+    // EVERTURN_STORE is set in a shell.
+    assert!(shell.refused(&["history", &id, "--url", url]).contains("no conversation"));
+    let mut command = shell.command(&["list"]);
+    let both = Said::from(command.env("EVERTURN_URL", url).output().unwrap());
+    assert!(both.err.contains("EVERTURN_STORE and EVERTURN_URL are both set"), "{}", both.err);
+    let mut command = shell.command(&["history", &id, "--store", "sqlite:store.db"]);
+    let flag = Said::from(command.env("EVERTURN_URL", url).output().unwrap());
+    assert_eq!(flag.code, 0, "{}", flag.err);
+    for (args, says) in [
+        (&["list", "--url", url, "--store", "sqlite:store.db"][..], "--store and --url are given together"),
+        (&["list", "--url", url, "--tenant", "acme"], "leave --tenant out"),
+        (&["new", "--url", url, "--mirror", "m"], "leave --mirror out"),
+        (
+            &["compact", "@last", "--url", url, "--base-url", "http://x", "--model", "m"],
+            "leave --base-url out",
+        ),
+        (&["doctor", "--rebuild", "--url", url], "run them where it is"),
+        (&["serve", "--url", url], "leave --url out"),
+    ] {
+        let error = shell.refused(args);
+        assert!(error.contains(says), "{args:?}: {error}");
+    }
+    // What needs no store asks no server.
+    assert_eq!(shell.run(&["completions", "bash", "--url", "http://127.0.0.1:1"]).code, 0);
+}
+
+#[test]
+fn keys_open_a_server_and_its_tenant_only() {
+    let shell = Shell::new();
+    let server = Serving::start(&shell, &[]);
+    let url = server.url.as_str();
+    let made = ask(&shell, url, &["keys", "create", "--role", "reader"]);
+    assert!(made.code == 1 && made.err.contains("the first must be an admin's"), "{}", made.err);
+    let made = ask(&shell, url, &["keys", "create", "--role", "admin", "--label", "laptop", "--json"]);
+    let made: serde_json::Value = serde_json::from_str(&made.out).unwrap();
+    let admin = made["secret"].as_str().unwrap();
+    let with = |key: &str, args: &[&str]| {
+        let mut command = shell.command(args);
+        command.env_remove("EVERTURN_STORE").env("EVERTURN_URL", url).env("EVERTURN_KEY", key);
+        Said::from(command.output().unwrap())
+    };
+    // A server looks for new keys every now and then.
+    let until = Instant::now() + PATIENCE;
+    let closed = loop {
+        let said = ask(&shell, url, &["list"]);
+        if said.code == 1 || Instant::now() > until {
+            break said;
+        }
+    };
+    assert!(closed.err.contains("wants a key; put it into EVERTURN_KEY"), "{}", closed.err);
+    assert!(with("et_wrong", &["list"]).err.contains("does not take this key"));
+    assert_eq!(with(admin, &["new", "--title", "Mine"]).code, 0);
+    std::fs::write(shell.path("key"), format!("{admin}\n")).unwrap();
+    assert!(ask(&shell, url, &["list", "--key-file", "key"]).out.contains("Mine"));
+    let reader = with(admin, &["keys", "create", "--role", "reader"]).out.trim().to_string();
+    let refused = with(&reader, &["append", "@last", "x"]);
+    assert!(refused.err.contains("needs the role") && refused.code == 1, "{}", refused.err);
+    let listed = with(admin, &["keys", "list"]);
+    assert_eq!(listed.out.lines().count(), 2, "{}{}", listed.out, listed.err);
+    assert!(listed.out.contains("laptop"), "{}", listed.out);
+    let id = listed.out.lines().find(|line| line.contains("reader")).unwrap().split(' ').next().unwrap();
+    assert_eq!(with(admin, &["keys", "revoke", id]).out, format!("revoked {id}\n"));
+    assert!(with(&reader, &["list"]).err.contains("does not take this key"));
+}

@@ -1,0 +1,73 @@
+//! What the engine answers with can be read back by a client, and written again with the same bytes.
+
+use everturn_core::conversation::{Conversation, Tombstone};
+use everturn_core::json::Raw;
+use everturn_core::state::State;
+use everturn_engine::{
+    AppendOptions, Appended, Compacted, Context, ContextOptions, Digest, Doctor, Entry, Everturn,
+    HistoryQuery, Imported, NewTurn, Options, Page,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+fn again<T: Serialize + DeserializeOwned>(value: &T) {
+    let told = serde_json::to_string(value).unwrap();
+    let read: T = serde_json::from_str(&told).unwrap();
+    assert_eq!(serde_json::to_string(&read).unwrap(), told);
+}
+
+fn each<T: Serialize + DeserializeOwned, C>(page: &Page<T, C>) {
+    page.data.iter().for_each(again);
+}
+
+#[test]
+fn every_answer_is_read_back() {
+    let options = Options { auto_compaction: false, ..Options::default() };
+    let scope = Everturn::open_with("memory:", options).unwrap().tenant("acme").unwrap();
+    let mut new = everturn_engine::NewConversation::default();
+    new.settings.title = Some(Some("Ünïcode".into()));
+    new.settings.metadata.insert("a".into(), Raw::new("[1.0, 1e2]".into()).unwrap());
+    let id = scope.create(new).wait().unwrap().id;
+    for n in 0..8 {
+        let turn = NewTurn::user(&format!("Look at src/part_{n}.rs, it takes {n}17 ms.")).by("ana");
+        again::<Appended>(&scope.append(id, vec![turn], AppendOptions::default()).wait().unwrap());
+    }
+    let call = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"run","arguments":"{\"x\": 1}"}}]}"#;
+    scope.append(id, vec![NewTurn::message(call)], AppendOptions::default()).wait().unwrap();
+    scope.pin(id, "limits", Raw::new("{\"files\": 3.0}".into()).unwrap()).wait().unwrap();
+    again::<Compacted>(
+        &scope.compact(id, everturn_engine::CompactOptions { dry_run: true, ..Default::default() }).unwrap(),
+    );
+    again::<Compacted>(&scope.compact(id, Default::default()).unwrap());
+    again::<State>(&scope.state(id).unwrap());
+    let ask = ContextOptions {
+        digests: vec![Digest { title: "Board".into(), text: "3 open".into() }],
+        projection: Some(
+            everturn_engine::script::options(&serde_json::json!({"policy": "clean_tool_repair"})).unwrap(),
+        ),
+        sections: everturn_core::context::Sections::parse(&serde_json::json!({"digests": {"share": 0.3}}))
+            .unwrap(),
+        input: vec![Raw::new(r#"{"role":"user","content":"And now?"}"#.into()).unwrap()],
+        ..ContextOptions::new(300)
+    };
+    let context = scope.build_context(id, &ask).unwrap();
+    again::<Context>(&context);
+    scope.record_receipt(id, &context).unwrap();
+    again::<Context>(&scope.build_context(id, &ContextOptions::new(60)).unwrap());
+    each::<Entry, _>(&scope.history(id, HistoryQuery::default()).unwrap());
+    each::<Entry, _>(
+        &scope.history(id, HistoryQuery { include_events: true, ..HistoryQuery::default() }).unwrap(),
+    );
+    let turn = scope.history(id, HistoryQuery::default()).unwrap().data.remove(0);
+    let Entry::Turn(turn) = turn else { panic!("the first entry is a turn") };
+    scope.erase(id, turn.id, None, "asked for").wait().unwrap();
+    again(&*scope.turn(turn.id).map(Box::new).unwrap());
+    again::<Doctor>(&scope.doctor(&mut |_| {}).unwrap());
+    again(&scope.verify(id, None).unwrap());
+    again::<Conversation>(&scope.get(id).unwrap());
+    again::<Conversation>(&scope.fork(id, 5).wait().unwrap());
+    let mut file = Vec::new();
+    scope.export_jsonl(id, &mut file, &mut |_| {}).unwrap();
+    again::<Imported>(&scope.import(file.as_slice(), &mut |_| {}).unwrap());
+    again::<Tombstone>(&scope.delete(id, "test").wait().unwrap());
+}
