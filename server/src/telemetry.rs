@@ -51,10 +51,10 @@ impl Telemetry {
 
     fn filter(&self) -> Result<EnvFilter, Error> {
         let plain = matches!(self.log.as_str(), "error" | "warn" | "info" | "debug" | "trace" | "off");
-        // What libraries have to say is of use only when something is wrong.
+        // What libraries have to say is of use only when something is wrong; rmcp would show what people said.
         let level = &self.log;
         let directives = if plain {
-            format!("warn,everturn_server={level},everturn_engine={level},everturn_store={level}")
+            format!("warn,rmcp=error,everturn_server={level},everturn_engine={level},everturn_store={level}")
         } else {
             self.log.clone()
         };

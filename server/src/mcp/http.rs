@@ -33,12 +33,11 @@ pub fn routes(app: &App) -> Router<Arc<App>> {
     let mut shared = Shared::new("http", app.config.mcp_record.clone(), app.stopping.clone());
     shared.fixtures = app.config.mcp_fixtures;
     let shared = Arc::new(shared);
-    let mut config = StreamableHttpServerConfig::default()
+    // Under which names we may be asked is checked for every route alike, in `access`.
+    let config = StreamableHttpServerConfig::default()
         .with_cancellation_token(app.stopping.child_token())
-        .with_max_request_body_bytes(app.config.body_bytes_max);
-    if !app.config.listen.ip().is_loopback() {
-        config = config.disable_allowed_hosts();
-    }
+        .with_max_request_body_bytes(app.config.body_bytes_max)
+        .disable_allowed_hosts();
     let sessions = Arc::new(Sessions {
         shared: shared.clone(),
         idle: app.config.mcp_session_idle,

@@ -66,7 +66,8 @@ async fn a_broken_upload_is_told_and_can_be_repeated() {
     let (address, whole) = (there.url.trim_start_matches("http://").to_string(), file.len());
     let told = tokio::task::spawn_blocking(move || {
         let mut line = TcpStream::connect(address).unwrap();
-        let head = format!("POST /api/v1/import HTTP/1.1\r\nHost: x\r\nContent-Length: {whole}\r\n\r\n");
+        let head =
+            format!("POST /api/v1/import HTTP/1.1\r\nHost: localhost\r\nContent-Length: {whole}\r\n\r\n");
         line.write_all(format!("{head}{half}").as_bytes()).unwrap();
         line.shutdown(Shutdown::Write).unwrap();
         let mut told = String::new();

@@ -1,11 +1,10 @@
 //! Generate end to end with a real model on this machine, over real sockets. `./test model` sets it up.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
+use crate::{python, script};
 use everturn_engine::model::{Configured, Endpoint, HttpModel, Kind};
 use everturn_engine::{Everturn, GenerateOptions, NewTurn, Options, Progress};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 
 /// The model's server; it ends when its standard input does.

@@ -6,9 +6,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 #![allow(dead_code, reason = "the other test binary uses the rest of it")]
 
-#[path = "all/scripted_provider.rs"]
+mod local_model;
+mod mcp;
+#[path = "../all/scripted_provider.rs"]
 mod scripted_provider;
-#[path = "all/stage.rs"]
+#[path = "../all/stage.rs"]
 mod stage;
 
 use everturn_server::App;
@@ -28,10 +30,16 @@ async fn run(mut command: Command) {
     let provider = ScriptedProvider::start().await;
     let stage = Stage::with(App::new(provider.store(), config()).with_embedders(provider.embedders())).await;
     command.arg(&stage.url);
-    let ended = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    succeeded(command).await;
     stage.stop().await;
+}
+
+/// Runs a program to its end, which must be a good one, and gives what it printed.
+async fn succeeded(mut command: Command) -> String {
+    let ended = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
     let (out, errors) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     assert!(ended.status.success(), "{}\n{out}\n{errors}", ended.status);
+    out.into_owned()
 }
 
 fn script(name: &str) -> PathBuf {
