@@ -140,3 +140,48 @@ impl Wants {
         given.map(|(name, value)| Ok((name.to_string(), Raw::of(&value)?))).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(value: Value) -> BTreeMap<String, Raw> {
+        let fields = value.as_object().unwrap().iter();
+        fields.map(|(name, value)| (name.clone(), Raw::of(value).unwrap())).collect()
+    }
+
+    #[test]
+    fn everyone_is_asked_in_their_own_words() {
+        let format =
+            json!({"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true});
+        let asked = fields(json!({
+            "top_p": 0.5, "tool_choice": {"type": "function", "name": "f"}, "parallel_tool_calls": false,
+            "text": {"format": format, "verbosity": "low"}, "reasoning": {"effort": "high"}, "user": "u", "odd": 1,
+        }));
+        for (to, expected) in [
+            (
+                Provider::OpenaiChat,
+                json!({"top_p": 0.5, "tool_choice": {"type": "function", "function": {"name": "f"}},
+                    "parallel_tool_calls": false, "reasoning_effort": "high", "verbosity": "low", "user": "u",
+                    "response_format": {"type": "json_schema",
+                        "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": true}}}),
+            ),
+            (
+                Provider::Anthropic,
+                json!({"top_p": 0.5, "metadata": {"user_id": "u"},
+                    "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": true},
+                    "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}),
+            ),
+        ] {
+            assert_eq!(extra(Provider::OpenaiResponses, to, &asked).unwrap(), fields(expected), "{to}");
+        }
+        let same = extra(Provider::OpenaiResponses, Provider::OpenaiResponses, &asked).unwrap();
+        assert_eq!(same, asked);
+    }
+
+    #[test]
+    fn plain_text_is_nothing_to_ask_for() {
+        let asked = fields(json!({"response_format": {"type": "text"}}));
+        assert!(extra(Provider::OpenaiChat, Provider::Anthropic, &asked).unwrap().is_empty());
+    }
+}

@@ -161,3 +161,41 @@ pub fn in_stream(error: &Error, anthropic: bool) -> Value {
         false => openai_body(problem.status, error.code(), error.text(), None).1,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::Router;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    /// What stands before the routes refuses in its own words; under `/v1` they become the client's.
+    #[tokio::test]
+    async fn refusals_at_the_door_are_dressed_as_well() {
+        let door = |request: Request, _: Next| async move {
+            match request.uri().path() {
+                path if path.ends_with("busy") => Problem::too_many(7),
+                _ => Problem::unauthorized("this needs a key"),
+            }
+        };
+        let router = Router::new()
+            .route("/", get(|| async {}))
+            .layer(axum::middleware::from_fn(door))
+            .layer(axum::middleware::from_fn(dress));
+        for (path, status, pointer, word) in [
+            ("/v1/models", 401, "/error/code", "invalid_api_key"),
+            ("/v1/busy", 429, "/error/code", "rate_limit_exceeded"),
+            ("/v1/messages", 401, "/error/type", "authentication_error"),
+            ("/v1/messages/busy", 429, "/error/type", "rate_limit_error"),
+            ("/api/v1/busy", 429, "/code", "access.rate"),
+        ] {
+            let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+            let response = router.clone().oneshot(request).await.unwrap();
+            assert_eq!(response.status().as_u16(), status, "{path}");
+            assert_eq!(response.headers().contains_key("retry-after"), status == 429);
+            let bytes = axum::body::to_bytes(response.into_body(), ERROR_BYTES_MAX).await.unwrap();
+            let body: Value = serde_json::from_slice(&bytes).unwrap();
+            assert_eq!(body.pointer(pointer).unwrap(), word, "{path}: {body}");
+        }
+    }
+}

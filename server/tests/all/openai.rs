@@ -157,3 +157,25 @@ async fn messages_stream_in_the_order_of_anthropic() {
     }
     stage.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_are_listed_page_by_page_without_hidden_ones() {
+    let (_provider, stage) = stage().await;
+    let mut made = Vec::new();
+    for topic in ["a", "b", "c"] {
+        let body = json!({"metadata": {"topic": topic}});
+        made.insert(0, stage.post("/v1/conversations", &body, 200).await["id"].clone());
+        stage.post("/v1/responses", &json!({"model": "chat", "input": topic}), 200).await;
+    }
+    let ids = |page: &Value| -> Vec<Value> {
+        page["data"].as_array().unwrap().iter().map(|entry| entry["id"].clone()).collect()
+    };
+    let first = stage.get("/v1/conversations?limit=2", 200).await;
+    assert_eq!((ids(&first), &first["has_more"]), (made[..2].to_vec(), &json!(true)));
+    assert_eq!((&first["first_id"], &first["last_id"]), (&made[0], &made[1]));
+    let next = format!("/v1/conversations?limit=2&after={}", first["last_id"].as_str().unwrap());
+    let second = stage.get(&next, 200).await;
+    assert_eq!((ids(&second), &second["has_more"]), (made[2..].to_vec(), &json!(false)));
+    stage.post("/v1/conversations", &json!({"metadata": {"everturn.hidden": "x"}}), 400).await;
+    stage.stop().await;
+}

@@ -134,6 +134,47 @@ async fn an_answer_goes_on_when_its_client_has_gone_until_it_is_cancelled() {
     stage.stop().await;
 }
 
+const THOUGHT: [&str; 7] = [
+    "response.output_item.added",
+    "response.reasoning_summary_part.added",
+    "response.reasoning_summary_text.delta",
+    "response.reasoning_summary_text.done",
+    "response.reasoning_summary_part.done",
+    "response.output_item.done",
+    "response.output_item.added",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reasoning_is_an_item_of_its_own_before_the_answer() {
+    let (provider, stage) = stage().await;
+    for model in ["chat", "claude"] {
+        let body = json!({"model": model, "input": "think", "stream": true});
+        let stream = events(&stage, "/v1/responses", &body).await;
+        assert_eq!(names(&stream)[2..9], THOUGHT, "{model}");
+        let last = &stream.last().unwrap().1["response"];
+        let done: Vec<&Value> = stream
+            .iter()
+            .filter(|(name, _)| name.as_deref() == Some("response.output_item.done"))
+            .map(|(_, event)| &event["item"])
+            .collect();
+        assert_eq!(last["output"].as_array().unwrap().iter().collect::<Vec<_>>(), done, "{model}");
+        assert_eq!(last["output"][0]["summary"][0]["text"], "Let me see.");
+        let kept = stage.get(&format!("/v1/responses/{}", last["id"].as_str().unwrap()), 200).await;
+        assert_eq!(kept["output"], last["output"]);
+        stage
+            .post(
+                "/v1/responses",
+                &json!({"model": model, "input": "b", "previous_response_id": last["id"]}),
+                200,
+            )
+            .await;
+    }
+    // Whoever signed it gets it back as it was.
+    let sent = provider.seen().pop().unwrap();
+    assert_eq!(sent["messages"][1]["content"][0]["signature"], "c2lnbmVk", "{sent}");
+    stage.stop().await;
+}
+
 /// What is given with the other items of an answer, and referred to by name, is what it was.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_item_can_be_referred_to() {

@@ -2,7 +2,8 @@
 //!
 //! It is deterministic. It calls the first tool that is offered, unless the last thing it heard is a tool's result; else it
 //! says how many messages of the user it heard and repeats the last one. It streams in small pieces. A message with the
-//! word `forever` is answered without end, one with `refuse` is refused.
+//! word `forever` is answered without end, one with `refuse` is refused; before one with `think`, chat and Messages show
+//! some reasoning.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -194,6 +195,11 @@ async fn chat(State(seen): State<Seen>, body: String) -> Response {
         Act::Refuse => return refused(),
         Act::Forever => return forever(events, chunk(json!({"content": "tick "}), Value::Null)),
         Act::Say(text) => {
+            if text.contains("think") {
+                events.extend(
+                    ["Let me ", "see."].map(|piece| chunk(json!({"reasoning_content": piece}), Value::Null)),
+                );
+            }
             events.extend(pieces(&text).iter().map(|piece| chunk(json!({"content": piece}), Value::Null)));
             "stop"
         }
@@ -266,32 +272,42 @@ async fn messages(State(seen): State<Seen>, body: String) -> Response {
     let request = read(&seen, &body);
     let message = json!({"id": "msg_up", "type": "message", "role": "assistant", "model": request["model"], "content": [],
         "stop_reason": null, "stop_sequence": null, "usage": {"input_tokens": 11, "output_tokens": 1}});
-    let start = |block: Value| json!({"type": "content_block_start", "index": 0, "content_block": block});
-    let delta = |delta: Value| json!({"type": "content_block_delta", "index": 0, "delta": delta});
+    let start = |index: u64, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});
+    let delta =
+        |index: u64, delta: Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
     let mut events = vec![json!({"type": "message_start", "message": message})];
+    let mut last = 0;
     let stop = match act(&list(&request["messages"]), &request["tools"], |tool| &tool["name"]) {
         Act::Refuse => return refused(),
         Act::Forever => {
-            events.push(start(json!({"type": "text", "text": ""})));
-            return forever(events, delta(json!({"type": "text_delta", "text": "tick "})));
+            events.push(start(0, json!({"type": "text", "text": ""})));
+            return forever(events, delta(0, json!({"type": "text_delta", "text": "tick "})));
         }
         Act::Say(text) => {
-            events.push(start(json!({"type": "text", "text": ""})));
-            events.extend(
-                pieces(&text).iter().map(|piece| delta(json!({"type": "text_delta", "text": piece}))),
-            );
+            if text.contains("think") {
+                events.push(start(0, json!({"type": "thinking", "thinking": "", "signature": ""})));
+                let pieces =
+                    ["Let me ", "see."].map(|piece| json!({"type": "thinking_delta", "thinking": piece}));
+                events.extend(pieces.map(|piece| delta(0, piece)));
+                events.push(delta(0, json!({"type": "signature_delta", "signature": "c2lnbmVk"})));
+                events.push(json!({"type": "content_block_stop", "index": 0}));
+                last = 1;
+            }
+            events.push(start(last, json!({"type": "text", "text": ""})));
+            let pieces = pieces(&text).into_iter().map(|piece| json!({"type": "text_delta", "text": piece}));
+            events.extend(pieces.map(|piece| delta(last, piece)));
             "end_turn"
         }
         Act::Call(name) => {
-            events.push(start(json!({"type": "tool_use", "id": "toolu_a", "name": name, "input": {}})));
-            let pieces = pieces(ARGUMENTS);
+            events.push(start(0, json!({"type": "tool_use", "id": "toolu_a", "name": name, "input": {}})));
+            let pieces = pieces(ARGUMENTS).into_iter();
             events.extend(
-                pieces.iter().map(|piece| delta(json!({"type": "input_json_delta", "partial_json": piece}))),
+                pieces.map(|piece| delta(0, json!({"type": "input_json_delta", "partial_json": piece}))),
             );
             "tool_use"
         }
     };
-    events.push(json!({"type": "content_block_stop", "index": 0}));
+    events.push(json!({"type": "content_block_stop", "index": last}));
     events.push(json!({"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": null}, "usage": {"output_tokens": 7}}));
     events.push(json!({"type": "message_stop"}));
     sse(events, true, false)

@@ -55,6 +55,16 @@ def talk(model):
 
 for name in ["claude", "chat", "responses"]:
     talk(name)
+thinking = [{"role": "user", "content": "think"}]
+for streams in [False, True]:
+    if streams:
+        with client.messages.stream(model="claude", max_tokens=100, messages=thinking) as stream:
+            answer = stream.get_final_message()
+    else:
+        answer = client.messages.create(model="claude", max_tokens=100, messages=thinking)
+    assert [block.type for block in answer.content] == ["thinking", "text"], answer
+    assert answer.content[0].thinking == "Let me see." and answer.content[0].signature == "c2lnbmVk", answer
+    assert answer.content[1].text == "Heard 1: think", answer
 few = client.messages.count_tokens(model="claude", messages=[{"role": "user", "content": "Hello"}])
 many = client.messages.count_tokens(model="claude", messages=[{"role": "user", "content": "Hello " * 100}], tools=[WEATHER])
 assert 0 < few.input_tokens < 100 < many.input_tokens, (few, many)
