@@ -12,7 +12,7 @@ use std::path::PathBuf;
     after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
 )]
 pub struct Args {
-    /// Where conversations are kept, sqlite:PATH [env: EVERTURN_STORE] [default: in your data folder]
+    /// Where they are kept, sqlite:PATH [env: EVERTURN_STORE] [default: your data folder]
     #[arg(
         long,
         global = true,
