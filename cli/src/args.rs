@@ -12,7 +12,7 @@ use std::path::PathBuf;
     after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
 )]
 pub struct Args {
-    /// Where they are kept, sqlite:PATH [env: EVERTURN_STORE] [default: your data folder]
+    /// sqlite:PATH, by default a file in your data folder [env: EVERTURN_STORE]
     #[arg(
         long,
         global = true,
