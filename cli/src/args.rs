@@ -16,7 +16,7 @@ use std::path::PathBuf;
                   With --url every verb asks a server: docs/remote.md."
 )]
 pub struct Args {
-    /// Where conversations are kept, sqlite:PATH [env: EVERTURN_STORE] [default: in your data folder]
+    /// sqlite:PATH, by default a file in your data folder [env: EVERTURN_STORE]
     #[arg(
         long,
         global = true,

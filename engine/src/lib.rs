@@ -179,6 +179,9 @@ pub(crate) struct Shared {
     uploads: Mutex<HashMap<(Tenant, Hash), usize>>,
 }
 
+/// What a store is made of.
+type Kept = (Arc<dyn Log>, Arc<dyn Index>, Arc<dyn everturn_store::Keys>, Arc<dyn Assets>);
+
 /// Past this the memory of conversations starts over.
 const KNOWN_MAX: usize = 4096;
 
@@ -190,12 +193,7 @@ impl Everturn {
 
     /// Opens a store with options.
     pub fn open_with(url: &str, options: Options) -> Result<Everturn, Error> {
-        let (log, index, keys, assets): (
-            Arc<dyn Log>,
-            Arc<dyn Index>,
-            Arc<dyn everturn_store::Keys>,
-            Arc<dyn Assets>,
-        ) = match Location::parse(url)? {
+        let (log, index, keys, assets): Kept = match Location::parse(url)? {
             Location::Memory => {
                 let memory = Arc::new(Memory::default());
                 (memory.clone(), memory.clone(), memory, Arc::new(ObjectAssets::memory()))

@@ -156,8 +156,8 @@ fn token(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 /// The address of whoever asks. Behind a proxy it is what the proxy itself added, the last one.
 fn peer(config: &Config, request: &Parts) -> IpAddr {
     let forwarded = || {
-        let values = request.headers.get_all("x-forwarded-for").iter();
-        values.last()?.to_str().ok()?.rsplit(',').next()?.trim().parse().ok()
+        let mut values = request.headers.get_all("x-forwarded-for").iter();
+        values.next_back()?.to_str().ok()?.rsplit(',').next()?.trim().parse().ok()
     };
     let direct = request.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
     let proxied = if config.behind_tls_proxy { forwarded() } else { None };

@@ -23,9 +23,11 @@ pub fn written(work: impl FnOnce(&mut dyn Write) -> Result<(), Error> + Send + '
             let _ = sender.blocking_send(Err(error));
         }
     });
-    Body::from_stream(futures_util::stream::unfold(receiver, async |mut receiver: Receiver<_>| {
+    let pieces = futures_util::stream::unfold(receiver, async |mut receiver: Receiver<_>| {
         receiver.recv().await.map(|piece: io::Result<Bytes>| (piece, receiver))
-    }))
+    });
+    // Whoever compresses it asks once more after its end.
+    Body::from_stream(pieces.fuse())
 }
 
 struct Outgoing(Sender<io::Result<Bytes>>);
