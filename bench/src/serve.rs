@@ -301,7 +301,9 @@ pub fn read(address: SocketAddr, id: &str) -> Result<()> {
         // The first bytes of an answer say that the reader is subscribed.
         let mut buffer = vec![0; 16 * 1024];
         for stream in &mut streams {
-            stream.read(&mut buffer).await?;
+            if stream.read(&mut buffer).await? == 0 {
+                return Err("a reader was refused".into());
+            }
         }
         println!("connected");
         try_join_all(streams.into_iter().map(every_event)).await?;

@@ -174,7 +174,9 @@ mod tests {
     async fn refusals_at_the_door_are_dressed_as_well() {
         let door = |request: Request, _: Next| async move {
             match request.uri().path() {
-                path if path.ends_with("busy") => Problem::too_many(7),
+                path if path.ends_with("busy") => {
+                    Problem::later("access.rate", std::time::Duration::from_secs(7), "rate".into())
+                }
                 _ => Problem::unauthorized("this needs a key"),
             }
         };

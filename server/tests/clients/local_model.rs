@@ -15,11 +15,7 @@ struct LocalModel {
 
 impl LocalModel {
     fn start() -> LocalModel {
-        let python =
-            std::env::var("EVERTURN_TEST_PYTHON").expect("run this by ./test, which installs the model");
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/python/local_model.py");
-        let mut process = Command::new(python)
-            .arg(script)
+        let mut process = python(&script("python/local_model.py"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
