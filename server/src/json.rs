@@ -2,15 +2,17 @@
 
 use crate::app::App;
 use crate::problem::Problem;
-use axum::body::Bytes;
+use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use everturn_core::Error;
+use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A JSON body. Its text passed the same door as everything that is kept, so fields that are [`Raw`] keep their bytes.
 ///
@@ -52,18 +54,36 @@ pub async fn body(request: Request, bytes_max: usize) -> Result<String, Problem>
 
 /// The bytes of a body, inside a limit.
 pub async fn bytes(request: Request, bytes_max: usize) -> Result<Bytes, Problem> {
-    axum::body::to_bytes(request.into_body(), bytes_max).await.map_err(|error| {
-        let source = std::error::Error::source(&error);
-        if source.is_some_and(|e| e.is::<axum::extract::rejection::LengthLimitError>())
-            || error.to_string().contains("length limit")
-        {
-            return Problem::from(Error::too_large(
-                "limit.exceeded",
-                format!("the body is larger than {bytes_max} bytes; send it in parts, or payloads as assets"),
-            ));
+    let mut body = request.into_body().into_data_stream();
+    let mut bytes = Vec::new();
+    while let Some(piece) = body.next().await {
+        let piece = piece.map_err(|_| {
+            Error::invalid("body.broken", "the body ended before it was whole; send it again")
+        })?;
+        if bytes.len() + piece.len() > bytes_max {
+            // A client that is still sending would see a closed connection instead of the answer.
+            let _ = tokio::time::timeout(DISCARD_PATIENCE, discard(body)).await;
+            let text =
+                format!("the body is larger than {bytes_max} bytes; send it in parts, or payloads as assets");
+            return Err(Error::too_large("limit.exceeded", text).into());
         }
-        Problem::from(Error::invalid("body.broken", "the body ended before it was whole; send it again"))
-    })
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes.into())
+}
+
+/// How much of a body that is too large is still taken, and for how long, so that the refusal is heard.
+const DISCARD_BYTES_MAX: usize = 256 * 1024 * 1024;
+const DISCARD_PATIENCE: Duration = Duration::from_secs(10);
+
+async fn discard(mut body: BodyDataStream) {
+    let mut discarded = 0;
+    while let Some(Ok(piece)) = body.next().await {
+        discarded += piece.len();
+        if discarded > DISCARD_BYTES_MAX {
+            return;
+        }
+    }
 }
 
 /// JSON text read as `T`; an empty text is an empty object.

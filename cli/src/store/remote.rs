@@ -14,8 +14,9 @@ use everturn_core::conversation::{Conversation, Settings, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, KeyId, TurnId};
 use everturn_core::json::Raw;
+use everturn_core::limits::BODY_BYTES_MAX;
 use everturn_core::state::State;
-use everturn_core::turn::Turn;
+use everturn_core::turn::{Turn, TurnBody};
 use everturn_core::{Error, json};
 use everturn_engine::{
     AppendOptions, Appended, CompactOptions, Compacted, Context, Doctor, Entry, HistoryQuery, Imported,
@@ -91,9 +92,25 @@ fn said(turn: &NewTurn) -> Result<Fields, Error> {
         .put("metadata", &turn.metadata);
     if !turn.message.is_empty() {
         json::check(&turn.message).map_err(|e| e.at("message"))?;
-        fields = fields.put("message", &Raw::new(turn.message.clone())?);
+        let message = Raw::new(turn.message.clone())?;
+        fields = fields.put("message", &message);
+        fits(turn, message)?;
     }
     Ok(fields)
+}
+
+/// Refuses what is too large for an event as the engine would. A server refuses it for being too large for a request,
+/// before it knows what it is.
+fn fits(turn: &NewTurn, message: Raw) -> Result<(), Error> {
+    if message.get().len() < BODY_BYTES_MAX {
+        return Ok(());
+    }
+    let (tokens, model, adapter) = (turn.tokens, turn.model.clone(), turn.adapter.clone());
+    let metadata = turn.metadata.clone();
+    let body = TurnBody { message: Some(message), tokens, model, adapter, metadata, ..TurnBody::default() };
+    let bytes = Raw::of(&body)?.get().len() as u64;
+    let advice = "split the turn or put the payload into an asset";
+    Err(Error::limit("BODY_BYTES_MAX", BODY_BYTES_MAX as u64, bytes, advice))
 }
 
 impl Store for Remote {

@@ -115,6 +115,22 @@ fn what_stands_in_the_way_is_said_with_what_to_do() {
 }
 
 #[test]
+fn a_certificate_is_trusted_where_its_issuer_is_named() {
+    let shell = Shell::new();
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_string()]).unwrap();
+    std::fs::write(shell.path("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(shell.path("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let server = Serving::start(&shell, &["--tls-cert", "cert.pem", "--tls-key", "key.pem"]);
+    let refused = ask(&shell, &server.url, &["list"]);
+    assert!(refused.code == 1 && refused.err.contains("name that in SSL_CERT_FILE"), "{}", refused.err);
+    let mut command = shell.command(&["list", "--url", &server.url]);
+    let listed = Said::from(command.env("SSL_CERT_FILE", "cert.pem").output().unwrap());
+    assert_eq!(listed.code, 0, "{}", listed.err);
+    let plain = ask(&shell, &server.url.replace("https:", "http:"), &["list"]);
+    assert!(plain.err.contains("write https://"), "{}", plain.err);
+}
+
+#[test]
 fn a_flag_counts_more_than_the_environment_and_two_flags_are_too_many() {
     let (shell, other) = (Shell::new(), Shell::new());
     let id = shell.new_conversation();

@@ -96,7 +96,9 @@ impl Server {
         let has = |words: &[&str]| words.iter().any(|word| cause.contains(word));
         let text = if has(&["refused"]) {
             format!("nothing listens at {place}; start it with `everturn serve`, or check --url")
-        } else if has(&["UnknownIssuer", "certificate", "CertNot", "CaUsedAsEndEntity"]) {
+        } else if has(&["CaUsedAsEndEntity"]) {
+            format!("the certificate of {place} is an issuer's, not a server's; make it with CA:FALSE")
+        } else if has(&["certificate"]) {
             format!(
                 "the certificate of {place} is not trusted: {}; put its issuer's into a file and name that in \
                  SSL_CERT_FILE",
