@@ -11,9 +11,7 @@ use std::path::PathBuf;
     version,
     disable_help_subcommand = true,
     max_term_width = 100,
-    after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples.
-\
-                  With --url every verb asks a server: docs/remote.md."
+    after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
 )]
 pub struct Args {
     /// sqlite:PATH, by default a file in your data folder [env: EVERTURN_STORE]

@@ -53,7 +53,7 @@ fn every_answer_is_read_back() {
     let context = scope.build_context(id, &ask).unwrap();
     again::<Context>(&context);
     scope.record_receipt(id, &context).unwrap();
-    again::<Context>(&scope.build_context(id, &ContextOptions::new(60)).unwrap());
+    again::<Context>(&scope.build_context(id, &ContextOptions::new(400)).unwrap());
     each::<Entry, _>(&scope.history(id, HistoryQuery::default()).unwrap());
     each::<Entry, _>(
         &scope.history(id, HistoryQuery { include_events: true, ..HistoryQuery::default() }).unwrap(),
