@@ -18,7 +18,7 @@ use utoipa_axum::router::OpenApiRouter;
         description = "Every word is kept; the model reads what it needs. A conversation store for AI agents."
     ),
     servers((url = "/")),
-    components(schemas(ProblemBody)),
+    components(schemas(ProblemBody, crate::schema::Order, crate::rest::transfer::Format)),
     tags(
         (name = "conversations", description = "Begin, find, change, fork, delete."),
         (name = "turns", description = "Append, stream, read, supersede, erase."),
@@ -41,8 +41,9 @@ pub fn document() -> String {
         .nest("/api/v1", crate::rest::routes())
         .split_for_parts();
     for item in api.paths.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
-        operations.into_iter().flatten().for_each(add_what_all_answer);
+        item.get.iter_mut().for_each(|operation| add_what_all_answer(operation, false));
+        let changes = [&mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
+        changes.into_iter().flatten().for_each(|operation| add_what_all_answer(operation, true));
     }
     let key = HttpBuilder::new().scheme(HttpAuthScheme::Bearer);
     let key = key.description(Some("A key (`et_…`) or a JWT. A server on this machine only may need none."));
@@ -53,10 +54,12 @@ pub fn document() -> String {
 }
 
 /// The problems that follow from what an operation takes; its own are said where it is. Every problem is problem+json.
-fn add_what_all_answer(operation: &mut Operation) {
+fn add_what_all_answer(operation: &mut Operation, changes: bool) {
     let parameters = operation.parameters.as_deref().unwrap_or_default();
-    let in_path = parameters.iter().any(|parameter| match parameter {
-        RefOr::T(parameter) => parameter.parameter_in == ParameterIn::Path,
+    let names = parameters.iter().any(|parameter| match parameter {
+        RefOr::T(parameter) => {
+            parameter.parameter_in == ParameterIn::Path || parameter.name == "conversation"
+        }
         RefOr::Ref(_) => false,
     });
     let (takes, has_body) = (!parameters.is_empty(), operation.request_body.is_some());
@@ -65,7 +68,8 @@ fn add_what_all_answer(operation: &mut Operation) {
         ("400", "Something about the request is wrong; `detail` says what to do.", takes || has_body),
         ("401", "A key is needed.", true),
         ("403", "The key may not do this.", true),
-        ("404", "There is nothing with that id, or it is somebody else's.", in_path),
+        ("404", "There is nothing with that id, or it is somebody else's.", names),
+        ("409", "What is there now does not allow it; read again, then decide.", names && changes),
         ("413", "A limit was hit; `detail` has its name and both numbers.", takes || has_body),
         ("415", "The body is not JSON.", has_json),
         ("429", "Too many requests; `Retry-After` says when to try again.", true),

@@ -11,7 +11,7 @@ mod keys;
 mod projections;
 mod state;
 mod streams;
-mod transfer;
+pub mod transfer;
 mod turns;
 
 pub use assets::AsIs;

@@ -54,7 +54,7 @@ struct Export {
 
 #[derive(Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Format {
+pub enum Format {
     #[default]
     Jsonl,
     Transcript,

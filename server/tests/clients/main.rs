@@ -8,6 +8,7 @@
 
 mod local_model;
 mod mcp;
+mod schemathesis;
 #[path = "../all/scripted_provider.rs"]
 mod scripted_provider;
 #[path = "../all/stage.rs"]
