@@ -26,14 +26,35 @@ mod import;
 pub use export::{Source, export};
 pub use import::{AssetItem, Imported, Item, parse};
 
+use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::event::{Visibility, kind};
 use everturn_core::json::Raw;
 use everturn_core::message;
+use everturn_core::projection::Message;
 use everturn_core::turn::Role;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+
+/// The messages of a transcript value, or of a bare list of them, and the value's summary.
+pub fn messages(value: &Raw) -> Result<(Vec<Message>, Option<String>), Error> {
+    let (list, summary) = match value.read::<Vec<Raw>>() {
+        Some(list) => (list, None),
+        None => {
+            let fields: BTreeMap<String, Raw> = value.read().unwrap_or_default();
+            let list = fields.get("messages").and_then(|messages| messages.read::<Vec<Raw>>());
+            let list = list.ok_or_else(|| {
+                let text = "expected a list of messages, or a transcript value with `messages`";
+                Error::invalid("project.input", text)
+            })?;
+            (list, fields.get("summary").and_then(|summary| summary.read::<String>()))
+        }
+    };
+    let messages = list.into_iter().enumerate();
+    let messages = messages.map(|(n, raw)| Message::read(raw).map_err(|e| e.at(format!("messages[{n}]"))));
+    Ok((messages.collect::<Result<_, _>>()?, summary))
+}
 
 /// The `_type` of a transcript value.
 pub const TYPE: &str = "transcript";

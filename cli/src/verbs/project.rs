@@ -5,11 +5,11 @@ use crate::open;
 use crate::output::{self, Failure};
 use everturn_core::Error;
 use everturn_core::json::Raw;
-use everturn_core::projection::{self, Message};
+use everturn_core::projection;
 use everturn_engine::script;
+use everturn_formats::transcript;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
@@ -24,7 +24,8 @@ pub fn run(args: &Args, verb: &Project) -> Result<(), Failure> {
             false => output::json(&view),
         };
     };
-    let (messages, summary) = read(&text)?;
+    let value = Raw::new(text.trim_start_matches('\u{feff}').trim().to_string())?;
+    let (messages, summary) = transcript::messages(&value)?;
     let view = projection::project(&messages, summary.as_deref(), &options)?;
     if verb.messages { output::json(&view.messages) } else { output::json(&view) }
 }
@@ -74,24 +75,4 @@ fn given(source: &str) -> Result<Option<String>, Error> {
         return Ok(None);
     }
     std::fs::read_to_string(source).map(Some).map_err(cannot)
-}
-
-/// The messages of a transcript value or of a bare list, and the value's summary.
-fn read(text: &str) -> Result<(Vec<Message>, Option<String>), Error> {
-    let raw = Raw::new(text.trim_start_matches('\u{feff}').trim().to_string())?;
-    let (list, summary) = match raw.read::<Vec<Raw>>() {
-        Some(list) => (list, None),
-        None => {
-            let fields: BTreeMap<String, Raw> = raw.read().unwrap_or_default();
-            let list =
-                fields.get("messages").and_then(|messages| messages.read::<Vec<Raw>>()).ok_or_else(|| {
-                    let text = "expected a list of messages, or a transcript value with `messages`";
-                    Error::invalid("project.input", text)
-                })?;
-            (list, fields.get("summary").and_then(|summary| summary.read::<String>()))
-        }
-    };
-    let messages = list.into_iter().enumerate();
-    let messages = messages.map(|(n, raw)| Message::read(raw).map_err(|e| e.at(format!("messages[{n}]"))));
-    Ok((messages.collect::<Result<_, _>>()?, summary))
 }

@@ -9,14 +9,13 @@ use crate::schema;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_core::projection::{self, Message};
+use everturn_core::projection;
 use everturn_engine::script::options;
+use everturn_formats::transcript;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -51,30 +50,10 @@ struct Project {
 async fn project_transcript(Reader(_): Reader, Json(body): Json<Project>) -> Result<Response, Problem> {
     let view = blocking(move || {
         let options = options(&body.options.unwrap_or(json!({})))?;
-        let (messages, summary) = read(&body.transcript)?;
+        let (messages, summary) = transcript::messages(&body.transcript)?;
         Raw::of(&projection::project(&messages, summary.as_deref(), &options)?)
     });
     Ok(axum::Json(view.await?).into_response())
-}
-
-/// The messages of a transcript value or of a bare list, and the value's summary.
-fn read(transcript: &Raw) -> Result<(Vec<Message>, Option<String>), Error> {
-    let (list, summary) = match transcript.read::<Vec<Raw>>() {
-        Some(list) => (list, None),
-        None => {
-            let fields: BTreeMap<String, Raw> = transcript.read().unwrap_or_default();
-            let list =
-                fields.get("messages").and_then(|messages| messages.read::<Vec<Raw>>()).ok_or_else(|| {
-                    let text =
-                        "`transcript` must be a list of messages, or a transcript value with `messages`";
-                    Error::invalid("project.input", text)
-                })?;
-            (list, fields.get("summary").and_then(|summary| summary.read::<String>()))
-        }
-    };
-    let messages = list.into_iter().enumerate();
-    let messages = messages.map(|(n, raw)| Message::read(raw).map_err(|e| e.at(format!("messages[{n}]"))));
-    Ok((messages.collect::<Result<_, _>>()?, summary))
 }
 
 /// Projects a conversation. Nothing is written.

@@ -1,8 +1,11 @@
 //! Generate end to end with a real model on this machine, over real sockets. `./test model` sets it up.
 
+use crate::stage::{Stage, config};
 use crate::{python, script};
 use everturn_engine::model::{Configured, Endpoint, HttpModel, Kind};
-use everturn_engine::{Everturn, GenerateOptions, NewTurn, Options, Progress};
+use everturn_engine::{Everturn, Options};
+use reqwest::Method;
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -34,45 +37,34 @@ impl Drop for LocalModel {
     }
 }
 
-#[test]
-fn a_real_model_answers_is_kept_and_reads_its_own_answer_next_time() {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_model_answers_is_kept_and_reads_its_own_answer_next_time() {
     let model = LocalModel::start();
     let endpoint = Endpoint::new(Kind::OpenaiChat, format!("{}/v1", model.url), "smollm2");
     let client = Configured { client: Arc::new(HttpModel::new(endpoint).unwrap()), context_tokens: 4096 };
     let options = Options { models: [("default".to_string(), client)].into(), ..Options::default() };
-    let store = Everturn::open_with("memory:", options).unwrap();
-    let scope = store.tenant("default").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
+    let stage = Stage::over(Everturn::open_with("memory:", options).unwrap(), config()).await;
+    let path = format!("/api/v1/conversations/{}", stage.conversation().await);
 
-    let ask = |text: &str| {
-        let options = GenerateOptions {
-            input: vec![NewTurn::user(text)],
-            max_output_tokens: Some(24),
-            temperature: Some(0.0),
-            ..GenerateOptions::default()
-        };
-        let mut generating = everturn_engine::model::wait(scope.generate(id, options)).unwrap();
-        let (mut pieces, mut done) = (0, None);
-        while let Some(progress) = generating.recv().unwrap() {
-            match progress {
-                Progress::Delta(_) => pieces += 1,
-                Progress::Done(generated) => done = Some(generated),
-            }
-        }
-        (pieces, *done.unwrap())
+    let ask = |text: &str, stream: bool| {
+        let input = json!([{"role": "user", "content": text}]);
+        json!({"input": input, "stream": stream, "max_output_tokens": 24, "temperature": 0.0})
     };
-    let (pieces, first) = ask("My name is Ada. Say hello to me by name.");
-    assert!(pieces > 1, "it came in pieces");
-    assert!(!first.answer.text.trim().is_empty());
-    assert!(first.answer.tokens.prompt > Some(0) && first.answer.tokens.completion > Some(0));
-    let (_, second) = ask("Say it again.");
+    let body = ask("My name is Ada. Say hello to me by name.", true).to_string();
+    let request = stage.request(Method::POST, &format!("{path}/generate")).body(body);
+    let frames = request.send().await.unwrap().text().await.unwrap();
+    assert!(frames.matches("event: delta").count() > 1, "it came in pieces: {frames}");
+    assert_eq!(frames.matches("event: done").count(), 1, "{frames}");
+    let second = stage.post(&format!("{path}/generate"), &ask("Say it again.", false), 200).await;
+    assert!(second["tokens"]["prompt"].as_u64() > Some(0), "{second}");
+    assert!(!second["text"].as_str().unwrap().trim().is_empty());
 
-    let turns = scope.history(id, Default::default()).unwrap().data;
-    assert_eq!(turns.len(), 4, "two questions, two answers");
-    assert!(scope.verify(id, None).unwrap().events >= 4);
-    let seen = scope.replay_context(id, second.receipt_seq).unwrap();
-    let said: String = seen.messages.iter().map(|message| message.get()).collect();
-    assert!(said.contains("My name is Ada"), "the second call was given the first question");
-    let answer = serde_json::Value::from(first.answer.text.as_str()).to_string();
-    assert!(said.contains(answer.trim_matches('"')), "and the model's own answer: {said}");
+    let turns = stage.get(&format!("{path}/turns"), 200).await;
+    let said = |n: usize| turns["data"][n]["content"].clone();
+    assert_eq!(turns["data"].as_array().unwrap().len(), 4, "two questions, two answers");
+    let seen = stage.get(&format!("{path}/contexts/{}", second["receipt_seq"]), 200).await;
+    let given: Vec<Value> =
+        seen["messages"].as_array().unwrap().iter().map(|message| message["content"].clone()).collect();
+    assert_eq!(given, [said(0), said(1), said(2)], "the second call was given all that was said before");
+    stage.stop().await;
 }
