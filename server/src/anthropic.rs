@@ -3,7 +3,7 @@
 use crate::access::{Reader, Writer};
 use crate::app::App;
 use crate::json::Json;
-use crate::openai::chat::{begun, said};
+use crate::openai::chat::{begun, next, said};
 use crate::openai::conversion::extra;
 use crate::openai::error::{Refused, in_stream};
 use crate::openai::fields::Fields;
@@ -19,7 +19,6 @@ use axum::routing::post;
 use everturn_core::json::Raw;
 use everturn_core::tokens::Family;
 use everturn_engine::model::{Answer, Delta, Finish, Provider, Request, Step};
-use futures_util::StreamExt;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -191,17 +190,11 @@ async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: 
         if !there && recorder.is_none() {
             return;
         }
-        match steps.next().await {
-            Some(Ok(Step::Delta(delta))) => blocks.delta(delta),
-            Some(Ok(Step::Done(answer))) => break Ok(answer),
-            Some(Err(error)) => break Err(error),
-            None => break Err(sse::endless()),
+        match next(&mut steps, recorder.as_ref()).await {
+            Ok(Step::Delta(delta)) => blocks.delta(delta),
+            Ok(Step::Done(answer)) => break Ok(answer),
+            Err(error) => break Err(error),
         }
-    };
-    // What is shown as finished is in the log.
-    let outcome = match (outcome, recorder) {
-        (Ok(answer), Some(recorder)) => recorder.answer(&answer).await.map(|()| answer),
-        (outcome, _) => outcome,
     };
     match outcome {
         Ok(answer) => blocks.end(&answer),

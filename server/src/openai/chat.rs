@@ -121,6 +121,15 @@ pub async fn begun(mut steps: Steps) -> Result<Steps, Error> {
     Ok(futures_util::stream::once(std::future::ready(Ok(first))).chain(steps).boxed())
 }
 
+/// The next piece of an answer, or the whole of it: what is shown as finished is in the log, where it is recorded.
+pub async fn next(steps: &mut Steps, recorder: Option<&Recorder>) -> Result<Step, Error> {
+    let step = steps.next().await.ok_or_else(sse::endless)??;
+    if let (Step::Done(answer), Some(recorder)) = (&step, recorder) {
+        recorder.answer(answer).await?;
+    }
+    Ok(step)
+}
+
 /// Shows an answer as it comes.
 async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
     let mut there = feed.send(None, &shown.chunk(json!({"role": "assistant", "content": ""}), None)).await;
@@ -128,19 +137,11 @@ async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: 
         if !there && recorder.is_none() {
             return;
         }
-        match steps.next().await {
-            Some(Ok(Step::Delta(delta))) => {
-                there = feed.send(None, &shown.chunk(piece(delta), None)).await;
-            }
-            Some(Ok(Step::Done(answer))) => break Ok(answer),
-            Some(Err(error)) => break Err(error),
-            None => break Err(sse::endless()),
+        match next(&mut steps, recorder.as_ref()).await {
+            Ok(Step::Delta(delta)) => there = feed.send(None, &shown.chunk(piece(delta), None)).await,
+            Ok(Step::Done(answer)) => break Ok(answer),
+            Err(error) => break Err(error),
         }
-    };
-    // What is shown as finished is in the log.
-    let outcome = match (outcome, recorder) {
-        (Ok(answer), Some(recorder)) => recorder.answer(&answer).await.map(|()| answer),
-        (outcome, _) => outcome,
     };
     match outcome {
         Ok(answer) => {
