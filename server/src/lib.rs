@@ -1,9 +1,9 @@
 //! How the network asks.
 //!
 //! One process, one port: the native REST API with live streams, the OpenAI- and Anthropic-compatible endpoints, and
-//! MCP, over one engine. A request goes through [`access`](mod@access) (who asks, and what they may do), is read into
+//! MCP, over one engine. A request goes through `access` (who asks, and what they may do), is read into
 //! the wire structs of the file that is named after its noun, answered by the engine, and written back. Every error is
-//! a [`problem`](mod@problem).
+//! a `problem`.
 //!
 //! What it is not: it decides nothing about conversations (the engine does), and it holds no state that another process
 //! on the same store would miss.
