@@ -149,7 +149,8 @@ impl Subject {
             let Some(reference) = &self.reference else { return Row::new(what, cost, "") };
             let row = Row::new(what, cost, format!("{}, reference", reference.cost()))
                 .ratios(&reference.times.over(&side.times));
-            if self.is_largest() { row.at_least(BAR) } else { row }
+            // The reference has no memo: only what starts from nothing is held to the bar.
+            if self.is_largest() && when == "cold" { row.at_least(BAR) } else { row }
         })
     }
 
