@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
 
 /// How often the files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Names the one library for cryptography of this process. Whoever named another keeps it.
 pub fn provide() {

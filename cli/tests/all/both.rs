@@ -1,6 +1,6 @@
 //! Every verb says the same on a store of this machine and against a server: one list, run both ways.
 
-use crate::remote::Serving;
+use crate::process::Serving;
 use crate::{Said, Shell};
 use regex::{Captures, Regex};
 use std::collections::HashMap;

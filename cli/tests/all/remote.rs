@@ -1,53 +1,13 @@
 //! A server process, and what the command line says when it is there, gone, or somebody else.
 
+use crate::process::Serving;
 use crate::{Said, Shell};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// More than any step takes, also on a busy machine. Only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// `everturn serve` as a process. It ends with the test.
-pub struct Serving {
-    child: Child,
-    pub url: String,
-}
-
-impl Serving {
-    /// Over the store of a shell's folder, on any free port unless an address is said.
-    pub fn start(shell: &Shell, args: &[&str]) -> Serving {
-        let listen = if args.contains(&"--listen") { &[][..] } else { &["--listen", "127.0.0.1:0"] };
-        let mut command = shell.command(&[&["serve"], listen, args].concat());
-        command.env("XDG_CONFIG_HOME", shell.folder.path()).stdout(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let url = lines
-            .by_ref()
-            .map(Result::unwrap)
-            .find_map(|line| line.strip_prefix("everturn listens on ").map(str::to_string))
-            .expect("the server says where it listens");
-        // Read on, so that it never waits for us.
-        std::thread::spawn(move || lines.for_each(drop));
-        Serving { child, url }
-    }
-
-    fn address(&self) -> String {
-        self.url.rsplit('/').next().unwrap().to_string()
-    }
-
-    fn end(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn ask(shell: &Shell, url: &str, args: &[&str]) -> Said {
     let mut command = shell.command(args);
@@ -78,7 +38,7 @@ fn a_tail_goes_on_after_the_server_was_restarted_and_says_nothing_twice() {
     drop(stream.stdin.take());
     assert!(stream.wait().unwrap().success());
     assert_eq!(next()["kind"], "turn.committed");
-    server.end();
+    server.kill();
     let server = Serving::start(&shell, &["--listen", &address]);
     assert_eq!(ask(&shell, &server.url, &["append", id, "three"]).code, 0);
     assert_eq!(next()["body"]["message"]["content"], "three", "what came before does not come again");
@@ -95,7 +55,7 @@ fn what_stands_in_the_way_is_said_with_what_to_do() {
     let server = Serving::start(&shell, &[]);
     let gone = Serving::start(&Shell::new(), &[]);
     let nobody = gone.url.clone();
-    gone.end();
+    gone.kill();
     let plain = server.url.clone();
     let secure = plain.replace("http:", "https:");
     let elsewhere = format!("{plain}/elsewhere");
@@ -199,4 +159,26 @@ fn keys_open_a_server_and_its_tenant_only() {
     let id = listed.out.lines().find(|line| line.contains("reader")).unwrap().split(' ').next().unwrap();
     assert_eq!(with(admin, &["keys", "revoke", id]).out, format!("revoked {id}\n"));
     assert!(with(&reader, &["list"]).err.contains("does not take this key"));
+}
+
+#[test]
+fn a_server_that_was_asked_too_often_says_when_to_come_again() {
+    let shell = Shell::new();
+    let key = shell.ok(&["keys", "create", "--role", "admin"]);
+    std::fs::write(shell.path("everturn.toml"), "[limits]\nrequests_per_second = 1\nburst = 1\n").unwrap();
+    let server = Serving::start(&shell, &["--config", "everturn.toml"]);
+    let list = || {
+        let mut command = shell.command(&["list", "--json"]);
+        command.env_remove("EVERTURN_STORE").env("EVERTURN_URL", &server.url).env("EVERTURN_KEY", key.trim());
+        command.spawn().unwrap()
+    };
+    // More at once than one a second.
+    let asking: Vec<_> = (0..8).map(|_| list()).collect();
+    let said: Vec<Said> =
+        asking.into_iter().map(|child| Said::from(child.wait_with_output().unwrap())).collect();
+    let refused: Vec<&Said> = said.iter().filter(|said| said.code == 1).collect();
+    assert!(!refused.is_empty() && refused.len() < said.len(), "{} of {}", refused.len(), said.len());
+    for said in refused {
+        assert!(said.err.contains("1 requests a second") && said.err.contains("again"), "{}", said.err);
+    }
 }

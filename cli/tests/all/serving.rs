@@ -1,74 +1,10 @@
 //! `everturn serve` as a process, and `everturn keys`.
 
 use crate::Shell;
+use crate::process::{Serving, send};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-
-/// A server that runs. Killed with the test.
-struct Running {
-    child: Child,
-    address: String,
-    /// What it said up to "Ctrl-C ends it."
-    greeting: String,
-    err: BufReader<std::process::ChildStderr>,
-}
-
-impl Running {
-    fn start(shell: &Shell, args: &[&str]) -> Running {
-        let args = [&["serve", "--listen", "127.0.0.1:0"], args].concat();
-        let mut child = shell.command(&args).spawn().unwrap();
-        let mut err = BufReader::new(child.stderr.take().unwrap());
-        let mut greeting = String::new();
-        while !greeting.contains("Ctrl-C") {
-            assert!(err.read_line(&mut greeting).unwrap() > 0, "it ended: {greeting}");
-        }
-        let address = greeting.split("http://").nth(1).unwrap().lines().next().unwrap().to_string();
-        Running { child, address, greeting, err }
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream
-    }
-
-    /// Sends a request, and gives the whole answer.
-    fn ask(&self, head: &str, body: &str) -> String {
-        let mut stream = self.connect();
-        send(&mut stream, head, body, "connection: close\r\n");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    }
-
-    fn signal(&self) {
-        assert!(Command::new("kill").arg(self.child.id().to_string()).status().unwrap().success());
-    }
-
-    /// Waits for the end: its exit code, and what it said since it began.
-    fn end(mut self) -> (Option<i32>, String) {
-        let mut said = String::new();
-        self.err.read_to_string(&mut said).unwrap();
-        (self.child.wait().unwrap().code(), said)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn send(stream: &mut TcpStream, head: &str, body: &str, headers: &str) {
-    let request = format!(
-        "{head} HTTP/1.1\r\nhost: localhost\r\n{headers}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).unwrap();
-}
+use std::process::{Command, Stdio};
 
 fn id_in(answer: &str) -> String {
     let at = answer.find("conv_").unwrap_or_else(|| panic!("no conversation in {answer}"));
@@ -78,7 +14,7 @@ fn id_in(answer: &str) -> String {
 #[test]
 fn what_it_says_to_try_works_as_typed() {
     let shell = Shell::new();
-    let server = Running::start(&shell, &[]);
+    let server = Serving::start(&shell, &[]);
     let commands: Vec<&str> = server.greeting.lines().filter(|line| line.starts_with("  curl")).collect();
     assert_eq!(commands.len(), 3, "{}", server.greeting);
     for command in commands {
@@ -96,7 +32,7 @@ fn what_it_says_to_try_works_as_typed() {
 #[test]
 fn it_ends_well_while_streams_and_appends_run() {
     let shell = Shell::new();
-    let server = Running::start(&shell, &[]);
+    let server = Serving::start(&shell, &[]);
     let id = id_in(&server.ask("POST /api/v1/conversations", "{}"));
     let mut live = server.connect();
     send(&mut live, &format!("GET /api/v1/conversations/{id}/events"), "", "accept: text/event-stream\r\n");
@@ -132,10 +68,10 @@ fn it_ends_well_while_streams_and_appends_run() {
 #[test]
 fn a_second_server_on_a_file_or_a_port_says_why_not() {
     let shell = Shell::new();
-    let server = Running::start(&shell, &[]);
+    let server = Serving::start(&shell, &[]);
     let said = shell.refused(&["serve", "--listen", "127.0.0.1:0"]);
-    assert!(said.contains(&format!("process {}", server.child.id())), "{said}");
-    let said = shell.refused(&["serve", "--listen", &server.address, "--store", "memory:"]);
+    assert!(said.contains(&format!("process {}", server.id())), "{said}");
+    let said = shell.refused(&["serve", "--listen", &server.address(), "--store", "memory:"]);
     assert!(said.contains("another program listens there") && said.contains("--listen"), "{said}");
     let said = shell.refused(&["keys", "create", "--role", "admin"]);
     assert!(said.contains("/api/v1/keys") && said.contains("--url"), "{said}");
@@ -160,7 +96,7 @@ fn a_key_made_here_opens_the_server() {
     let words = words.trim();
     let made = shell.json(&["keys", "create", "--role", "reader", "--tenant", "acme", "--json"]);
     assert!(made["secret"].as_str().unwrap().starts_with("et_"));
-    let server = Running::start(&shell, &[]);
+    let server = Serving::start(&shell, &[]);
     assert!(server.greeting.contains("whoever has a key"), "{}", server.greeting);
     assert!(server.ask("POST /api/v1/conversations", "{}").starts_with("HTTP/1.1 401"));
     let mut stream = server.connect();
@@ -204,4 +140,89 @@ fn settings_are_shown_with_where_they_came_from() {
     assert!(said.contains("did you mean \"listen\""), "{said}");
     let said = shell.refused(&["serve", "--config", "nowhere.toml"]);
     assert!(said.contains("cannot read nowhere.toml"), "{said}");
+}
+
+/// Somebody's request never ends. The first signal waits for it as long as it may, the second does not wait at all.
+#[test]
+fn it_waits_for_requests_as_long_as_it_may_and_a_second_signal_ends_it_at_once() {
+    let shell = Shell::new();
+    let hanging = |server: &Serving| {
+        let mut stream = server.connect();
+        let head =
+            "POST /api/v1/conversations HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{\"title\"";
+        stream.write_all(head.as_bytes()).unwrap();
+        // Another request has been answered since, so that the server has seen the beginning of this one.
+        server.ask("GET /healthz", "");
+        stream
+    };
+    std::fs::write(shell.path("everturn.toml"), "shutdown_s = 1\n").unwrap();
+    let server = Serving::start(&shell, &["--config", "everturn.toml"]);
+    let open = hanging(&server);
+    server.signal();
+    let (code, said) = server.end();
+    assert_eq!(code, Some(0), "{said}");
+    drop(open);
+    std::fs::write(shell.path("everturn.toml"), "shutdown_s = 3600\n").unwrap();
+    let server = Serving::start(&shell, &["--config", "everturn.toml"]);
+    let open = hanging(&server);
+    server.signal();
+    // Once the port is free it has heard the first one.
+    while TcpStream::connect(server.address()).is_ok() {}
+    server.signal();
+    assert_eq!(server.end().0, Some(130));
+    drop(open);
+    assert!(shell.ok(&["doctor"]).contains("everything is in order"));
+}
+
+/// A fake model server that says `tick ` without end to the first who asks, and `done` to everybody after.
+fn ticking_provider() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for (at, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.unwrap();
+            let mut head = BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap);
+            head.by_ref().take_while(|line| !line.is_empty()).for_each(drop);
+            let piece = |text: &str, finish: &str| {
+                format!(
+                    "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}},\"finish_reason\":{finish}}}]}}\n\n"
+                )
+            };
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+            let mut going = stream.write_all(head.as_bytes());
+            while at == 0 && going.is_ok() {
+                going = stream.write_all(piece("tick ", "null").as_bytes());
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            // Whoever was killed does not hear it.
+            let _ = stream.write_all(format!("{}data: [DONE]\n\n", piece("done", "\"stop\"")).as_bytes());
+        }
+    });
+    url
+}
+
+/// The machine fails while a model answers. What it had said and was kept is there, marked as interrupted; the question is
+/// there; the chain is whole; and the conversation goes on.
+#[test]
+fn a_server_killed_while_a_model_answers_loses_nothing_that_was_kept() {
+    let shell = Shell::new();
+    let settings = format!("[models.default]\nbase_url = \"{}\"\nmodel = \"m\"\n", ticking_provider());
+    std::fs::write(shell.path("everturn.toml"), settings).unwrap();
+    let server = Serving::start(&shell, &["--config", "everturn.toml"]);
+    let id = id_in(&server.ask("POST /api/v1/conversations", "{}"));
+    let generate = format!("POST /api/v1/conversations/{id}/generate");
+    let body = r#"{"input": [{"role": "user", "content": "Where?"}], "stream": true}"#;
+    let mut answer = server.connect();
+    send(&mut answer, &generate, body, "");
+    // Until some of it is in the file.
+    while !String::from_utf8_lossy(&std::fs::read(shell.path("store.db-wal")).unwrap()).contains("tick ") {}
+    server.kill();
+    let server = Serving::start(&shell, &["--config", "everturn.toml"]);
+    let history = shell.json(&["history", &id, "--json"]);
+    assert_eq!(history["data"][0]["content"], "Where?", "{history}");
+    assert_eq!(history["data"][1]["status"], "interrupted", "{history}");
+    assert!(history["data"][1]["content"].as_str().unwrap().starts_with("tick "), "{history}");
+    let again = server.ask(&generate, r#"{"input": [{"role": "user", "content": "And now?"}]}"#);
+    assert!(again.starts_with("HTTP/1.1 200") && again.contains("\"done\""), "{again}");
+    assert_eq!(shell.run(&["verify", &id]).code, 0);
 }

@@ -89,6 +89,25 @@ async fn wrong_keys_are_tried_so_often_only() {
     stage.stop().await;
 }
 
+/// Behind a proxy every request comes from its address: who tries wrong keys is told apart by what the proxy itself added.
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_proxy_its_word_counts_for_who_tries_wrong_keys() {
+    for (behind_tls_proxy, other) in [(true, 401), (false, 429)] {
+        let limits = Limits { failures_per_minute: 1, ..Limits::default() };
+        let config = Config { behind_tls_proxy, ..limited(limits) };
+        let stage = Stage::over(store_with_key().0, config).await;
+        let ask = async |forwarded: &'static str| {
+            let request = stage.request(Method::GET, "/api/v1/conversations").bearer_auth("et_wrong");
+            request.header("x-forwarded-for", forwarded).send().await.unwrap().status().as_u16()
+        };
+        // What stands before the last address is the client's own word.
+        let tries = [ask("10.0.0.9, 10.0.0.1").await, ask("10.0.0.8, 10.0.0.1").await, ask("10.0.0.1").await];
+        assert_eq!(tries, [401, 401, 429]);
+        assert_eq!(ask("10.0.0.1, 10.0.0.2").await, other, "{behind_tls_proxy}");
+        stage.stop().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_of_other_sites_cannot_use_a_server_without_keys() {
     let store = Everturn::open("memory:").unwrap();
@@ -179,6 +198,13 @@ async fn a_certificate_is_answered_with() {
     let response = client.post(&url).bearer_auth(&words).body("{}").send().await.unwrap();
     assert_eq!(response.status(), 201);
     assert_eq!(response.json_text().await["tenant"], json!("acme"));
+    // Renewed while the server runs: whoever connects from now on gets the new one.
+    let renewed = rcgen::generate_simple_self_signed(vec!["localhost".to_string()]).unwrap();
+    std::fs::write(&tls.cert, renewed.cert.pem()).unwrap();
+    std::fs::write(&tls.key, renewed.signing_key.serialize_pem()).unwrap();
+    let trusted = reqwest::Certificate::from_pem(renewed.cert.pem().as_bytes()).unwrap();
+    let client = reqwest::Client::builder().no_proxy().tls_certs_only([trusted]).build().unwrap();
+    while client.get(&url).bearer_auth(&words).send().await.is_err() {}
     let strict = reqwest::Client::builder().no_proxy().tls_certs_only([]).build().unwrap();
     assert!(strict.get(&url).send().await.is_err(), "nobody vouches for it");
     drop(stop);

@@ -7,6 +7,7 @@ use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use reqwest::Method;
 use serde_json::{Value, json};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub const SECRET: &str = "a secret of thirty-two characters";
@@ -145,4 +146,55 @@ async fn keys_of_tokens_are_read_from_a_file() {
     assert_eq!(status(&stage, &token).await, 200);
     assert_eq!(status(&stage, &sign(&ours, "one")).await, 401, "the old key is gone");
     stage.stop().await;
+}
+
+/// A key of an issuer that exists in this test only.
+const RSA_KEY: &str = include_str!("issuer-test-key.pem");
+
+/// An issuer on the network: its keys are fetched, and fetched again when a token names one that is not known. While it is
+/// away, the keys of before count.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_tokens_are_fetched_from_their_issuer() {
+    let key = EncodingKey::from_rsa_pem(RSA_KEY.as_bytes()).unwrap();
+    let kid = Arc::new(Mutex::new(Some("one")));
+    let shown = {
+        let (kid, key) = (kid.clone(), key.clone());
+        move || {
+            let kid = *kid.lock().unwrap();
+            let set = kid.map(|kid| {
+                let mut jwk = Jwk::from_encoding_key(&key, Algorithm::RS256).unwrap();
+                jwk.common.key_id = Some(kid.into());
+                serde_json::to_string(&JwkSet { keys: vec![jwk] }).unwrap()
+            });
+            async { set.ok_or(axum::http::StatusCode::SERVICE_UNAVAILABLE) }
+        }
+    };
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}/jwks.json", listener.local_addr().unwrap());
+    let routes = axum::Router::new().route("/jwks.json", axum::routing::get(shown));
+    let issuer = tokio::spawn(async move { axum::serve(listener, routes).await.unwrap() });
+    let sign = |kid: &str| {
+        let header = Header { kid: Some(kid.into()), ..Header::new(Algorithm::RS256) };
+        let claims = json!({"tenant": "acme", "role": "admin", "exp": now() + 600});
+        encode(&header, &claims, &key).unwrap()
+    };
+    let keys = JwtKeys::Url(url);
+    let jwt = Jwt { algorithm: Algorithm::RS256, keys, refresh: Duration::ZERO, ..jwt_config() };
+    let config = || Config { keys_required: None, jwt: Some(jwt.clone()), ..config() };
+    let stage = Stage::over(Everturn::open("memory:").unwrap(), config()).await;
+    assert_eq!(status(&stage, &sign("one")).await, 200);
+    assert_eq!(status(&stage, &sign("two")).await, 401);
+    let claims = json!({"tenant": "acme", "role": "admin"});
+    assert_eq!(status(&stage, &hs256(RSA_KEY, &claims, Some(now() + 600))).await, 401);
+    *kid.lock().unwrap() = Some("two");
+    while status(&stage, &sign("two")).await != 200 {}
+    *kid.lock().unwrap() = None;
+    for _ in 0..5 {
+        assert_eq!(status(&stage, &sign("two")).await, 200, "the issuer is away");
+    }
+    stage.stop().await;
+    let app = everturn_server::App::new(Everturn::open("memory:").unwrap(), config());
+    let Err(error) = everturn_server::Server::bind(app).await else { panic!("it starts without keys") };
+    assert!(error.text().contains("jwt.jwks_url") && error.text().contains("503"), "{error}");
+    issuer.abort();
 }

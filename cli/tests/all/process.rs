@@ -1,0 +1,98 @@
+//! `everturn serve` as a process of its own. It ends with the test.
+
+use crate::Shell;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A server that runs.
+pub struct Serving {
+    child: Child,
+    pub url: String,
+    /// What it said up to "Ctrl-C ends it."
+    pub greeting: String,
+    /// Reads what it says from then on, so that it never waits for us.
+    said: JoinHandle<String>,
+}
+
+impl Serving {
+    /// Over the store of a shell's folder, on any free port unless an address is said.
+    pub fn start(shell: &Shell, args: &[&str]) -> Serving {
+        let listen = if args.contains(&"--listen") { &[][..] } else { &["--listen", "127.0.0.1:0"] };
+        let mut command = shell.command(&[&["serve"], listen, args].concat());
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        let mut err = BufReader::new(child.stderr.take().unwrap());
+        let mut greeting = String::new();
+        while !greeting.contains("Ctrl-C") {
+            assert!(err.read_line(&mut greeting).unwrap() > 0, "it ended: {greeting}");
+        }
+        let url = greeting.split("everturn listens on ").nth(1).unwrap().lines().next().unwrap().to_string();
+        let said = std::thread::spawn(move || {
+            let mut said = String::new();
+            err.read_to_string(&mut said).unwrap();
+            said
+        });
+        Serving { child, url, greeting, said }
+    }
+
+    /// Host and port.
+    pub fn address(&self) -> String {
+        self.url.rsplit('/').next().unwrap().to_string()
+    }
+
+    /// The number of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+    }
+
+    /// Sends a request, and gives the whole answer.
+    pub fn ask(&self, head: &str, body: &str) -> String {
+        let mut stream = self.connect();
+        send(&mut stream, head, body, "connection: close\r\n");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Asks it to end.
+    pub fn signal(&self) {
+        assert!(Command::new("kill").arg(self.child.id().to_string()).status().unwrap().success());
+    }
+
+    /// Waits for the end: its exit code, and what it said since it began.
+    pub fn end(mut self) -> (Option<i32>, String) {
+        let code = self.child.wait().unwrap().code();
+        let said = std::mem::replace(&mut self.said, std::thread::spawn(String::new));
+        (code, said.join().unwrap())
+    }
+
+    /// Ends it at once, as `kill -9` does.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a request on a connection.
+pub fn send(stream: &mut TcpStream, head: &str, body: &str, headers: &str) {
+    let request = format!(
+        "{head} HTTP/1.1\r\nhost: localhost\r\n{headers}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+}
