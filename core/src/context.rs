@@ -313,6 +313,16 @@ pub struct LeftOut {
     pub reason: String,
 }
 
+impl LeftOut {
+    /// Whether it would have gone in, had there been room.
+    pub fn lacked_room(&self) -> bool {
+        self.reason == BUDGET_FULL
+    }
+}
+
+/// Why turns are left out that nobody asked to leave out.
+const BUDGET_FULL: &str = "the budget is full";
+
 /// Decides what goes in.
 pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembled<'a>, Error> {
     let Material { system, state, facts, recalled, digests, tail, more, input } = material;
@@ -344,7 +354,7 @@ pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembl
     if cut > 0 || *more {
         let reason = match request.last_n {
             Some(n) if cut == tail.first => format!("only the last {n} were asked for"),
-            _ => "the budget is full".to_string(),
+            _ => BUDGET_FULL.to_string(),
         };
         // Where more were not even read, nobody knows how many.
         let turns = (!more).then_some(cut as u64);

@@ -130,6 +130,23 @@ pub struct Context {
     pub(super) given: Vec<(Hash, String)>,
 }
 
+impl Context {
+    /// Refuses a context that has no room for some of the turns.
+    pub fn check_whole(&self) -> Result<(), Error> {
+        match self.left_out.iter().any(LeftOut::lacked_room) {
+            false => Ok(()),
+            true => Err(Error::too_large(
+                "context.truncated",
+                format!(
+                    "the conversation does not fit into {} tokens; compact it, take a model with more room, or let the oldest \
+                     turns be left out",
+                    self.tokens.budget
+                ),
+            )),
+        }
+    }
+}
+
 /// What was gathered, before it is decided what fits.
 struct Gathered {
     material: Material,

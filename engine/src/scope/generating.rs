@@ -67,6 +67,8 @@ pub struct GenerateOptions {
     pub metadata: BTreeMap<String, Raw>,
     /// Also while another answer runs in the conversation.
     pub parallel: bool,
+    /// Refuse, rather than leave turns out of a prompt that has no room for them.
+    pub whole: bool,
 }
 
 impl Default for GenerateOptions {
@@ -83,6 +85,7 @@ impl Default for GenerateOptions {
             actor: None,
             metadata: BTreeMap::new(),
             parallel: false,
+            whole: false,
         }
     }
 }
@@ -296,6 +299,9 @@ impl Work {
             let text = format!("{} has nothing that could be answered; give some input", self.id);
             return Err(Error::invalid("generate.nothing", text));
         }
+        if self.options.whole {
+            context.check_whole()?;
+        }
         let receipt_seq = self.scope.record_receipt(self.id, &context)?.seq;
         let new = NewStream {
             actor: self.options.actor.clone(),
@@ -360,7 +366,8 @@ impl Work {
         let mut shown = false;
         let first = self.ask(&ready, halted, &mut shown).await;
         let receipt_seq = ready.receipt_seq;
-        if !matches!(&first, Err(End::Failed(error)) if error.code() == OVERFLOW && !shown) {
+        let too_long = matches!(&first, Err(End::Failed(error)) if error.code() == OVERFLOW && !shown);
+        if !too_long || self.options.whole {
             return (receipt_seq, first);
         }
         let work = self.clone();

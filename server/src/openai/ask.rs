@@ -29,7 +29,7 @@ fn echoed() -> [(&'static str, Value); 20] {
         ("tools", json!([])),
         ("top_logprobs", json!(0)),
         ("top_p", Value::Null),
-        ("truncation", json!("disabled")),
+        ("truncation", json!("auto")),
         ("user", Value::Null),
     ]
 }
@@ -62,6 +62,8 @@ pub struct Ask {
     pub stream: bool,
     /// Whether nobody waits for it.
     pub background: bool,
+    /// Whether a prompt that has no room for all turns is refused.
+    pub whole: bool,
     /// What the response repeats.
     pub echo: Map<String, Value>,
     /// Fields for the server that is asked.
@@ -95,6 +97,11 @@ impl Ask {
             store: body.take("store")?.unwrap_or(true),
             stream: body.take("stream")?.unwrap_or(false),
             background: body.take("background")?.unwrap_or(false),
+            whole: match echo.get("truncation").and_then(Value::as_str) {
+                Some("auto") => false,
+                Some("disabled") => true,
+                _ => return Err(Refused::field("truncation", "truncation is auto or disabled")),
+            },
             echo,
             rest: rest(body, &OURS),
         };

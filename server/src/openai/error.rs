@@ -100,9 +100,10 @@ struct Said {
 fn status(status: StatusCode, code: &str) -> StatusCode {
     match code {
         "model.unknown" | "model.none" => StatusCode::NOT_FOUND,
-        "model.context_overflow" | "context.budget_too_small" | "generate.max_output_tokens" => {
-            StatusCode::BAD_REQUEST
-        }
+        "model.context_overflow"
+        | "context.budget_too_small"
+        | "context.truncated"
+        | "generate.max_output_tokens" => StatusCode::BAD_REQUEST,
         "model.rate_limited" | "model.quota" => StatusCode::TOO_MANY_REQUESTS,
         "model.unauthorized" | "model.not_found" | "model.redirected" | "model.garbage" => {
             StatusCode::BAD_GATEWAY
@@ -116,9 +117,10 @@ fn status(status: StatusCode, code: &str) -> StatusCode {
 pub fn openai_code(code: &str) -> &str {
     match code {
         "model.unknown" | "model.none" => "model_not_found",
-        "model.context_overflow" | "context.budget_too_small" | "generate.max_output_tokens" => {
-            "context_length_exceeded"
-        }
+        "model.context_overflow"
+        | "context.budget_too_small"
+        | "context.truncated"
+        | "generate.max_output_tokens" => "context_length_exceeded",
         "model.rate_limited" | "access.rate" => "rate_limit_exceeded",
         "model.quota" => "insufficient_quota",
         "access.unauthorized" => "invalid_api_key",

@@ -33,8 +33,8 @@ enum What {
     Message(Vec<Part>),
     /// Reasoning.
     Thinking(String),
-    /// A call: which of the answer's, its id, the tool, the arguments.
-    Call { index: usize, call_id: String, name: String, arguments: String },
+    /// A call: which of the answer's, its id, the tool, the arguments, and whether they are free text.
+    Call { index: usize, call_id: String, name: String, arguments: String, custom: bool },
 }
 
 struct Part {
@@ -87,35 +87,72 @@ impl Events {
 
     /// The last events of an answer.
     pub fn end(&mut self, answer: &Answer) -> Vec<Value> {
-        self.close();
         let output = of_answer(&answer.messages, self.turn);
-        for item in &output {
-            // What was not shown while it came: sealed reasoning, calls that the provider ran itself.
-            if !self.ended.iter().any(|id| item["id"] == *id) {
-                let place = self.begun;
-                self.begun += 1;
-                self.tell("response.output_item.added", json!({"output_index": place, "item": item}));
-                self.tell("response.output_item.done", json!({"output_index": place, "item": item}));
+        self.last(self.response(&State::Done(cut(&answer.finish)), &output, usage(answer)))
+    }
+
+    /// The items of a response that is there already, as if they came now.
+    pub fn items(&mut self, output: &[Value]) -> Vec<Value> {
+        for (index, item) in output.iter().enumerate() {
+            let text = |name: &str| item[name].as_str().map(str::to_string);
+            let words = |part: &Value| part["type"] == "output_text" || part["type"] == "refusal";
+            match (item["type"].as_str(), item["content"].as_array()) {
+                (Some("message"), Some(parts)) if !parts.is_empty() && parts.iter().all(words) => {
+                    self.close();
+                    for part in parts {
+                        let refusal = part["refusal"].as_str();
+                        self.say(refusal.is_some(), refusal.or(part["text"].as_str()).unwrap_or_default());
+                    }
+                }
+                (Some("function_call" | "custom_tool_call"), _) => {
+                    let arguments = text("arguments").or(text("input")).unwrap_or_default();
+                    self.call(index, text("call_id"), text("name"), &arguments);
+                }
+                _ => {
+                    self.close();
+                    self.whole(item);
+                }
             }
         }
-        let reason = cut(&answer.finish);
-        let response = self.response(&State::Done(reason), &output, usage(answer));
-        let name = if reason.is_some() { "response.incomplete" } else { "response.completed" };
+        std::mem::take(&mut self.out)
+    }
+
+    /// The last events, with what the response has become.
+    pub fn last(&mut self, response: Value) -> Vec<Value> {
+        self.close();
+        for item in response["output"].as_array().into_iter().flatten() {
+            // What was not shown while it came: sealed reasoning, calls that the provider ran itself.
+            if !self.ended.iter().any(|id| item["id"] == *id) {
+                self.whole(item);
+            }
+        }
+        // A stop has no event of its own; this is the one that says there is no more to come.
+        let name = match response["status"].as_str() {
+            Some("completed") => "response.completed",
+            Some("failed") => "response.failed",
+            _ => "response.incomplete",
+        };
         self.tell(name, json!({"response": response}));
         std::mem::take(&mut self.out)
     }
 
+    /// An item that comes in one piece.
+    fn whole(&mut self, item: &Value) {
+        let place = self.begun;
+        self.begun += 1;
+        self.names.next(item["type"].as_str().unwrap_or("message"));
+        self.tell("response.output_item.added", json!({"output_index": place, "item": item}));
+        self.tell("response.output_item.done", json!({"output_index": place, "item": item}));
+        self.ended.push(item["id"].as_str().unwrap_or_default().to_string());
+    }
+
     /// The last events where there is no answer.
     pub fn fail(&mut self, error: &Error) -> Vec<Value> {
-        self.close();
-        // A stop has no event of its own; this is the one that says there is no more to come.
-        let (name, state) = match error.code() {
-            "generation.stopped" => ("response.incomplete", State::Cancelled),
-            code => ("response.failed", State::Failed(code.to_string(), error.text().to_string())),
+        let state = match error.code() {
+            "generation.stopped" => State::Cancelled,
+            code => State::Failed(code.to_string(), error.text().to_string()),
         };
-        let response = self.response(&state, &[], None);
-        self.tell(name, json!({"response": response}));
-        std::mem::take(&mut self.out)
+        self.last(self.response(&state, &[], None))
     }
 
     fn response(&self, state: &State, output: &[Value], usage: Option<Value>) -> Value {
@@ -211,18 +248,26 @@ impl Events {
             // A piece of a call that ended already: the last event has all of it.
             let Some(name) = name else { return };
             let call_id = id.unwrap_or_default();
+            let tools = self.kept.echo.get("tools").and_then(Value::as_array);
+            let custom = |tool: &Value| tool["type"] == "custom" && tool["name"] == *name;
+            let custom = tools.is_some_and(|tools| tools.iter().any(custom));
+            let kind = if custom { "custom_tool_call" } else { "function_call" };
             self.begin_item(
-                "function_call",
-                What::Call { index: which, call_id, name, arguments: String::new() },
+                kind,
+                What::Call { index: which, call_id, name, arguments: String::new(), custom },
             );
         }
         if piece.is_empty() {
             return;
         }
-        if let Some(Open { what: What::Call { arguments, .. }, .. }) = &mut self.open {
+        if let Some(Open { what: What::Call { arguments, custom, .. }, .. }) = &mut self.open {
             arguments.push_str(piece);
+            let name = match custom {
+                true => "response.custom_tool_call_input.delta",
+                false => "response.function_call_arguments.delta",
+            };
+            self.within(name, json!({"delta": piece}));
         }
-        self.within("response.function_call_arguments.delta", json!({"delta": piece}));
     }
 
     fn close(&mut self) {
@@ -245,6 +290,10 @@ impl Events {
                     json!({"summary_index": 0, "part": part}),
                 );
             }
+            Some(What::Call { arguments, custom: true, .. }) => {
+                let done = json!({"input": arguments});
+                self.within("response.custom_tool_call_input.done", done);
+            }
             Some(What::Call { arguments, name, .. }) => {
                 let done = json!({"arguments": arguments, "name": name});
                 self.within("response.function_call_arguments.done", done);
@@ -266,8 +315,12 @@ impl Open {
                 json!({"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content})
             }
             What::Thinking(text) => reasoning(text, Some(&self.id)),
-            What::Call { call_id: given, name, arguments, .. } => {
+            What::Call { call_id: given, name, arguments, custom, .. } => {
                 let given = if given.is_empty() { &call_id(&self.id) } else { given };
+                if *custom {
+                    return json!({"id": self.id, "type": "custom_tool_call", "status": status, "call_id": given,
+                        "name": name, "input": arguments});
+                }
                 json!({"id": self.id, "type": "function_call", "status": status, "call_id": given, "name": name,
                     "arguments": arguments})
             }

@@ -97,6 +97,7 @@ struct Place {
 fn options(ask: Ask, model: &Chosen) -> Result<GenerateOptions, Refused> {
     let to = model.provider();
     let mut context = ContextOptions::new(0);
+    let whole = ask.whole;
     context.instructions = ask.instructions;
     context.tools = tools::convert(Provider::OpenaiResponses, to, ask.tools)?;
     Ok(GenerateOptions {
@@ -106,6 +107,7 @@ fn options(ask: Ask, model: &Chosen) -> Result<GenerateOptions, Refused> {
         temperature: ask.temperature,
         extra: fields(to, ask.rest, !context.tools.is_empty())?,
         context,
+        whole,
         ..GenerateOptions::default()
     })
 }
@@ -271,7 +273,8 @@ fn fetch(scope: &Scope, id: Option<ConversationId>, item: &str) -> Result<Option
 /// The request for an answer that is not kept. What came before is read, and nothing is written.
 pub async fn unkept(scope: &Scope, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
     let (input, previous) = (ask.input.clone(), ask.previous.clone());
-    let GenerateOptions { mut context, extra, temperature, max_output_tokens, .. } = options(ask, model)?;
+    let GenerateOptions { mut context, extra, temperature, max_output_tokens, whole, .. } =
+        options(ask, model)?;
     let (provider, served) = (model.provider(), model.served_name().to_string());
     let most = model.configured.context_tokens;
     let tools = context.tools.clone();
@@ -290,6 +293,9 @@ pub async fn unkept(scope: &Scope, ask: Ask, model: &Chosen) -> Result<Request, 
         context.provider = provider;
         context.model = Some(served);
         let built = reading.build_context(turn.conversation, &context)?;
+        if whole {
+            built.check_whole()?;
+        }
         Ok((built.system, built.messages))
     })
     .await?;

@@ -23,7 +23,7 @@ use everturn_core::event::kind;
 use everturn_core::id::{GenerationId, TurnId};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::{Status, Turn};
-use everturn_engine::model::{Answer, Step};
+use everturn_engine::model::{Answer, Delta, Step};
 use everturn_engine::{Entry, HistoryQuery, Receipt, Scope, SystemWorld, Update, World};
 use futures_util::StreamExt;
 use serde::Deserialize;
@@ -124,12 +124,7 @@ async fn whole(OnItsWay { turn, kept, steps }: OnItsWay) -> Result<Value, Error>
 async fn show(OnItsWay { turn, kept, mut steps }: OnItsWay, feed: Feed) {
     let mut events = Events::new(turn, kept);
     let mut next = events.begin();
-    loop {
-        for event in &next {
-            if !feed.send(event["type"].as_str(), event).await {
-                return;
-            }
-        }
+    while tell(&feed, next).await {
         next = match steps.next().await {
             Some(Ok(Step::Delta(delta))) => events.delta(delta),
             last => {
@@ -138,9 +133,7 @@ async fn show(OnItsWay { turn, kept, mut steps }: OnItsWay, feed: Feed) {
                     Some(Err(error)) => events.fail(&error),
                     _ => events.fail(&sse::endless()),
                 };
-                for event in &last {
-                    feed.send(event["type"].as_str(), event).await;
-                }
+                tell(&feed, last).await;
                 return;
             }
         };
@@ -150,23 +143,78 @@ async fn show(OnItsWay { turn, kept, mut steps }: OnItsWay, feed: Feed) {
 #[derive(Deserialize)]
 struct Retrieve {
     stream: Option<bool>,
+    starting_after: Option<u64>,
 }
 
 async fn retrieve(
+    State(app): State<Arc<App>>,
     Reader(scope): Reader,
     Path(id): Path<String>,
     Query(query): Query<Retrieve>,
-) -> Result<axum::Json<Value>, Refused> {
-    if query.stream == Some(true) {
-        let text = "a response cannot be streamed a second time; retrieve it without stream, or follow its conversation at \
-                    /api/v1/conversations/{id}/events";
-        return Err(Refused::field("stream", text));
+) -> Result<Response, Refused> {
+    if query.starting_after.is_some() {
+        let text = "the pieces of a response are not numbered the same a second time; leave it out, and what was said so far \
+                    comes first";
+        return Err(Refused::field("starting_after", text));
     }
-    let response = blocking(move || {
-        let (turn, kept) = kept::find(&scope, &id)?;
-        kept::object(&scope, &turn, &kept)
-    });
-    Ok(axum::Json(response.await?))
+    let finding = scope.clone();
+    let (turn, kept) = blocking(move || kept::find(&finding, &id)).await?;
+    if query.stream == Some(true) {
+        return Ok(sse::respond(&app, move |feed| show_again(scope, turn, kept, feed)));
+    }
+    let response = blocking(move || kept::object(&scope, &turn, &kept));
+    Ok(axum::Json(response.await?).into_response())
+}
+
+/// Shows a response once more: what is there at once, and what is still on its way as it comes.
+async fn show_again(scope: Scope, turn: Turn, kept: Kept, feed: Feed) {
+    let mut events = Events::new(turn.id, kept.clone());
+    if !tell(&feed, events.begin()).await {
+        return;
+    }
+    let last = async {
+        let pending = turn.status == Status::Pending;
+        if pending {
+            let (following, from) = (scope.clone(), turn.seq);
+            let mut news = blocking(move || following.subscribe(turn.conversation, from)).await?;
+            while let Some(update) = news.next().await {
+                match update? {
+                    Update::Chunk(chunk) if chunk.turn == turn.id => {
+                        if !tell(&feed, events.delta(Delta::Text(chunk.text.to_string()))).await {
+                            return Ok(None);
+                        }
+                    }
+                    Update::Event(event) if event.turn == Some(turn.id) && kind::ends_turn(&event.kind) => {
+                        break;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let response = blocking(move || kept::object(&scope, &scope.turn(turn.id)?, &kept)).await?;
+        if !pending
+            && !tell(&feed, events.items(response["output"].as_array().map_or(&[], Vec::as_slice))).await
+        {
+            return Ok(None);
+        }
+        Ok::<_, Error>(Some(response))
+    };
+    let last = match last.await {
+        Ok(None) => return,
+        Ok(Some(response)) => events.last(response),
+        Err(error) => events.fail(&error),
+    };
+    tell(&feed, last).await;
+}
+
+/// Sends events. Whether anybody is still there.
+async fn tell(feed: &Feed, events: Vec<Value>) -> bool {
+    for event in &events {
+        if !feed.send(event["type"].as_str(), event).await {
+            return false;
+        }
+    }
+    true
 }
 
 /// Stops an answer that runs, and waits until it has ended.

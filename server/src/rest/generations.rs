@@ -98,6 +98,7 @@ impl Ask {
             actor: self.actor,
             metadata: self.metadata,
             parallel: self.parallel,
+            whole: false,
         })
     }
 }

@@ -25,7 +25,11 @@ pub async fn stage_and_scope() -> (ScriptedProvider, Stage, Scope) {
 /// The events of a stream: their names and their data.
 pub async fn events(stage: &Stage, path: &str, body: &Value) -> Vec<(Option<String>, Value)> {
     let request = stage.request(Method::POST, path).header("content-type", "application/json");
-    let response = request.body(body.to_string()).send().await.unwrap();
+    read_events(request.body(body.to_string()).send().await.unwrap()).await
+}
+
+/// The events of an answer that is a stream.
+pub async fn read_events(response: reqwest::Response) -> Vec<(Option<String>, Value)> {
     assert_eq!(response.status(), 200);
     assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
     let text = response.text().await.unwrap();

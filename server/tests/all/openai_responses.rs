@@ -1,6 +1,6 @@
 //! Responses on the wire: the order of events, what is kept, what is not.
 
-use crate::openai::{events, stage, stage_and_scope};
+use crate::openai::{events, read_events, stage, stage_and_scope};
 use everturn_engine::ListQuery;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -131,6 +131,91 @@ async fn an_answer_goes_on_when_its_client_has_gone_until_it_is_cancelled() {
     let cancelled = stage.post(&format!("{path}/cancel"), &json!({}), 200).await;
     assert_eq!(cancelled["status"], "cancelled");
     assert_eq!(stage.get(&path, 200).await["status"], "cancelled");
+    stage.stop().await;
+}
+
+/// A client that lost its connection streams the response once more, whether it has ended or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_can_be_streamed_again() {
+    let (_provider, stage) = stage().await;
+    let again = async |id: &Value| {
+        let path = format!("/v1/responses/{}?stream=true", id.as_str().unwrap());
+        read_events(stage.request(Method::GET, &path).send().await.unwrap()).await
+    };
+    let function = json!({"type": "function", "name": "weather", "parameters": {"type": "object"}});
+    let custom = json!({"type": "custom", "name": "python"});
+    for (model, tools) in [
+        ("chat", json!([])),
+        ("responses", json!([])),
+        ("claude", json!([function])),
+        ("responses", json!([custom])),
+    ] {
+        let body = json!({"model": model, "input": "think", "stream": true, "tools": tools});
+        let first = events(&stage, "/v1/responses", &body).await;
+        let last = &first.last().unwrap().1["response"];
+        let second = again(&last["id"]).await;
+        assert_eq!(
+            second.last().unwrap(),
+            &(
+                Some("response.completed".into()),
+                json!({"type": "response.completed",
+            "sequence_number": second.len() - 1, "response": last})
+            ),
+            "{model}"
+        );
+        let done = |events: &[(Option<String>, Value)]| -> Vec<Value> {
+            let done = events.iter().filter(|(name, _)| name.as_deref() == Some("response.output_item.done"));
+            done.map(|(_, event)| event["item"].clone()).collect()
+        };
+        assert_eq!(json!(done(&second)), last["output"], "{model}");
+        if tools == json!([custom]) {
+            for stream in [&first, &second] {
+                assert!(names(stream).contains(&"response.custom_tool_call_input.delta"), "{stream:?}");
+                assert!(names(stream).contains(&"response.custom_tool_call_input.done"), "{stream:?}");
+            }
+            assert!(done(&first).contains(&last["output"][1]), "{first:?}");
+            assert_eq!(last["output"][1]["input"], "print(1)");
+        }
+    }
+    let body = json!({"model": "chat", "input": "forever", "background": true});
+    let running = stage.post("/v1/responses", &body, 200).await;
+    let path = format!("/v1/responses/{}", running["id"].as_str().unwrap());
+    let mut stream = stage.request(Method::GET, &format!("{path}?stream=true")).send().await.unwrap();
+    let mut text = String::new();
+    while !text.contains("tick ") {
+        text.push_str(std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    stage.post(&format!("{path}/cancel"), &json!({}), 200).await;
+    text.push_str(&stream.text().await.unwrap());
+    assert!(text.contains("response.incomplete") && text.contains("\"cancelled\""), "{text}");
+    let refused = stage.get(&format!("{path}?stream=true&starting_after=3"), 400).await;
+    assert_eq!(refused["error"]["param"], "starting_after");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_wants_no_truncation_is_refused_instead() {
+    let (_provider, stage) = stage().await;
+    let made = stage.post("/v1/conversations", &json!({}), 200).await;
+    let items: Vec<Value> = (0..20)
+        .map(|at| json!({"type": "message", "role": "user", "content": format!("{at} {}", "word ".repeat(8_000))}))
+        .collect();
+    stage
+        .post(
+            &format!("/v1/conversations/{}/items", made["id"].as_str().unwrap()),
+            &json!({"items": items}),
+            200,
+        )
+        .await;
+    let body = |truncation: Value| json!({"model": "chat", "conversation": made["id"], "input": "ab", "truncation": truncation});
+    let refused = stage.post("/v1/responses", &body(json!("disabled")), 400).await;
+    assert_eq!(refused["error"]["code"], "context_length_exceeded", "{refused}");
+    for truncation in [json!("auto"), Value::Null] {
+        let answered = stage.post("/v1/responses", &body(truncation), 200).await;
+        assert_eq!(answered["truncation"], "auto");
+    }
+    let refused = stage.post("/v1/responses", &body(json!("sometimes")), 400).await;
+    assert_eq!(refused["error"]["param"], "truncation");
     stage.stop().await;
 }
 

@@ -91,6 +91,8 @@ impl ScriptedProvider {
 enum Act {
     Say(String),
     Call(String),
+    /// A call whose arguments are free text.
+    Write(String),
     Forever,
     Refuse,
 }
@@ -127,6 +129,7 @@ fn act(messages: &[Value], tools: &Value, tool_name: impl Fn(&Value) -> &Value) 
         return Act::Say(format!("The tool says: {text}"));
     }
     match tools.as_array().and_then(|tools| tools.first()) {
+        Some(tool) if tool["type"] == "custom" => Act::Write(tool["name"].as_str().unwrap().to_string()),
         Some(tool) => Act::Call(tool_name(tool).as_str().unwrap_or_default().to_string()),
         None => Act::Say(format!("Heard {users}: {text}")),
     }
@@ -203,7 +206,7 @@ async fn chat(State(seen): State<Seen>, body: String) -> Response {
             events.extend(pieces(&text).iter().map(|piece| chunk(json!({"content": piece}), Value::Null)));
             "stop"
         }
-        Act::Call(name) => {
+        Act::Call(name) | Act::Write(name) => {
             let call = json!({"index": 0, "id": "call_a", "type": "function", "function": {"name": name, "arguments": ""}});
             events.push(chunk(json!({"tool_calls": [call]}), Value::Null));
             for piece in pieces(ARGUMENTS) {
@@ -260,6 +263,14 @@ async fn responses(State(seen): State<Seen>, body: String) -> Response {
             }
             item(ARGUMENTS)
         }
+        Act::Write(name) => {
+            let item = |input: &str| json!({"type": "custom_tool_call", "id": "ctc_up", "call_id": "call_a", "name": name, "input": input});
+            events.push(json!({"type": "response.output_item.added", "output_index": 1, "item": item("")}));
+            for piece in pieces("print(1)") {
+                events.push(json!({"type": "response.custom_tool_call_input.delta", "output_index": 1, "delta": piece}));
+            }
+            item("print(1)")
+        }
     };
     events.push(json!({"type": "response.output_item.done", "output_index": 1, "item": item}));
     events.push(
@@ -298,7 +309,7 @@ async fn messages(State(seen): State<Seen>, body: String) -> Response {
             events.extend(pieces.map(|piece| delta(last, piece)));
             "end_turn"
         }
-        Act::Call(name) => {
+        Act::Call(name) | Act::Write(name) => {
             events.push(start(0, json!({"type": "tool_use", "id": "toolu_a", "name": name, "input": {}})));
             let pieces = pieces(ARGUMENTS).into_iter();
             events.extend(

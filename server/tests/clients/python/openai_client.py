@@ -89,6 +89,10 @@ def plain(model):
     assert response.metadata == {"a": "b"} and response.instructions == "Be brief." and response.temperature == 0.5
     assert response.conversation is None and response.model == model
     again = client.responses.retrieve(response.id)
+    with client.responses.retrieve(response.id, stream=True) as stream:
+        shown = list(stream)
+    assert shown[-1].type == "response.completed" and shown[-1].response == again
+    assert "".join(event.delta for event in shown if event.type == "response.output_text.delta") == again.output_text
     assert again.output_text == response.output_text and again.output == response.output, (again, response)
     assert again.usage == response.usage and again.metadata == response.metadata
     given = client.responses.input_items.list(response.id).data
