@@ -80,6 +80,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stream::{Open, Streams};
+use tokio::sync::broadcast;
 use world::Source;
 use writer::{Job, Queue, Submitted};
 
@@ -173,6 +174,8 @@ pub(crate) struct Shared {
     /// What was refused because of a budget, since nothing about it is in the log.
     refused: Mutex<HashMap<Key, everturn_core::budget::Action>>,
     pub mirror: Option<Mirror>,
+    /// Tells whose list of conversations has changed.
+    listed: broadcast::Sender<Tenant>,
     /// Answers that models are asked for.
     pub generations: Arc<Generations>,
     /// Bytes that were put for appends which are not committed yet, with how often.
@@ -181,6 +184,9 @@ pub(crate) struct Shared {
 
 /// What a store is made of.
 type Kept = (Arc<dyn Log>, Arc<dyn Index>, Arc<dyn everturn_store::Keys>, Arc<dyn Assets>);
+
+/// News of lists that may wait for whoever is slow to hear them.
+const LISTED_AHEAD: usize = 64;
 
 /// Past this the memory of conversations starts over.
 const KNOWN_MAX: usize = 4096;
@@ -231,6 +237,7 @@ impl Everturn {
             changed: Changed::default(),
             refused: Mutex::default(),
             mirror,
+            listed: broadcast::Sender::new(LISTED_AHEAD),
             generations: Arc::default(),
             uploads: Mutex::default(),
             options,
@@ -257,6 +264,11 @@ impl Everturn {
         Keys::new(self.inner.clone())
     }
 
+    /// Tells whose list of conversations has changed, whenever this process begins or deletes one.
+    pub fn listings(&self) -> Listings {
+        Listings(self.inner.shared.listed.clone())
+    }
+
     /// Deletes what has expired and ends silent streams, now instead of at the next round. Says how many of each.
     pub fn sweep(&self) -> Result<background::Swept, Error> {
         background::sweep(&self.inner.shared)
@@ -276,6 +288,17 @@ impl Everturn {
 }
 
 pub use background::Swept;
+
+/// News of lists of conversations.
+#[derive(Clone)]
+pub struct Listings(broadcast::Sender<Tenant>);
+
+impl Listings {
+    /// From now on. Whoever is slow to hear them misses some, and is told so.
+    pub fn subscribe(&self) -> broadcast::Receiver<Tenant> {
+        self.0.subscribe()
+    }
+}
 
 /// Where a URL points.
 enum Location {
@@ -461,6 +484,12 @@ impl Shared {
         if deleted || committed.events.iter().any(|event| kind::begins_turn(&event.kind)) {
             // What the budget did last was not a refusal any more, or nobody can ask.
             self.refused().remove(key);
+        }
+        if deleted
+            || committed.events.iter().any(|event| matches!(&*event.kind, kind::CREATED | kind::FORKED))
+        {
+            // Nobody may be listening.
+            let _ = self.listed.send(key.tenant.clone());
         }
         if deleted {
             self.known().remove(key);

@@ -100,6 +100,8 @@ pub struct NewStream {
     pub model: Option<String>,
     /// Whatever else is to be kept with it.
     pub metadata: BTreeMap<String, Raw>,
+    /// Repeated with the same key, the turn that is there is given.
+    pub idempotency_key: Option<String>,
 }
 
 /// In which direction a page goes.
@@ -221,6 +223,11 @@ impl Scope {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// Tells whose list of conversations has changed, as [`Everturn::listings`](crate::Everturn::listings) does.
+    pub fn listings(&self) -> crate::Listings {
+        crate::Listings(self.shared.listed.clone())
     }
 
     /// Whose view this is.

@@ -27,6 +27,7 @@ pub use stdio::{Stdio, stdio};
 
 use everturn_core::Error;
 use everturn_core::id::Tenant;
+use everturn_engine::Listings;
 use record::Recorder;
 use rmcp::ErrorData;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
@@ -34,7 +35,6 @@ use serde_json::json;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 /// What all sessions of a process share.
@@ -48,7 +48,7 @@ struct Shared {
     /// Cancelled when the process begins to stop.
     stopping: CancellationToken,
     /// Tells whose list of conversations has changed.
-    begun: broadcast::Sender<Tenant>,
+    listings: Listings,
     /// The sessions over HTTP.
     sessions: Arc<LocalSessionManager>,
     /// What records requests that belong to no session, by tenant.
@@ -56,7 +56,12 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(transport: &'static str, record: Option<PathBuf>, stopping: CancellationToken) -> Shared {
+    fn new(
+        transport: &'static str,
+        listings: Listings,
+        record: Option<PathBuf>,
+        stopping: CancellationToken,
+    ) -> Shared {
         let mut sessions = LocalSessionManager::default();
         // A client that only listens is not idle, which the SDK's own clock does not see; ours is in `http`.
         sessions.session_config.keep_alive = None;
@@ -65,7 +70,7 @@ impl Shared {
             record,
             fixtures: false,
             stopping,
-            begun: broadcast::channel(64).0,
+            listings,
             sessions: Arc::new(sessions),
             loose: Mutex::default(),
         }

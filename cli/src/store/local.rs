@@ -52,11 +52,7 @@ impl Store for Local {
     }
 
     fn fork(&self, id: ConversationId, at: Option<u64>) -> Result<Conversation, Error> {
-        let at = match at {
-            Some(seq) => seq,
-            None => self.scope.get(id)?.head.seq,
-        };
-        self.scope.get(self.scope.fork(id, at).wait()?.id)
+        self.scope.get(self.scope.fork_once(id, at, None).wait()?.id)
     }
 
     fn delete(&self, id: ConversationId, reason: &str) -> Result<Tombstone, Error> {

@@ -253,8 +253,21 @@ impl Scope {
     /// A new conversation that shares this one's history up to a place, without copying it. What happens on one side
     /// afterwards does not show on the other; only an erasure does, because the words are kept once.
     pub fn fork(&self, id: ConversationId, at_seq: u64) -> Commit<Conversation> {
+        self.fork_once(id, Some(at_seq), None)
+    }
+
+    /// The same, by default up to the newest event. Repeated with the same key it gives the fork that is there.
+    pub fn fork_once(
+        &self,
+        id: ConversationId,
+        at_seq: Option<u64>,
+        idempotency_key: Option<String>,
+    ) -> Commit<Conversation> {
         let prepared = (|| {
+            let request = Hash::of(format!("fork {id} {at_seq:?}").as_bytes());
+            let idempotency = idempotency(idempotency_key, Some(request))?;
             let parent = self.shared().index.conversation(&self.key(id))?;
+            let at_seq = at_seq.unwrap_or(parent.head.seq);
             let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
             let fold = self.shared().fold(&self.key(id), at_seq.min(parent.head.seq))?;
             let settings = Settings {
@@ -266,7 +279,7 @@ impl Scope {
             };
             let draft = self.shared().draft(kind::FORKED, &settings)?;
             let new = ConversationId(self.shared().source.ulid()?);
-            Ok((new, Action::Create { drafts: vec![draft], parent: Some(at), idempotency: None }))
+            Ok((new, Action::Create { drafts: vec![draft], parent: Some(at), idempotency }))
         })();
         match prepared {
             Ok((new, action)) => {

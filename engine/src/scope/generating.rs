@@ -308,6 +308,7 @@ impl Work {
             role: Some(Role::Assistant),
             model: built.model.clone(),
             metadata: self.metadata(json!({ "id": self.generation, "receipt_seq": receipt_seq }))?,
+            idempotency_key: None,
         };
         let turn = self.scope.append_open(self.id, new).wait()?.id;
         self.scope.shared().generations.opened(self.generation, turn);

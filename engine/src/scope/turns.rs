@@ -1,6 +1,6 @@
 //! Turns: saying, streaming, replacing and erasing.
 
-use super::{AppendOptions, Appended, NewStream, Scope};
+use super::{AppendOptions, Appended, NewStream, Scope, idempotency};
 use crate::ingest::{NewTurn, Place};
 use crate::writer::Commit;
 use everturn_core::Error;
@@ -12,6 +12,7 @@ use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Status, Turn, TurnBody};
 use everturn_core::write::{Action, ErasedBody, SupersededBody, not_open};
 use everturn_store::TurnQuery;
+use serde_json::json;
 use std::ops::ControlFlow;
 
 impl Scope {
@@ -58,6 +59,8 @@ impl Scope {
     pub fn append_open(&self, id: ConversationId, new: NewStream) -> Commit<Turn> {
         let prepared = (|| {
             let ulid = self.shared().source.ulid()?;
+            let request = Raw::of(&json!([new.actor, new.role, new.model, new.metadata]))?;
+            let idempotency = idempotency(new.idempotency_key, Some(Hash::of(request.get().as_bytes())))?;
             let body = TurnBody { model: new.model, metadata: new.metadata, ..TurnBody::default() };
             let draft = Draft {
                 id: EventId(ulid),
@@ -71,7 +74,7 @@ impl Scope {
             let conversation = self.shared().conversation(&self.key(id))?;
             let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "append_open")?;
             drafts.push(draft);
-            Ok(Action::Append { drafts, expected_seq: None, idempotency: None })
+            Ok(Action::Append { drafts, expected_seq: None, idempotency })
         })();
         self.write(id, prepared, |committed| {
             committed.events.last().and_then(Turn::begun).ok_or_else(crate::writer::closed)

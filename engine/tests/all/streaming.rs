@@ -127,6 +127,7 @@ fn a_commit_without_a_message_is_what_came_in_chunks_and_keeps_what_was_said_at_
         role: Some(Role::Assistant),
         model: Some("m-1".into()),
         metadata: BTreeMap::from([("run".to_string(), raw("7")), ("try".to_string(), raw("1"))]),
+        ..NewStream::default()
     };
     let opened = scope.append_open(id, new).wait().unwrap();
     assert_eq!((opened.status, opened.message), (Status::Pending, None));

@@ -30,7 +30,8 @@ const SESSION_ID: &str = "mcp-session-id";
 
 /// `/mcp`.
 pub fn routes(app: &App) -> Router<Arc<App>> {
-    let mut shared = Shared::new("http", app.config.mcp_record.clone(), app.stopping.clone());
+    let mut shared =
+        Shared::new("http", app.store.listings(), app.config.mcp_record.clone(), app.stopping.clone());
     shared.fixtures = app.config.mcp_fixtures;
     let shared = Arc::new(shared);
     // Under which names we may be asked is checked for every route alike, in `access`.

@@ -46,8 +46,8 @@ pub struct Service {
     local: Option<Who>,
     /// The session's own; requests outside of sessions share one.
     recorder: OnceLock<Arc<Recorder>>,
-    /// Conversations that were begun since the session was, until the client is ready to hear of them.
-    begun: Mutex<Option<Receiver<Tenant>>>,
+    /// Whose lists changed since the session began, until the client is ready to hear of it.
+    listed: Mutex<Option<Receiver<Tenant>>>,
     /// What is followed, by address.
     watches: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
 }
@@ -55,8 +55,8 @@ pub struct Service {
 impl Service {
     /// For whoever asks over HTTP, or for one local caller.
     pub fn new(shared: Arc<Shared>, local: Option<Who>) -> Service {
-        let begun = Mutex::new(Some(shared.begun.subscribe()));
-        Service { shared, local, recorder: OnceLock::new(), begun, watches: Mutex::default() }
+        let listed = Mutex::new(Some(shared.listings.subscribe()));
+        Service { shared, local, recorder: OnceLock::new(), listed, watches: Mutex::default() }
     }
 
     /// Who asks. Each request says it anew: a session is not a key.
@@ -117,17 +117,8 @@ impl Service {
             return Ok(tools::refused(&Error::invalid("access.role", text)));
         }
         let arguments = request.arguments.clone().unwrap_or_default();
-        let tenant = caller.scope.tenant().clone();
-        match blocking(move || Ok(row.call(&caller.scope, arguments))).await {
-            Ok((result, list_changed)) => {
-                if list_changed {
-                    // Nobody may be listening.
-                    let _ = self.shared.begun.send(tenant);
-                }
-                Ok(result)
-            }
-            Err(error) => Ok(tools::refused(&error)),
-        }
+        let answer = blocking(move || Ok(row.call(&caller.scope, arguments))).await;
+        Ok(answer.unwrap_or_else(|error| tools::refused(&error)))
     }
 
     fn watch(&self, uri: String, task: impl Future<Output = ()> + Send + 'static) {
@@ -174,10 +165,10 @@ impl ServerHandler for Service {
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let Ok(caller) = self.caller(&context.extensions) else { return };
-        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(begun) = begun {
+        let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(listed) = listed {
             let tenant = caller.scope.tenant().clone();
-            self.watch(String::new(), watch::list(begun, tenant, Client::Session(context.peer)));
+            self.watch(String::new(), watch::list(listed, tenant, Client::Session(context.peer)));
         }
     }
 
@@ -330,9 +321,9 @@ impl ServerHandler for Service {
         }
         if accepted.resources_list_changed == Some(true) {
             let client = Client::Listening(context.sink().clone());
-            let begun = self.shared.begun.subscribe();
+            let listed = self.shared.listings.subscribe();
             client.list_changed().await;
-            let told = watch::list(begun, scope.tenant().clone(), client);
+            let told = watch::list(listed, scope.tenant().clone(), client);
             watches.push(AbortOnDropHandle::new(tokio::spawn(told)));
         }
         tokio::select! {

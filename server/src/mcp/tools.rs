@@ -22,8 +22,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// What a tool answers, and whether the list of conversations is another one now.
-type Answer = Result<(Value, bool), Error>;
+/// What a tool answers.
+type Answer = Result<Value, Error>;
 
 /// A tool.
 pub struct Row {
@@ -63,10 +63,10 @@ impl Row {
     }
 
     /// Does it. Blocks.
-    pub fn call(&self, scope: &Scope, arguments: JsonObject) -> (CallToolResult, bool) {
+    pub fn call(&self, scope: &Scope, arguments: JsonObject) -> CallToolResult {
         match (self.run)(scope, arguments) {
-            Ok((answer, list_changed)) => (CallToolResult::structured(answer), list_changed),
-            Err(error) => (refused(&error), false),
+            Ok(answer) => CallToolResult::structured(answer),
+            Err(error) => refused(&error),
         }
     }
 }
@@ -99,7 +99,7 @@ fn read<T: DeserializeOwned>(arguments: JsonObject) -> Result<T, Error> {
 fn answer(value: &impl Serialize) -> Answer {
     let value = serde_json::to_value(value)
         .map_err(|e| Error::internal("answer.json", format!("the answer cannot be written: {e}")))?;
-    Ok((value, false))
+    Ok(value)
 }
 
 fn reads() -> ToolAnnotations {
@@ -377,13 +377,12 @@ fn append(scope: &Scope, arguments: JsonObject) -> Answer {
         true => error.at(format!("{id} was begun and is empty, append to it")),
         false => error,
     })?;
-    let value = json!({
+    Ok(json!({
         "conversation": id,
         "turns": appended.turns,
         "head": appended.head,
         "repeated": appended.repeated,
-    });
-    Ok((value, begun && !appended.repeated))
+    }))
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -92,10 +92,10 @@ pub async fn conversation(
     }
 }
 
-/// Tells whenever a conversation of the tenant was begun here, until the client goes away.
-pub async fn list(mut begun: Receiver<Tenant>, tenant: Tenant, client: Client) {
+/// Tells whenever a conversation of the tenant was begun or deleted, until the client goes away.
+pub async fn list(mut listed: Receiver<Tenant>, tenant: Tenant, client: Client) {
     loop {
-        let theirs = match begun.recv().await {
+        let theirs = match listed.recv().await {
             Ok(whose) => whose == tenant,
             // Too many to count: one of them may be theirs.
             Err(RecvError::Lagged(_)) => true,

@@ -297,25 +297,22 @@ struct Fork {
 
 /// Forks a conversation: a new one that shares the history up to a place.
 #[utoipa::path(
-    post, path = "/conversations/{id}/fork", tag = "conversations", params(schema::InConversation),
-    request_body = Fork,
-    responses((status = 201, description = "The fork.", body = schema::Conversation))
+    post, path = "/conversations/{id}/fork", tag = "conversations",
+    params(schema::InConversation, schema::IdempotencyKey), request_body = Fork,
+    responses(
+        (status = 201, description = "The fork.", body = schema::Conversation),
+        (status = 409, description = "The key was used for something else.", body = schema::Problem)
+    )
 )]
 async fn fork_conversation(
     Writer(scope): Writer,
     Path(id): Path<ConversationId>,
+    Once(idempotency_key): Once,
     Json(body): Json<Fork>,
 ) -> Result<Response, Problem> {
-    let at_seq = match body.at_seq {
-        Some(seq) => seq,
-        None => {
-            let scope = scope.clone();
-            blocking(move || scope.get(id)).await?.head.seq
-        }
-    };
     let fork = {
         let scope = scope.clone();
-        blocking(move || scope.fork(id, at_seq).wait()).await?
+        blocking(move || scope.fork_once(id, body.at_seq, idempotency_key).wait()).await?
     };
     created(scope, fork.id).await
 }

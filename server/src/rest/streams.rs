@@ -3,6 +3,7 @@
 use super::turns::Said;
 use crate::access::Writer;
 use crate::app::{App, blocking};
+use crate::headers::Once;
 use crate::json::{Json, Path};
 use crate::problem::Problem;
 use crate::schema;
@@ -48,19 +49,21 @@ struct Open {
 
 /// Opens a turn whose text will come in chunks. One that is silent for ten minutes is ended as interrupted.
 #[utoipa::path(
-    post, path = "/conversations/{id}/turns/open", tag = "turns", params(schema::InConversation),
-    request_body = Open,
+    post, path = "/conversations/{id}/turns/open", tag = "turns",
+    params(schema::InConversation, schema::IdempotencyKey), request_body = Open,
     responses(
         (status = 201, description = "The pending turn.", body = schema::Turn),
-        (status = 409, description = "The conversation is not active.", body = schema::Problem)
+        (status = 409, description = "The conversation is not active, or the key was used for something else.", body = schema::Problem)
     )
 )]
 async fn open_turn(
     Writer(scope): Writer,
     Path(id): Path<ConversationId>,
+    Once(idempotency_key): Once,
     Json(body): Json<Open>,
 ) -> Result<Response, Problem> {
-    let new = NewStream { actor: body.actor, role: body.role, model: body.model, metadata: body.metadata };
+    let Open { actor, role, model, metadata } = body;
+    let new = NewStream { actor, role, model, metadata, idempotency_key };
     let turn = scope.append_open(id, new).await?;
     Ok((StatusCode::CREATED, axum::Json(turn)).into_response())
 }

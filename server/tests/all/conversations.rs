@@ -77,6 +77,19 @@ async fn a_repeated_request_makes_one_conversation() {
     assert_eq!(first["id"], again["id"]);
     assert_eq!(answer(create("two"), 409).await["code"], "idempotency.reused");
     assert_eq!(stage.get(ALL, 200).await["data"].as_array().unwrap().len(), 1);
+    // A fork and an open turn as well, also where the conversation has gone on meanwhile.
+    let id = first["id"].as_str().unwrap();
+    for (what, changed) in [("fork", json!({"at_seq": 1})), ("turns/open", json!({"actor": "other"}))] {
+        let ask = |body: serde_json::Value| {
+            let request =
+                stage.request(Method::POST, &format!("{ALL}/{id}/{what}")).header("idempotency-key", "k2");
+            request.header("content-type", "application/json").body(body.to_string())
+        };
+        let made = answer(ask(json!({})), 201).await;
+        stage.say(id, "meanwhile").await;
+        assert_eq!(answer(ask(json!({})), 201).await["id"], made["id"], "{what}");
+        assert_eq!(answer(ask(changed), 409).await["code"], "idempotency.reused", "{what}");
+    }
     stage.stop().await;
 }
 

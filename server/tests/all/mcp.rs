@@ -208,6 +208,11 @@ async fn conversations_are_resources_that_tell_when_they_change() {
     assert_eq!(stream.status(), 200);
     let begun = client.call("append", json!({"title": "Trip", "text": "Where to?", "actor": "mara"})).await;
     next(&mut stream, "notifications/resources/list_changed").await;
+    // Whoever begins or deletes one: here, a client of the REST API.
+    let other = stage.conversation().await;
+    next(&mut stream, "notifications/resources/list_changed").await;
+    stage.request(Method::DELETE, &format!("/api/v1/conversations/{other}?reason=x")).send().await.unwrap();
+    next(&mut stream, "notifications/resources/list_changed").await;
     let id = begun["conversation"].as_str().unwrap();
     let uri = format!("everturn://conversations/{id}");
 
