@@ -14,9 +14,9 @@ mod policy;
 mod redactor;
 
 pub use fold::add_up;
-pub use learn::{Dropped, Learned, News, Origin, news, prompt, read};
+pub use learn::{Dropped, Learned, News, Origin, news, prompt, quotes, read};
 pub use policy::Policy;
-pub use redactor::{Redactor, read_redaction, redaction_prompt};
+pub use redactor::{Redactor, read_redaction, redaction_prompt, says_something};
 
 use crate::Error;
 use crate::chain::Hash;
@@ -92,6 +92,12 @@ pub struct Fact {
 }
 
 impl Fact {
+    /// Whether it says the same, however that is spelled.
+    pub fn says(&self, subject: &str, predicate: &str, object: &str) -> bool {
+        let pairs = [(&self.subject, subject), (&self.predicate, predicate), (&self.object, object)];
+        pairs.into_iter().all(|(one, other)| normal(one) == normal(other))
+    }
+
     /// As one line, for people and for searching.
     pub fn text(&self) -> String {
         format!("{} {} {}", self.subject, self.predicate, self.object)

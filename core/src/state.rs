@@ -350,16 +350,17 @@ impl Fold {
         }
     }
 
-    /// The first part of the log up to a place that was not read for facts.
-    pub fn unread(&self, through: u64) -> Option<(u64, u64)> {
+    /// The parts of the log up to a place that were not read for facts.
+    pub fn unread(&self, through: u64) -> Vec<(u64, u64)> {
+        let mut parts = Vec::new();
         let mut from = 1;
         for (first, last) in &self.read {
-            if from < *first {
-                return Some((from, through.min(first - 1))).filter(|(from, to)| from <= to);
-            }
-            from = last + 1;
+            parts.push((from, through.min(first.saturating_sub(1))));
+            from = last.saturating_add(1);
         }
-        (from <= through).then_some((from, through))
+        parts.push((from, through));
+        parts.retain(|(from, to)| from <= to);
+        parts
     }
 
     fn mark_read(&mut self, from: u64, to: u64) {

@@ -45,9 +45,9 @@ pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
 pub use proof::{Doctor, Finding};
 pub use scope::{
-    AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry,
-    GenerateOptions, HistoryQuery, ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection,
-    Receipt, Scope, Summary,
+    AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Correction, Digest,
+    Entry, ExtractOptions, Extraction, FactQuery, GenerateOptions, HistoryQuery, ListQuery, NewConversation,
+    NewFact, NewStream, Order, Page, Policy, Projection, Receipt, Scope, Summary,
 };
 
 pub use transfer::Imported;
@@ -106,10 +106,10 @@ pub struct Options {
     pub stream_idle_max: Duration,
     /// How often expired conversations and silent streams are looked for.
     pub sweep_every: Duration,
-    /// Whether this process compacts conversations whose policy asks for it.
+    /// Whether this process compacts conversations, and learns facts from them, whose policy asks for it.
     pub auto_compaction: bool,
     /// Models that write checkpoints, by name. A conversation's policy names one, or gets `default`; without one the
-    /// checkpoint is extracted.
+    /// checkpoint is extracted. They also read turns for facts.
     pub summarizers: BTreeMap<String, Arc<dyn model::Summarize>>,
     /// Models that conversations are continued with, by name. Who names none gets `default`, or the only one.
     pub models: BTreeMap<String, model::Configured>,

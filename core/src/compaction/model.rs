@@ -3,9 +3,10 @@
 use super::Checkpoint;
 use super::limits::{ANSWER_BYTES_MAX, PROMPT_CHARS_MAX};
 use super::plan::Candidate;
-use super::spoken::{Source, texts};
+use super::spoken::{Source, texts, texts_of};
 use crate::chain::Hash;
 use crate::id::clip;
+use crate::turn::Role;
 use crate::{Error, json};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -73,9 +74,9 @@ pub(crate) fn shown(turns: &[Candidate<'_>], chars_max: usize) -> (String, Strin
     (lines, mark)
 }
 
-/// What a model is shown of a turn, unshortened: what it quotes stands in one of these.
-pub(crate) fn told<'a>(turn: &Candidate<'a>) -> Vec<Cow<'a, str>> {
-    texts(turn).into_iter().map(|(_, text)| text).collect()
+/// What a model is shown of a message, unshortened: what it quotes stands in one of these.
+pub(crate) fn said(message: &Value, role: Role) -> Vec<Cow<'_, str>> {
+    texts_of(message, role).into_iter().map(|(_, text)| text).collect()
 }
 
 fn mark(material: &str) -> String {

@@ -5,7 +5,7 @@ use super::limits::{
 };
 use super::{Fact, Status, check, normal, tidied};
 use crate::Error;
-use crate::compaction::{Candidate, Prompt, answered, shown, told};
+use crate::compaction::{Candidate, Prompt, answered, said, shown};
 use crate::id::{FactId, TurnId};
 use crate::turn::Role;
 use serde::{Deserialize, Serialize};
@@ -129,8 +129,14 @@ pub fn read(answer: &str, turns: &[Candidate<'_>]) -> Result<(Vec<Learned>, Drop
             continue;
         };
         let turn = &turns[index];
-        let said = texts.entry(index).or_insert_with(|| told(turn).iter().map(|text| tidied(text)).collect());
-        if !said.iter().any(|text| text.contains(&entry.quote)) {
+        let heard = texts.entry(index).or_insert_with(|| {
+            turn.message
+                .map_or_else(Vec::new, |message| said(message, turn.role))
+                .iter()
+                .map(|text| tidied(text))
+                .collect()
+        });
+        if !heard.iter().any(|text| text.contains(&entry.quote)) {
             dropped.ungrounded += 1;
             continue;
         }
@@ -146,6 +152,13 @@ pub fn read(answer: &str, turns: &[Candidate<'_>]) -> Result<(Vec<Learned>, Drop
         });
     }
     Ok((learned, dropped))
+}
+
+/// Whether a message has these words, whatever space is between them.
+pub fn quotes(message: &Value, role: Role, quote: &str) -> bool {
+    let said = said(message, role);
+    let quote = tidied(quote);
+    quote.chars().count() >= QUOTE_CHARS_MIN && said.iter().any(|text| tidied(text).contains(&quote))
 }
 
 #[derive(Deserialize)]

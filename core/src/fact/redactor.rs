@@ -52,7 +52,7 @@ impl Redactor {
 }
 
 /// Whether a text has a letter or a digit outside of what stands for something taken out.
-pub(super) fn says_something(text: &str) -> bool {
+pub fn says_something(text: &str) -> bool {
     let mut depth = 0;
     text.chars().any(|c| {
         match c {
