@@ -88,6 +88,11 @@ use writer::{Job, Queue, Submitted};
 #[doc = include_str!("../../docs/generate.md")]
 struct GeneratePage;
 
+/// The page about facts.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/facts.md")]
+struct FactsPage;
+
 /// The first page for somebody who writes Rust.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/quickstart-rust.md")]

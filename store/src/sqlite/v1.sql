@@ -136,13 +136,14 @@ CREATE TABLE folds (
     PRIMARY KEY (conversation, seq)
 ) WITHOUT ROWID;
 
--- One row a statement of a fact, without its words: those are in the event at seq, so that they can be erased in place.
 CREATE TABLE conversation_facts (
+    id           BLOB PRIMARY KEY,
     conversation INTEGER NOT NULL REFERENCES conversations (no),
-    seq          INTEGER NOT NULL,
-    id           BLOB NOT NULL,              -- of the fact: several statements may be about the same one
-    source_turn  BLOB,                       -- the turn that it was learned from: erased together
-    PRIMARY KEY (conversation, seq)
+    subject      TEXT NOT NULL,
+    predicate    TEXT NOT NULL,
+    object       TEXT NOT NULL,
+    confidence   REAL NOT NULL,
+    source_turn  BLOB NOT NULL,
+    created      INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX conversation_facts_by_id ON conversation_facts (id);
-CREATE INDEX conversation_facts_by_source ON conversation_facts (source_turn) WHERE source_turn IS NOT NULL;
+CREATE INDEX conversation_facts_by_conversation ON conversation_facts (conversation);
