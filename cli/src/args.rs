@@ -78,13 +78,19 @@ impl Args {
     /// What was asked, and from where each word of it came.
     pub fn read(matches: &ArgMatches) -> Result<Args, clap::Error> {
         let mut args = Args::from_arg_matches(matches)?;
-        let compact = matches.subcommand().filter(|(verb, _)| *verb == "compact");
+        let asks_model = match matches.subcommand() {
+            Some(("compact", own)) => Some(own),
+            Some(("facts", own)) => {
+                own.subcommand().filter(|(verb, _)| *verb == "extract").map(|(_, own)| own)
+            }
+            _ => None,
+        };
         args.sources = Sources {
             store: matches.value_source("store"),
             url: matches.value_source("url"),
             tenant: matches.value_source("tenant"),
             mirror: matches.value_source("mirror"),
-            base_url: compact.and_then(|(_, own)| own.value_source("base_url")),
+            base_url: asks_model.and_then(|own| own.value_source("base_url")),
         };
         Ok(args)
     }
@@ -122,6 +128,8 @@ pub enum Verb {
     Unpin(Unpin),
     /// Summarize the oldest turns; the history keeps them
     Compact(Compact),
+    /// List, add, correct and retract what was learned, or let a model learn it
+    Facts(Facts),
     /// Build what a model call is given, inside a token budget
     Context(Context),
     /// Choose what of a transcript the next request sees
@@ -246,7 +254,7 @@ pub struct New {
     /// What to do with secrets in turns: off, mark or mask
     #[arg(long, value_name = "MODE")]
     pub redaction: Option<String>,
-    /// Policies as a JSON object: compaction, budget, redaction
+    /// Policies as a JSON object: compaction, budget, facts, redaction
     #[arg(long, value_name = "JSON")]
     pub policy: Option<String>,
 }
@@ -407,6 +415,122 @@ pub struct Compact {
     #[arg(long, conflicts_with_all = ["dry_run", "keep_last", "base_url"])]
     pub revert: bool,
     /// Have a model write the summary; by default it is extracted, offline
+    #[arg(long, value_name = "URL", requires = "model", env = "EVERTURN_MODEL_URL")]
+    pub base_url: Option<String>,
+    /// Which model
+    #[arg(long, env = "EVERTURN_MODEL")]
+    pub model: Option<String>,
+    /// How its server speaks
+    #[arg(long, value_enum, default_value_t = Speaks::OpenaiChat)]
+    pub speaks: Speaks,
+    /// The environment variable that holds its key
+    #[arg(long, value_name = "NAME")]
+    pub api_key_env: Option<String>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn facts @last\n  \
+    everturn facts @last list --all --as-of 120\n  \
+    everturn facts @last add Ana 'lives in' Lisbon\n  \
+    everturn facts @last correct fact_01J9… --object Porto\n  \
+    everturn facts @last retract fact_01J9… --reason 'never said'\n  \
+    everturn facts @last extract --base-url http://localhost:8080/v1 --model qwen3")]
+pub struct Facts {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    pub conversation: String,
+    #[command(subcommand)]
+    pub verb: Option<FactsVerb>,
+}
+
+#[derive(Subcommand)]
+pub enum FactsVerb {
+    /// List facts; the same as no verb
+    List {
+        /// As they were when the log ended at this place
+        #[arg(long, value_name = "SEQ")]
+        as_of: Option<u64>,
+        /// Also those that were superseded or retracted
+        #[arg(long)]
+        all: bool,
+        /// At most this many
+        #[arg(long, short, default_value_t = 50, value_name = "N")]
+        limit: usize,
+        /// Go on after a page: the `next` of the page before
+        #[arg(long, value_name = "NEXT")]
+        after: Option<u64>,
+    },
+    /// Add a fact by hand
+    Add {
+        /// About whom or what
+        subject: String,
+        /// What is said of it
+        predicate: String,
+        /// What it is said to be
+        object: String,
+        /// How sure, from 0 to 1; certain by default
+        #[arg(long)]
+        confidence: Option<f64>,
+        /// The turn that says so; erasing it erases the fact
+        #[arg(long, value_name = "TURN")]
+        source: Option<String>,
+        /// Its words that say so
+        #[arg(long, value_name = "TEXT", requires = "source")]
+        quote: Option<String>,
+        /// Who adds it
+        #[arg(long)]
+        actor: Option<String>,
+    },
+    /// Put another fact in the place of one
+    Correct {
+        /// The fact's id
+        #[arg(value_name = "FACT")]
+        fact: String,
+        /// About whom or what
+        #[arg(long)]
+        subject: Option<String>,
+        /// What is said of it
+        #[arg(long)]
+        predicate: Option<String>,
+        /// What it is said to be
+        #[arg(long)]
+        object: Option<String>,
+        /// How sure, from 0 to 1; certain by default
+        #[arg(long)]
+        confidence: Option<f64>,
+        /// Who corrects it
+        #[arg(long)]
+        actor: Option<String>,
+    },
+    /// Take a fact back
+    Retract {
+        /// The fact's id
+        #[arg(value_name = "FACT")]
+        fact: String,
+        /// Why
+        #[arg(long)]
+        reason: Option<String>,
+        /// Who takes it back
+        #[arg(long)]
+        actor: Option<String>,
+    },
+    /// Let a model read turns and keep the facts that they support
+    Extract {
+        /// From this place on, also what was read before
+        #[arg(long, value_name = "SEQ")]
+        from: Option<u64>,
+        /// Up to this place
+        #[arg(long, value_name = "SEQ")]
+        to: Option<u64>,
+        #[command(flatten)]
+        model: Model,
+    },
+}
+
+#[derive(ClapArgs)]
+pub struct Model {
+    /// The server of the model
     #[arg(long, value_name = "URL", requires = "model", env = "EVERTURN_MODEL_URL")]
     pub base_url: Option<String>,
     /// Which model

@@ -4,6 +4,7 @@ use anstyle::{AnsiColor, Style};
 use everturn_core::asset::Asset;
 use everturn_core::conversation::{Conversation, State};
 use everturn_core::event::Event;
+use everturn_core::fact::Fact;
 use everturn_core::message::{self, Part};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
@@ -146,6 +147,22 @@ fn folded(mark: &str, text: &str, full: bool) -> String {
 
 fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {}\n", printable(line))).collect()
+}
+
+/// A fact on one line.
+pub fn fact(fact: &Fact) -> String {
+    let mut notes = vec![format!("{}", fact.confidence)];
+    if !fact.sources.is_empty() {
+        let places: Vec<String> =
+            fact.sources.iter().filter_map(|source| source.seq).map(|seq| format!("#{seq}")).collect();
+        notes.push(format!("from {}", places.join(", ")));
+    }
+    notes.extend(fact.superseded_by.map(|by| format!("superseded by {by}")));
+    if let Some(retracted) = &fact.retracted {
+        let why = retracted.reason.as_deref().map(|why| format!(": {}", one_line(why))).unwrap_or_default();
+        notes.push(format!("retracted{why}"));
+    }
+    format!("{}  {BOLD}{}{BOLD:#}  {DIM}({}){DIM:#}", fact.id, one_line(&fact.text()), notes.join(", "))
 }
 
 /// An event that is not a turn, on one line.

@@ -14,14 +14,16 @@ use everturn_core::asset::Asset;
 use everturn_core::chain::{Hash, Report};
 use everturn_core::conversation::{Conversation, Settings, Tombstone};
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, KeyId, TurnId};
+use everturn_core::fact::Fact;
+use everturn_core::id::{ConversationId, FactId, KeyId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::state::State;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_engine::{
-    AppendOptions, CompactOptions, Compacted, Context, ContextOptions, Doctor, Entry, HistoryQuery, Imported,
-    ListQuery, NewStream, NewTurn, Page, Update,
+    AppendOptions, CompactOptions, Compacted, Context, ContextOptions, Correction, Doctor, Entry,
+    ExtractOptions, Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewFact, NewStream, NewTurn,
+    Page, Update,
 };
 use serde_json::Value;
 use std::io::{BufRead, Write};
@@ -73,6 +75,22 @@ pub trait Store {
     fn compact(&self, id: ConversationId, options: CompactOptions) -> Result<Compacted, Error>;
     /// Takes the last compaction back.
     fn revert_compaction(&self, id: ConversationId) -> Result<Conversation, Error>;
+    /// A page of facts.
+    fn facts(&self, id: ConversationId, query: FactQuery) -> Result<Page<Fact>, Error>;
+    /// Adds a fact.
+    fn add_fact(&self, id: ConversationId, new: NewFact) -> Result<Fact, Error>;
+    /// Corrects a fact.
+    fn correct_fact(&self, id: ConversationId, fact: FactId, correction: Correction) -> Result<Fact, Error>;
+    /// Takes a fact back.
+    fn retract_fact(
+        &self,
+        id: ConversationId,
+        fact: FactId,
+        by: Option<String>,
+        reason: Option<String>,
+    ) -> Result<Fact, Error>;
+    /// Lets a model read turns for facts.
+    fn extract_facts(&self, id: ConversationId, options: ExtractOptions) -> Result<Extraction, Error>;
     /// Builds a context; where it is to be recorded, also gives the place of its receipt.
     fn context(&self, id: ConversationId, ask: &Ask) -> Result<(Context, Option<u64>), Error>;
     /// Makes a context again from its receipt.

@@ -24,6 +24,7 @@ mod tools;
 pub use extract::extract;
 pub use lists::complete;
 pub use model::{Prompt, accept, prompt};
+pub(crate) use model::{answered, said, shown};
 pub use plan::{Candidate, Cut, MULTIMODAL_KEPT, RECENT_TURNS, plan};
 pub use policy::{OnOverflow, Policy, Strategy, is_due};
 pub use render::render;

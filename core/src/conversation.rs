@@ -222,6 +222,7 @@ fn check_policy(name: &str, raw: &Raw) -> Result<(), Error> {
         )),
         "compaction" => crate::compaction::Policy::parse(raw).map(drop),
         "budget" => crate::budget::Policy::parse(raw).map(drop),
+        "facts" => crate::fact::Policy::parse(raw).map(drop),
         _ => Ok(()),
     }
 }
@@ -328,6 +329,12 @@ impl Conversation {
     pub fn limits(&self) -> crate::budget::Policy {
         let raw = self.policy.get("budget");
         raw.and_then(|raw| crate::budget::Policy::parse(raw).ok()).unwrap_or_default()
+    }
+
+    /// Whether and how facts are learned from it.
+    pub fn facts(&self) -> crate::fact::Policy {
+        let raw = self.policy.get("facts");
+        raw.and_then(|raw| crate::fact::Policy::parse(raw).ok()).unwrap_or_default()
     }
 
     /// Takes over settings that an event at `seq` carries. A parent is not among them: where a fork begins was decided

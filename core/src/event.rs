@@ -40,9 +40,14 @@ pub mod kind {
     pub const APPROVAL_RESOLVED: &str = "approval.resolved";
     pub const TOOL_STARTED: &str = "tool.started";
     pub const TOOL_FINISHED: &str = "tool.finished";
+    pub const FACT_EXTRACTED: &str = "fact.extracted";
+    pub const FACT_ADDED: &str = "fact.added";
+    pub const FACT_CORRECTED: &str = "fact.corrected";
+    pub const FACT_RETRACTED: &str = "fact.retracted";
+    pub const FACTS_READ: &str = "facts.read";
 
     /// Kinds that change a conversation or a turn. Only Everturn's own operations write them.
-    pub const RESERVED: [&str; 17] = [
+    pub const RESERVED: [&str; 22] = [
         CREATED,
         UPDATED,
         STATE,
@@ -60,7 +65,17 @@ pub mod kind {
         BUDGET,
         PROJECTION,
         RECEIPT,
+        FACT_EXTRACTED,
+        FACT_ADDED,
+        FACT_CORRECTED,
+        FACT_RETRACTED,
+        FACTS_READ,
     ];
+
+    /// Whether an event of this kind states, corrects or takes back a fact.
+    pub fn is_fact(kind: &str) -> bool {
+        matches!(kind, FACT_EXTRACTED | FACT_ADDED | FACT_CORRECTED | FACT_RETRACTED)
+    }
 
     /// Whether an event of this kind begins a turn.
     pub fn begins_turn(kind: &str) -> bool {

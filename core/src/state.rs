@@ -8,6 +8,7 @@ use crate::Error;
 use crate::compaction::Checkpoint;
 use crate::conversation::{BudgetRef, CheckpointRef, Settings};
 use crate::event::{Event, kind};
+use crate::fact::ReadBody;
 use crate::id::{TurnId, clip};
 use crate::json::Raw;
 use crate::pairing::{self, Call};
@@ -19,7 +20,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The version of [`State`] and of a kept [`Fold`]; a fold of another version is made again from the log.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Turns that [`State::recent_turn_ids`] names.
 pub const RECENT_TURNS_MAX: usize = 64;
 /// Pins of one conversation.
@@ -58,6 +59,21 @@ pub struct Fold {
     pub receipt: Option<u64>,
     /// The last projection.
     pub projection: Option<u64>,
+    /// Statements about facts that stand, corrections and retractions. What was learned from a turn that does not stand any
+    /// more is not among them.
+    pub facts: Vec<Statement>,
+    /// Which parts of the log were read for facts: first and last places, in order, with gaps between.
+    pub read: Vec<(u64, u64)>,
+}
+
+/// Where something is said about a fact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Statement {
+    /// Its place.
+    pub seq: u64,
+    /// The turn that it was learned from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
 }
 
 /// A turn and where it begins.
@@ -234,10 +250,12 @@ impl Fold {
                 if let Some(turn) = event.turn.filter(|_| event.read::<SupersededBody>().is_some()) {
                     self.forget(turn);
                     self.recent.retain(|place| place.turn != turn);
+                    self.facts.retain(|fact| fact.turn != Some(turn));
                 }
             }
             kind::ERASED => {
                 if let Some(ErasedBody { turns, answered, .. }) = event.read() {
+                    self.facts.retain(|fact| fact.turn.is_none_or(|turn| !turns.contains(&turn)));
                     turns.into_iter().for_each(|turn| self.forget(turn));
                     self.tools.retain(|tool| tool.id.as_ref().is_none_or(|id| !answered.contains(id)));
                 }
@@ -278,6 +296,14 @@ impl Fold {
             }
             kind::COMPACTION | kind::BUDGET => {
                 crate::write::move_view(event, &mut self.checkpoint, &mut self.budget)
+            }
+            kind if kind::is_fact(kind) => {
+                self.facts.push(Statement { seq: event.seq, turn: event.turn });
+            }
+            kind::FACTS_READ => {
+                if let Some(ReadBody { from_seq, to_seq, .. }) = event.read() {
+                    self.mark_read(from_seq, to_seq.min(event.seq));
+                }
             }
             kind::RECEIPT => self.receipt = Some(event.seq),
             kind::PROJECTION => self.projection = Some(event.seq),
@@ -321,6 +347,34 @@ impl Fold {
             self.tools.retain(|tool| id.is_none() || tool.id != id);
             let tool = Tool { id, name: name.to_string(), turn: Some(place.turn), seq: place.seq };
             push(&mut self.tools, tool);
+        }
+    }
+
+    /// The parts of the log up to a place that were not read for facts.
+    pub fn unread(&self, through: u64) -> Vec<(u64, u64)> {
+        let mut parts = Vec::new();
+        let mut from = 1;
+        for (first, last) in &self.read {
+            parts.push((from, through.min(first.saturating_sub(1))));
+            from = last.saturating_add(1);
+        }
+        parts.push((from, through));
+        parts.retain(|(from, to)| from <= to);
+        parts
+    }
+
+    fn mark_read(&mut self, from: u64, to: u64) {
+        if from > to {
+            return;
+        }
+        self.read.push((from, to));
+        self.read.sort_unstable();
+        let parts = std::mem::take(&mut self.read);
+        for (from, to) in parts {
+            match self.read.last_mut() {
+                Some((_, end)) if from <= end.saturating_add(1) => *end = to.max(*end),
+                _ => self.read.push((from, to)),
+            }
         }
     }
 

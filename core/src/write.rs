@@ -10,7 +10,8 @@ use crate::budget::Usage;
 use crate::chain::{self, Hash, Head};
 use crate::conversation::{BudgetRef, CheckpointRef, Conversation, Parent, Settings, State};
 use crate::event::{Draft, Event, kind};
-use crate::id::{EventId, Key, TurnId};
+use crate::fact;
+use crate::id::{EventId, FactId, Key, TurnId};
 use crate::limits::{BATCH_EVENTS_MAX, FORK_DEPTH_MAX, PARTICIPANTS_MAX};
 use crate::message;
 use crate::time::Timestamp;
@@ -62,7 +63,8 @@ pub enum Action {
         /// The piece.
         text: String,
     },
-    /// Erase the bodies of turns, and record it.
+    /// Erase the bodies of turns, and record it. Whatever was learned from them goes with them, in every conversation of
+    /// the tenant: the bodies of the statements that name them as their source.
     Erase {
         /// Whose content goes.
         turns: Vec<TurnId>,
@@ -151,6 +153,19 @@ pub struct Changes {
     pub assets: Vec<AssetRow>,
     /// Which turn refers to which asset.
     pub references: Vec<AssetReference>,
+    /// Statements of facts.
+    pub facts: Vec<FactRow>,
+}
+
+/// What a store keeps about a statement of a fact beside its event. No words: they are in the event only.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FactRow {
+    /// The fact.
+    pub id: FactId,
+    /// The place of the statement.
+    pub seq: u64,
+    /// The turn that it was learned from: when that is erased, so are the words of the statement.
+    pub source_turn: Option<TurnId>,
 }
 
 /// What a store keeps about an asset beside its event.
@@ -432,6 +447,9 @@ fn admit(
     let brought = kind == kind::ASSET_ADDED && draft.turn.is_some();
     let about_it = matches!(kind, kind::ERASED | kind::UPDATED | kind::COMPACTION | kind::RECEIPT)
         || kind::ends_turn(kind)
+        // What was said can be learned from, and a fact can be wrong, also when nothing more is said.
+        || kind::is_fact(kind)
+        || kind == kind::FACTS_READ
         || brought;
     match conversation.state {
         State::Active => {}
@@ -446,6 +464,12 @@ fn admit(
         let row = about_turn(draft.turn, changes, lookup)?;
         if row.status != Status::Pending {
             return Err(not_open(row.id, row.status));
+        }
+    }
+    if kind::is_fact(kind) && draft.turn.is_some() {
+        let row = about_turn(draft.turn, changes, lookup)?;
+        if row.status == Status::Pending {
+            return Err(still_open(row.id));
         }
     }
     if kind == kind::COMPACTION
@@ -526,6 +550,11 @@ pub fn fold(
             let mut checkpoint = conversation.checkpoint;
             move_view(event, &mut checkpoint, &mut conversation.budget);
             conversation.set_checkpoint(checkpoint);
+        }
+        kind if kind::is_fact(kind) => {
+            if let Some(id) = fact::stated_by(event) {
+                changes.facts.push(FactRow { id, seq: event.seq, source_turn: event.turn });
+            }
         }
         kind::ASSET_ADDED => {
             if let Some(asset) = event.read::<Asset>() {

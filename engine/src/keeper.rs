@@ -1,4 +1,5 @@
-//! What follows an append without being asked: folds are kept, and what is over its policy is compacted.
+//! What follows an append without being asked: folds are kept, what is over its policy is compacted, and facts are learned
+//! where that is wanted.
 //!
 //! A conversation is looked at when it has been quiet for a moment, or when much has been appended, so that a burst of
 //! appends is not slowed down by looking at each.
@@ -97,7 +98,7 @@ impl Changed {
 /// Looks at conversations until the store closes.
 pub fn run(shared: &Arc<Shared>) {
     while let Some(key) = shared.changed.next(shared) {
-        look(shared, &key);
+        look(shared, &key, true);
         shared.changed.done(&key);
     }
 }
@@ -106,23 +107,24 @@ pub fn run(shared: &Arc<Shared>) {
 pub fn finish(shared: &Arc<Shared>) {
     if shared.options.summarizers.is_empty() {
         let left: Vec<Key> = shared.changed.waiting().drain().map(|(key, _)| key).collect();
-        left.iter().for_each(|key| look(shared, key));
+        left.iter().for_each(|key| look(shared, key, false));
     }
 }
 
-fn look(shared: &Arc<Shared>, key: &Key) {
+fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
     let scope = Scope::within(shared.clone(), key.tenant.clone());
     let looked = (|| -> Result<(), Error> {
         let head = shared.index.conversation(key)?.head.seq;
         shared.fold(key, head)?;
         while scope.compact_if_due(key.id)?.is_some() {}
+        while with_models && !shared.stopping.load(Ordering::SeqCst) && scope.extract_if_due(key.id)? {}
         Ok(())
     })();
     match looked {
         // Deleted, or compacted by somebody else, in this very moment.
         Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => {}
         Err(error) => {
-            tracing::warn!(%error, conversation = %key.id, "not compacted; it is tried after the next append")
+            tracing::warn!(%error, conversation = %key.id, "not compacted or read for facts; it is tried after the next append")
         }
     }
 }

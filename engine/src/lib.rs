@@ -48,9 +48,10 @@ pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
 pub use proof::{Doctor, Finding};
 pub use scope::{
-    AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry,
-    GenerateOptions, HistoryQuery, Hit, ListQuery, Matched, NewConversation, NewStream, Order, Page, Policy,
-    Projection, Rank, RecallOptions, RecallRequest, Recalled, Receipt, Scope, Summary,
+    AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Correction, Digest,
+    Entry, ExtractOptions, Extraction, FactQuery, GenerateOptions, HistoryQuery, Hit, ListQuery, Matched,
+    NewConversation, NewFact, NewStream, Order, Page, Policy, Projection, Rank, RecallOptions, RecallRequest,
+    Recalled, Receipt, Scope, Summary,
 };
 
 pub use transfer::Imported;
@@ -98,6 +99,11 @@ struct GeneratePage;
 #[doc = include_str!("../../docs/recall.md")]
 struct RecallPage;
 
+/// The page about facts.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/facts.md")]
+struct FactsPage;
+
 /// The first page for somebody who writes Rust.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/quickstart-rust.md")]
@@ -116,10 +122,10 @@ pub struct Options {
     pub stream_idle_max: Duration,
     /// How often expired conversations and silent streams are looked for.
     pub sweep_every: Duration,
-    /// Whether this process compacts conversations whose policy asks for it.
+    /// Whether this process compacts conversations, and learns facts from them, whose policy asks for it.
     pub auto_compaction: bool,
     /// Models that write checkpoints, by name. A conversation's policy names one, or gets `default`; without one the
-    /// checkpoint is extracted.
+    /// checkpoint is extracted. They also read turns for facts.
     pub summarizers: BTreeMap<String, Arc<dyn model::Summarize>>,
     /// Models that conversations are continued with, by name. Who names none gets `default`, or the only one.
     pub models: BTreeMap<String, model::Configured>,

@@ -5,7 +5,9 @@
 mod compacting;
 mod context;
 mod conversations;
+mod facts;
 mod generating;
+mod learning;
 mod projecting;
 mod reading;
 mod recalled;
@@ -16,7 +18,9 @@ mod turns;
 
 pub use compacting::{CompactOptions, Compacted, Summary};
 pub use context::{Context, ContextOptions, Digest, RecallRequest};
+pub use facts::{Correction, Extraction, FactQuery, NewFact};
 pub use generating::GenerateOptions;
+pub use learning::ExtractOptions;
 pub use projecting::Projection;
 pub use recalling::{Hit, Matched, Rank, RecallOptions, Recalled};
 pub use receipts::{Policy, Receipt};

@@ -5,10 +5,12 @@
 #![allow(dead_code, reason = "read by the derive only")]
 
 mod derived;
+mod facts;
 mod stored;
 
 pub use crate::problem::ProblemBody as Problem;
 pub use derived::*;
+pub use facts::*;
 pub use stored::*;
 
 use utoipa::{IntoParams, ToSchema};
@@ -128,6 +130,15 @@ pub struct OfAsset {
     /// The asset's id.
     #[param(example = "asset_01JD0000000000000000000000")]
     asset: String,
+}
+
+/// Which fact.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct OfFact {
+    /// The fact's id.
+    #[param(example = "fact_01JD0000000000000000000000")]
+    fact: String,
 }
 
 /// Which generation.

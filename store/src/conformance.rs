@@ -7,6 +7,7 @@
 //! Each promise is a function that panics with what is wrong, and becomes one test. A behaviour that is not in this
 //! list is not promised. Nothing here looks at a clock or makes up ids: [`Maker`] counts, so a failure comes again.
 
+mod facts;
 mod forks;
 mod keys;
 mod maker;
@@ -19,6 +20,7 @@ mod tenants;
 mod views;
 mod writing;
 
+pub use facts::*;
 pub use forks::*;
 pub use keys::*;
 pub use maker::*;
@@ -127,6 +129,8 @@ macro_rules! conformance {
             kept_folds_are_found_and_are_never_the_only_copy
             an_asset_is_found_by_its_id
             an_asset_is_found_by_its_id_alone
+            a_fact_is_found_by_its_id_alone
+            what_was_learned_from_a_turn_is_erased_with_it_wherever_it_was_stated
             turns_that_fell_are_counted
             erasing_takes_the_bodies_of_other_events_along
             of_two_compactions_one_wins_and_one_can_be_taken_back

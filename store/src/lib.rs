@@ -18,7 +18,7 @@ use everturn_core::access::AccessKey;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, State, Tombstone};
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, Key, KeyId, Tenant, TurnId};
+use everturn_core::id::{ConversationId, FactId, Key, KeyId, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::recall::{Entry, EntryId, EntryNo, Filter, TextQuery};
 use everturn_core::time::Timestamp;
@@ -89,6 +89,9 @@ pub trait Index: Send + Sync {
         id: &str,
         limit: usize,
     ) -> Result<Vec<(ConversationId, Raw)>, Error>;
+    /// The conversation of a tenant in which a fact was first stated under this id. `None` for another tenant's, and when
+    /// every statement of it was erased.
+    fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error>;
     /// The newest fold that was kept for a place at or before this one, an ancestor's included.
     fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Raw>, Error>;
     /// Keeps a fold for later. It may be lost: whoever needs it makes it again from the log.

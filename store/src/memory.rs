@@ -12,13 +12,13 @@ use everturn_core::access::AccessKey;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Parent, Tombstone};
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{ConversationId, EventId, Key, KeyId, Tenant, TurnId};
+use everturn_core::id::{ConversationId, EventId, FactId, Key, KeyId, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnRow, join_chunks};
 use everturn_core::write::{
-    self, Action, AssetReference, AssetRow, Changes, ForkPoint, Idempotency, Lookup, Plan, Write, absent,
-    absent_turn,
+    self, Action, AssetReference, AssetRow, Changes, FactRow, ForkPoint, Idempotency, Lookup, Plan, Write,
+    absent, absent_turn,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
@@ -65,6 +65,7 @@ struct Entry {
     turns: BTreeMap<u64, TurnRow>,
     assets: Vec<AssetRow>,
     references: Vec<AssetReference>,
+    facts: Vec<FactRow>,
     chunks: BTreeMap<(u64, u64), String>,
     folds: BTreeMap<u64, Raw>,
     deleted: Option<Tombstone>,
@@ -261,6 +262,7 @@ impl Kept {
         for (place, seq) in &bodies {
             self.entries[*place].erase(*seq);
         }
+        self.forget_learned(&key.tenant, row.id);
         // The turn shows its assets where it was said.
         let Some((place, seq)) = bodies.first().copied() else { return Ok(Vec::new()) };
         let entry = &mut self.entries[place];
@@ -277,6 +279,17 @@ impl Kept {
             }
         }
         Ok(released)
+    }
+
+    /// Erases what was learned from a turn, in whatever conversation of the tenant.
+    fn forget_learned(&mut self, tenant: &Tenant, turn: TurnId) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.conversation.tenant == *tenant) {
+            let learned = |fact: &FactRow| fact.source_turn == Some(turn);
+            let places: Vec<u64> =
+                entry.facts.iter().filter(|fact| learned(fact)).map(|fact| fact.seq).collect();
+            entry.facts.retain(|fact| !learned(fact));
+            places.into_iter().for_each(|seq| entry.erase(seq));
+        }
     }
 
     fn forks(&self, place: usize) -> impl Iterator<Item = (usize, &Entry)> {
@@ -321,6 +334,7 @@ impl Kept {
         entry.turns.retain(|seq, _| *seq <= keep);
         entry.assets.retain(|asset| asset.seq <= keep);
         entry.references.retain(|reference| reference.turn_seq <= keep);
+        entry.facts.retain(|fact| fact.seq <= keep);
         entry.chunks.clear();
         entry.folds.retain(|seq, _| *seq <= keep);
         // A deleted parent may have been kept only for this fork.
@@ -340,6 +354,7 @@ impl Entry {
             turns: BTreeMap::new(),
             assets: Vec::new(),
             references: Vec::new(),
+            facts: Vec::new(),
             chunks: BTreeMap::new(),
             folds: BTreeMap::new(),
             deleted: None,
@@ -357,6 +372,7 @@ impl Entry {
                 self.references.push(reference);
             }
         }
+        self.facts.extend(changes.facts);
     }
 
     fn erase(&mut self, seq: u64) {
@@ -627,6 +643,14 @@ impl Index for Memory {
         Ok(found)
     }
 
+    fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error> {
+        let kept = self.kept();
+        let living = kept.entries.iter().filter(|entry| entry.deleted.is_none());
+        let mut ours = living.filter(|entry| entry.conversation.tenant == *tenant);
+        let states = |entry: &&Entry| entry.facts.iter().any(|fact| fact.id == id);
+        Ok(ours.find(states).map(|entry| entry.conversation.id))
+    }
+
     fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {
         let kept = self.kept();
         kept.living(key)?;
@@ -680,6 +704,7 @@ impl Index for Memory {
             let entry = kept.entry(&key)?;
             let (own, old) = (entry.events.clone(), entry.conversation.clone());
             (entry.turns, entry.assets, entry.references) = Default::default();
+            entry.facts.clear();
             let point = match old.parent {
                 None => ForkPoint { head: Head::genesis(key.id), turns: 0 },
                 Some(parent) => fork_point(&kept.lineage(&key)?[1..], parent.at_seq).ok_or_else(|| {

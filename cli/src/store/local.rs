@@ -9,13 +9,15 @@ use everturn_core::asset::Asset;
 use everturn_core::chain::{Hash, Report};
 use everturn_core::conversation::{Conversation, Settings, Tombstone};
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, KeyId, TurnId};
+use everturn_core::fact::Fact;
+use everturn_core::id::{ConversationId, FactId, KeyId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::state::State;
 use everturn_core::turn::Turn;
 use everturn_engine::{
-    AppendOptions, CompactOptions, Compacted, Context, Doctor, Entry, Everturn, HistoryQuery, Imported,
-    ListQuery, NewConversation, NewStream, NewTurn, Page, Scope, Subscription, Update, script,
+    AppendOptions, CompactOptions, Compacted, Context, Correction, Doctor, Entry, Everturn, ExtractOptions,
+    Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewConversation, NewFact, NewStream, NewTurn,
+    Page, Scope, Subscription, Update, script,
 };
 use serde_json::Value;
 use std::io::{BufRead, Write};
@@ -123,6 +125,32 @@ impl Store for Local {
 
     fn revert_compaction(&self, id: ConversationId) -> Result<Conversation, Error> {
         self.scope.revert_compaction(id)
+    }
+
+    fn facts(&self, id: ConversationId, query: FactQuery) -> Result<Page<Fact>, Error> {
+        self.scope.facts(id, query)
+    }
+
+    fn add_fact(&self, id: ConversationId, new: NewFact) -> Result<Fact, Error> {
+        self.scope.add_fact(id, new)
+    }
+
+    fn correct_fact(&self, id: ConversationId, fact: FactId, correction: Correction) -> Result<Fact, Error> {
+        self.scope.correct_fact(id, fact, correction)
+    }
+
+    fn retract_fact(
+        &self,
+        id: ConversationId,
+        fact: FactId,
+        by: Option<String>,
+        reason: Option<String>,
+    ) -> Result<Fact, Error> {
+        self.scope.retract_fact(id, fact, by, reason)
+    }
+
+    fn extract_facts(&self, id: ConversationId, options: ExtractOptions) -> Result<Extraction, Error> {
+        self.scope.extract_facts(id, options)
     }
 
     fn context(&self, id: ConversationId, ask: &Ask) -> Result<(Context, Option<u64>), Error> {

@@ -12,15 +12,16 @@ use everturn_core::asset::Asset;
 use everturn_core::chain::{Hash, Report};
 use everturn_core::conversation::{Conversation, Settings, Tombstone};
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, KeyId, TurnId};
+use everturn_core::fact::Fact;
+use everturn_core::id::{ConversationId, FactId, KeyId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::BODY_BYTES_MAX;
 use everturn_core::state::State;
 use everturn_core::turn::{Turn, TurnBody};
 use everturn_core::{Error, json};
 use everturn_engine::{
-    AppendOptions, Appended, CompactOptions, Compacted, Context, Doctor, Entry, HistoryQuery, Imported,
-    ListQuery, NewStream, NewTurn, Order, Page,
+    AppendOptions, Appended, CompactOptions, Compacted, Context, Correction, Doctor, Entry, ExtractOptions,
+    Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewFact, NewStream, NewTurn, Order, Page,
 };
 use follow::Following;
 use http::{Fields, Request, Server};
@@ -239,6 +240,56 @@ impl Store for Remote {
 
     fn revert_compaction(&self, id: ConversationId) -> Result<Conversation, Error> {
         self.post_to(id, &["compact", "revert"]).read()
+    }
+
+    fn facts(&self, id: ConversationId, query: FactQuery) -> Result<Page<Fact>, Error> {
+        let request = self
+            .get_of(id, &["facts"])
+            .query("limit", query.limit)
+            .query_some("as_of", query.as_of)
+            .query_some("after", query.after)
+            .query("include_superseded", query.include_superseded)
+            .query("include_retracted", query.include_retracted);
+        Ok(request.read::<List<_>>()?.into_page(|seq| seq.parse().ok()))
+    }
+
+    fn add_fact(&self, id: ConversationId, new: NewFact) -> Result<Fact, Error> {
+        let body = Fields::default()
+            .put("subject", &new.subject)
+            .put("predicate", &new.predicate)
+            .put("object", &new.object)
+            .put_some("confidence", &new.confidence)
+            .put_some("source_turn", &new.source_turn)
+            .put_some("quote", &new.quote)
+            .put_some("by", &new.by);
+        self.post_to(id, &["facts"]).json(body).read()
+    }
+
+    fn correct_fact(&self, id: ConversationId, fact: FactId, correction: Correction) -> Result<Fact, Error> {
+        let body = Fields::default()
+            .put_some("subject", &correction.subject)
+            .put_some("predicate", &correction.predicate)
+            .put_some("object", &correction.object)
+            .put_some("confidence", &correction.confidence)
+            .put_some("by", &correction.by);
+        let request = self.server.request(Method::PATCH, &["facts", &fact.to_string()]);
+        request.query("conversation", id).json(body).read()
+    }
+
+    fn retract_fact(
+        &self,
+        id: ConversationId,
+        fact: FactId,
+        by: Option<String>,
+        reason: Option<String>,
+    ) -> Result<Fact, Error> {
+        let request = self.server.request(Method::DELETE, &["facts", &fact.to_string()]);
+        request.query("conversation", id).query_some("by", by).query_some("reason", reason).read()
+    }
+
+    fn extract_facts(&self, id: ConversationId, options: ExtractOptions) -> Result<Extraction, Error> {
+        let body = Fields::default().put_some("from", &options.from).put_some("to", &options.to);
+        self.post_to(id, &["facts", "extract"]).json(body).read()
     }
 
     fn context(&self, id: ConversationId, ask: &Ask) -> Result<(Context, Option<u64>), Error> {

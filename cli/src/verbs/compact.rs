@@ -5,7 +5,7 @@ use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::parser::ValueSource;
 use everturn_core::{Error, compaction};
-use everturn_engine::model::{Endpoint, HttpModel, Kind, Secret, Summarize, Summarizer};
+use everturn_engine::model::{Endpoint, Generate, HttpModel, Kind, Secret, Summarize, Summarizer};
 use everturn_engine::{CompactOptions, Options};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,10 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
         return Err(Error::invalid("url.model", text).into());
     }
     let summarizers = match &verb.base_url {
-        Some(url) if !remote => BTreeMap::from([("default".to_string(), summarizer(verb, url)?)]),
+        Some(url) if !remote => {
+            let client = client(url, verb.model.as_deref(), verb.speaks, verb.api_key_env.as_deref())?;
+            BTreeMap::from([("default".to_string(), Arc::new(Summarizer::new(client)) as Arc<dyn Summarize>)])
+        }
         _ => BTreeMap::new(),
     };
     // A dry run writes nothing, so it works beside a process that does.
@@ -65,14 +68,20 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
     Ok(())
 }
 
-fn summarizer(verb: &Compact, url: &str) -> Result<Arc<dyn Summarize>, Error> {
-    let kind = match verb.speaks {
+/// The client of a model that was named on the command line.
+pub fn client(
+    url: &str,
+    model: Option<&str>,
+    speaks: Speaks,
+    api_key_env: Option<&str>,
+) -> Result<Arc<dyn Generate>, Error> {
+    let kind = match speaks {
         Speaks::OpenaiChat => Kind::OpenaiChat,
         Speaks::OpenaiResponses => Kind::OpenaiResponses,
         Speaks::Anthropic => Kind::Anthropic,
     };
-    let mut endpoint = Endpoint::new(kind, url, verb.model.as_deref().unwrap_or_default());
-    if let Some(name) = &verb.api_key_env {
+    let mut endpoint = Endpoint::new(kind, url, model.unwrap_or_default());
+    if let Some(name) = api_key_env {
         let key = std::env::var(name).map_err(|_| {
             Error::invalid(
                 "model.no_key",
@@ -81,5 +90,5 @@ fn summarizer(verb: &Compact, url: &str) -> Result<Arc<dyn Summarize>, Error> {
         })?;
         endpoint.api_key = Some(Secret::new(key));
     }
-    Ok(Arc::new(Summarizer::new(Arc::new(HttpModel::new(endpoint)?))))
+    Ok(Arc::new(HttpModel::new(endpoint)?))
 }

@@ -7,6 +7,7 @@ pub mod delete;
 pub mod doctor;
 pub mod erase;
 pub mod export;
+pub mod facts;
 pub mod fork;
 pub mod history;
 pub mod import;

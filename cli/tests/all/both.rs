@@ -10,12 +10,12 @@ use std::sync::LazyLock;
 /// Ids, hashes and salts, times, ports.
 static CHANGES: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
-        r#"(?P<kind>conv|turn|evt|asset|key|tr)_(?P<id>[0-9A-HJKMNP-TV-Z]{26})|(?P<hash>\b[0-9a-f]{32,64}\b)|(?P<took>"duration_s":[0-9.]+)|(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?)"#,
+        r#"(?P<kind>conv|turn|evt|asset|fact|key|tr)_(?P<id>[0-9A-HJKMNP-TV-Z]{26})|(?P<hash>\b[0-9a-f]{32,64}\b)|(?P<took>"duration_s":[0-9.]+)|(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?)"#,
     )
     .unwrap()
 });
 /// How a step names what came before: `conv-1` is the first conversation that was shown.
-static NAMES: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b(conv|turn|hash|time)-\d+\b").unwrap());
+static NAMES: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b(conv|turn|fact|hash|time)-\d+\b").unwrap());
 
 /// A sequence of commands, each with what it reads from standard input.
 type Scene = &'static [(&'static [&'static str], &'static str)];
@@ -270,6 +270,55 @@ const TRANSCRIPT: &str = r#"{"_type":"transcript","version":2,"id":"tr_01J9ZQ3V7
     "assets":[{"_type":"transcript_asset","id":"asset_1","kind":"image","mime_type":"image/png","name":"screenshot.png",
         "visibility":"internal","storage":{"path":".harn/assets/asset_1.png"}}]}"#;
 
+const FACTS: Scene = &[
+    (&["new", "--policy", r#"{"facts":{"redact":true}}"#, "--json"], ""),
+    (&["new", "--policy", r#"{"facts":{"extrcat":true}}"#], ""),
+    (&["append", "conv-1", "I live in Lisbon,  by the sea.", "--actor", "ana", "--json"], ""),
+    (&["facts", "conv-1"], ""),
+    (
+        &[
+            "facts",
+            "conv-1",
+            "add",
+            "Ana",
+            "lives in",
+            "Lisbon",
+            "--source",
+            "turn-1",
+            "--quote",
+            "in Lisbon, by",
+            "--json",
+        ],
+        "",
+    ),
+    (&["facts", "conv-1", "add", "ana", "lives_in", "lisbon", "--confidence", "0.5", "--actor", "ben"], ""),
+    (
+        &["facts", "conv-1", "add", "Ana", "lives in", "Porto", "--source", "turn-1", "--quote", "in Porto"],
+        "",
+    ),
+    (&["facts", "conv-1", "add", "Ana", "has the address", "ana@example.org"], ""),
+    (&["facts", "conv-1", "add", "Ana", "is", "", "--json"], ""),
+    (&["facts", "conv-1", "add", "Ana", "is", "here", "--confidence", "7"], ""),
+    (&["facts", "conv-1", "add", "Ana", "drinks", "tea"], ""),
+    (&["facts", "conv-1", "correct", "fact-1", "--object", "Porto", "--actor", "ana", "--json"], ""),
+    (&["facts", "conv-1", "correct", "fact-1"], ""),
+    (&["facts", "conv-1", "list"], ""),
+    (&["facts", "conv-1", "list", "--all", "--limit", "2", "--json"], ""),
+    (&["facts", "conv-1", "list", "--all", "--limit", "1"], ""),
+    (&["facts", "conv-1", "list", "--as-of", "3"], ""),
+    (&["facts", "conv-1", "list", "--as-of", "99"], ""),
+    (&["facts", "conv-1", "list", "--after", "3", "--limit", "0"], ""),
+    (&["facts", "conv-1", "retract", "fact-2", "--reason", "not so & never", "--actor", "ben"], ""),
+    (&["facts", "conv-1", "retract", "fact-2"], ""),
+    (&["facts", "conv-1", "retract", "fact_01J9ZQ3V7Y2N8Q4R5S6T7V8W9X", "--json"], ""),
+    (&["facts", "conv-1", "retract", "nonsense"], ""),
+    (&["facts", "conv-1", "extract"], ""),
+    (&["facts", "zzz"], ""),
+    (&["facts", "conv-1", "list", "--all"], ""),
+    (&["erase", "turn-1", "--reason", "asked for"], ""),
+    (&["facts", "conv-1", "list", "--all", "--json"], ""),
+];
+
 const KEYS: Scene = &[
     (&["keys", "list"], ""),
     (&["keys", "create", "--role", "root"], ""),
@@ -384,6 +433,11 @@ fn reading_is_the_same() {
 #[test]
 fn keeping_is_the_same() {
     same(KEEPING);
+}
+
+#[test]
+fn facts_are_the_same() {
+    same(FACTS);
 }
 
 #[test]

@@ -9,8 +9,8 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
     let said = shell.ok(&[]);
     assert!(said.lines().count() <= 40, "{said}");
     let verbs = [
-        "new", "list", "append", "history", "tail", "state", "pin", "unpin", "compact", "context", "project",
-        "fork", "verify", "export", "import", "session", "doctor", "serve", "keys", "mcp",
+        "new", "list", "append", "history", "tail", "state", "pin", "unpin", "compact", "facts", "context",
+        "project", "fork", "verify", "export", "import", "session", "doctor", "serve", "keys", "mcp",
     ];
     for verb in verbs {
         assert!(said.contains(&format!("  {verb} ")), "{verb} is missing:\n{said}");
@@ -70,6 +70,14 @@ fn the_page_on_projection_runs_as_typed() {
 fn the_page_on_compaction_runs_as_typed() {
     let out = run_as_typed(&page("docs/compaction.md"));
     assert!(out.contains("would summarize 11 turns") && out.contains("summarized 18 turns"), "{out}");
+}
+
+#[test]
+fn the_page_on_facts_runs_as_typed() {
+    let out = run_as_typed(&page("docs/facts.md"));
+    let porto_for_lisbon = "Ana lives in Porto";
+    assert!(out.contains(porto_for_lisbon) && out.contains("Vila Nova de Gaia\n"), "{out}");
+    assert!(out.contains("from #2") && out.contains("retracted: only in the evening"), "{out}");
 }
 
 #[test]

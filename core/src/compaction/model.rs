@@ -3,11 +3,13 @@
 use super::Checkpoint;
 use super::limits::{ANSWER_BYTES_MAX, PROMPT_CHARS_MAX};
 use super::plan::Candidate;
-use super::spoken::{Source, texts};
+use super::spoken::{Source, texts, texts_of};
 use crate::chain::Hash;
 use crate::id::clip;
+use crate::turn::Role;
 use crate::{Error, json};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 
 /// What goes to a model.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,6 +53,37 @@ Every field is required; a list may be empty."#;
 /// A line break in a turn is escaped and the markers contain a hash of what is between them, so nothing that is said in
 /// a turn can end the material. Very long texts are shortened in their middle.
 pub fn prompt(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Prompt {
+    let lines = lines(turns, PROMPT_CHARS_MAX);
+    let previous = match previous {
+        Some(previous) => json!(previous).to_string(),
+        None => "none".to_string(),
+    };
+    let mark = mark(&format!("{previous}\n{lines}"));
+    let user = format!(
+        "Previous checkpoint:\n<<<CHECKPOINT {mark}\n{previous}\nCHECKPOINT {mark}>>>\n\n\
+         New turns, oldest first, one JSON object a line:\n<<<TURNS {mark}\n{lines}TURNS {mark}>>>\n\n\
+         Now write the new checkpoint as one JSON object."
+    );
+    Prompt { system: SYSTEM.to_string(), user }
+}
+
+/// Turns as JSON lines for any other prompt, and what to put into the markers around them.
+pub(crate) fn shown(turns: &[Candidate<'_>], chars_max: usize) -> (String, String) {
+    let lines = lines(turns, chars_max);
+    let mark = mark(&lines);
+    (lines, mark)
+}
+
+/// What a model is shown of a message, unshortened: what it quotes stands in one of these.
+pub(crate) fn said(message: &Value, role: Role) -> Vec<Cow<'_, str>> {
+    texts_of(message, role).into_iter().map(|(_, text)| text).collect()
+}
+
+fn mark(material: &str) -> String {
+    Hash::of(material.as_bytes()).to_string()[..16].to_string()
+}
+
+fn lines(turns: &[Candidate<'_>], chars_max: usize) -> String {
     let texts: Vec<Vec<_>> = turns.iter().map(texts).collect();
     let longest = texts.iter().flatten().map(|(_, text)| text.chars().count()).max().unwrap_or(0);
     let mut limit = longest.max(1);
@@ -58,7 +91,7 @@ pub fn prompt(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Prompt 
         texts.iter().flatten().map(|(source, text)| text.chars().count().min(share(*source, limit))).sum()
     };
     // Halving converges fast; sixteen characters of each text are always shown.
-    while limit > 16 && total(limit) > PROMPT_CHARS_MAX {
+    while limit > 16 && total(limit) > chars_max {
         limit /= 2;
     }
     let mut lines = String::new();
@@ -88,17 +121,7 @@ pub fn prompt(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Prompt 
         lines.push_str(&line.to_string());
         lines.push('\n');
     }
-    let previous = match previous {
-        Some(previous) => json!(previous).to_string(),
-        None => "none".to_string(),
-    };
-    let mark = &Hash::of(format!("{previous}\n{lines}").as_bytes()).to_string()[..16];
-    let user = format!(
-        "Previous checkpoint:\n<<<CHECKPOINT {mark}\n{previous}\nCHECKPOINT {mark}>>>\n\n\
-         New turns, oldest first, one JSON object a line:\n<<<TURNS {mark}\n{lines}TURNS {mark}>>>\n\n\
-         Now write the new checkpoint as one JSON object."
-    );
-    Prompt { system: SYSTEM.to_string(), user }
+    lines
 }
 
 /// How much of a text is shown: of what tools said a quarter of what people may say.
@@ -129,25 +152,7 @@ fn shorten(text: &str, chars_max: usize) -> String {
 /// Reads a model's answer. Nothing but one JSON object with exactly the fields of a checkpoint is accepted; a
 /// ```` ```json ```` fence around it is. The error says what is wrong, so that a second attempt can be told.
 pub fn accept(answer: &str) -> Result<Checkpoint, Error> {
-    if answer.len() > ANSWER_BYTES_MAX {
-        return Err(Error::limit(
-            "ANSWER_BYTES_MAX",
-            ANSWER_BYTES_MAX as u64,
-            answer.len() as u64,
-            "answer with a shorter checkpoint",
-        ));
-    }
-    let text = unfenced(answer.trim());
-    if text.is_empty() {
-        return Err(wrong("the answer is empty"));
-    }
-    if !text.starts_with('{') {
-        return Err(wrong(format!("the answer begins with {:?} and not with {{", clip(text))));
-    }
-    json::check(text)
-        .map_err(|error| wrong(format!("the answer is not one JSON object: {}", error.text())))?;
-    let fields: Map<String, Value> = serde_json::from_str(text)
-        .map_err(|error| wrong(format!("the answer is not one JSON object: {error}")))?;
+    let fields = answered(answer, ANSWER_BYTES_MAX)?;
     let mut fields = Fields(fields);
     let checkpoint = Checkpoint {
         goal: fields.text("goal")?,
@@ -165,6 +170,28 @@ pub fn accept(answer: &str) -> Result<Checkpoint, Error> {
         Some(unknown) => Err(wrong(format!("the field {:?} is unknown; leave it out", clip(unknown)))),
         None => Ok(checkpoint),
     }
+}
+
+/// The fields of an answer that is one JSON object, with or without a fence around it.
+pub(crate) fn answered(answer: &str, bytes_max: usize) -> Result<Map<String, Value>, Error> {
+    if answer.len() > bytes_max {
+        return Err(Error::limit(
+            "ANSWER_BYTES_MAX",
+            bytes_max as u64,
+            answer.len() as u64,
+            "answer with less",
+        ));
+    }
+    let text = unfenced(answer.trim());
+    if text.is_empty() {
+        return Err(wrong("the answer is empty"));
+    }
+    if !text.starts_with('{') {
+        return Err(wrong(format!("the answer begins with {:?} and not with {{", clip(text))));
+    }
+    json::check(text)
+        .map_err(|error| wrong(format!("the answer is not one JSON object: {}", error.text())))?;
+    serde_json::from_str(text).map_err(|error| wrong(format!("the answer is not one JSON object: {error}")))
 }
 
 fn unfenced(text: &str) -> &str {

@@ -140,7 +140,11 @@ fn is_question(text: &str) -> bool {
 
 /// The texts of a turn. What is private stays out: a checkpoint is read by everybody who takes part.
 pub(super) fn texts<'a>(turn: &Candidate<'a>) -> Vec<(Source, Cow<'a, str>)> {
-    let Some(message) = turn.message else { return Vec::new() };
+    turn.message.map_or_else(Vec::new, |message| texts_of(message, turn.role))
+}
+
+/// The texts of a message.
+pub(super) fn texts_of(message: &Value, role: Role) -> Vec<(Source, Cow<'_, str>)> {
     let mut out = Vec::new();
     if is_private(message) {
         return out;
@@ -155,7 +159,7 @@ pub(super) fn texts<'a>(turn: &Candidate<'a>) -> Vec<(Source, Cow<'a, str>)> {
         }
         match part {
             Part::Text(text) => {
-                let source = match turn.role {
+                let source = match role {
                     Role::User | Role::System => Source::User,
                     Role::Assistant => Source::Assistant,
                     Role::Tool => Source::Output,

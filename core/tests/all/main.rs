@@ -9,6 +9,7 @@ mod compaction_extract;
 mod compaction_plan;
 mod compaction_rounds;
 mod compaction_talk;
+mod facts;
 mod golden;
 mod pairing;
 mod projection;

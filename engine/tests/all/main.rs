@@ -10,6 +10,7 @@ mod context;
 mod crash;
 mod dice;
 mod erasing;
+mod facts;
 mod generating;
 mod keeping;
 mod keys;

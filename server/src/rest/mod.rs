@@ -5,6 +5,7 @@ mod compaction;
 mod context;
 mod conversations;
 mod events;
+mod facts;
 mod generations;
 pub mod health;
 mod keys;
@@ -28,6 +29,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(streams::routes())
         .merge(events::routes())
         .merge(state::routes())
+        .merge(facts::routes())
         .merge(context::routes())
         .merge(projections::routes())
         .merge(compaction::routes())

@@ -5,7 +5,7 @@ use crate::stage::{Stage, config};
 use crate::tokens::{self, SECRET, jwt_config};
 use everturn_core::access::Role;
 use everturn_core::id::{ConversationId, KeyId};
-use everturn_engine::{Everturn, NewKey, NewStream, NewTurn};
+use everturn_engine::{Everturn, NewFact, NewKey, NewStream, NewTurn};
 use everturn_server::{Config, Limits};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -60,10 +60,13 @@ fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static
     let open = scope.append_open(id, NewStream::default()).wait().unwrap();
     let asset = scope.add_asset(id, Some(format!("{MARKER}.txt")), "text/plain", MARKER.into()).unwrap();
     scope.append_chunk(id, open.id, None, MARKER).unwrap();
+    let [subject, predicate, object] = ["ana", "plays", MARKER].map(str::to_string);
+    let fact = scope.add_fact(id, NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
     let variables = BTreeMap::from([
         ("id", id.to_string()),
         ("turn", said.turns[0].id.to_string()),
         ("asset", asset.id.to_string()),
+        ("fact", fact.id.to_string()),
         ("name", MARKER.into()),
         ("approval", MARKER.into()),
         ("seq", "1".into()),

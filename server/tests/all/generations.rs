@@ -49,7 +49,8 @@ pub fn text(text: &str) -> Result<Step, Error> {
 
 pub fn done(text: &str) -> Result<Step, Error> {
     let message = format!(
-        r#"{{"role":"assistant","content":"{text}","tool_calls":[{{"id":"c1","type":"function","function":{{"name":"ls","arguments":"{{}}"}}}}]}}"#
+        r#"{{"role":"assistant","content":{},"tool_calls":[{{"id":"c1","type":"function","function":{{"name":"ls","arguments":"{{}}"}}}}]}}"#,
+        everturn_core::json::quote(text)
     );
     Ok(Step::Done(Box::new(Answer {
         messages: vec![Raw::new(message).unwrap()],

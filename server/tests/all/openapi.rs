@@ -82,10 +82,14 @@ struct Prepared {
     export: String,
 }
 
+/// What a model answers that is asked for facts.
+const FACTS: &str = r#"{"facts": [{"subject": "The service", "predicate": "uses", "object": "port 2", "confidence": 0.9,
+    "source_turn": 4, "quote": "We decided to use port 2."}]}"#;
+
 /// A server with one of everything.
-async fn prepared() -> Prepared {
+async fn prepared(answer: &str) -> Prepared {
     let (stage, tell) = generations::stage().await;
-    for step in [text("Lis"), done("Lisbon")] {
+    for step in [text("Lis"), done(answer)] {
         tell.send(step).unwrap();
     }
     let id = stage.conversation().await;
@@ -101,6 +105,8 @@ async fn prepared() -> Prepared {
     let seq =
         stage.post(&format!("{path}/contexts"), &json!({"token_budget": 5000}), 201).await["recorded_seq"]
             .to_string();
+    let fact = json!({"subject": "Ana", "predicate": "prefers", "object": "trains", "source_turn": turn, "quote": "hello"});
+    let fact = stage.post(&format!("{path}/facts"), &fact, 201).await["id"].as_str().unwrap().to_string();
     let export = stage.request(Method::GET, &format!("{path}/export")).send().await.unwrap();
     Prepared {
         export: export.text().await.unwrap(),
@@ -110,6 +116,7 @@ async fn prepared() -> Prepared {
             ("asset", asset),
             ("name", "language".into()),
             ("approval", "appr-1".into()),
+            ("fact", fact),
             ("seq", seq),
         ]),
         queries: BTreeMap::from([("conversation", id), ("name", "@last".into())]),
@@ -125,7 +132,8 @@ async fn every_example_works_and_every_answer_fits() {
     let mut asked = 0;
     for (method, path, operation) in operations(&document) {
         // Each on a server of its own, so that none depends on what another did.
-        let mut prepared = prepared().await;
+        let answer = if path.ends_with("/facts/extract") { FACTS } else { "Lisbon" };
+        let mut prepared = prepared(answer).await;
         let place = format!("{method} {path}");
         match path.as_str() {
             "/api/v1/turns/{turn}/chunks" | "/api/v1/turns/{turn}/commit" | "/api/v1/turns/{turn}/abort" => {

@@ -6,7 +6,8 @@ use everturn_core::Error;
 use everturn_core::chain::{Hash, Report, Verifier};
 use everturn_core::conversation::{Parent, Settings, State};
 use everturn_core::event::{Body, Draft, Event, Visibility, kind};
-use everturn_core::id::{ConversationId, EventId, Key, Tenant, TurnId};
+use everturn_core::fact::StatedBody;
+use everturn_core::id::{ConversationId, EventId, FactId, Key, Tenant, TurnId};
 use everturn_core::json::{Raw, quote};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
@@ -128,6 +129,23 @@ impl Maker {
     /// A change of state.
     pub fn state(&self, state: State) -> Draft {
         self.event(kind::STATE, &StateBody { state, reason: None })
+    }
+
+    /// Something learned from a turn.
+    pub fn learn(&self, turn: TurnId, object: &str) -> Draft {
+        let draft = self.draft(kind::FACT_EXTRACTED, "null");
+        let body = StatedBody {
+            fact: FactId(draft.id.0),
+            subject: "ada".into(),
+            predicate: "likes".into(),
+            object: object.into(),
+            confidence: 0.5,
+            quote: Some(object.into()),
+            turn_seq: None,
+            model: None,
+        };
+        let text = serde_json::to_string(&body).expect("every body of ours can be written as JSON");
+        Draft { turn: Some(turn), body: Body { text, ..draft.body }, ..draft }
     }
 
     /// Erases turns.

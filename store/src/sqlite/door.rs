@@ -24,7 +24,7 @@ pub const WAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const WAL_READERS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One step of the schema for each version; a released step is never edited. Version N is what step N leaves.
-const MIGRATIONS: &[&str] = &[include_str!("v1.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql")];
 
 /// Came after the first files of version 1 were written, so it is made wherever it is missing.
 const KEYS: &str = include_str!("keys.sql");

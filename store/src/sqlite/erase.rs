@@ -7,6 +7,7 @@
 use super::read::Lineage;
 use super::rows::{Bytes, signed};
 use everturn_core::chain::Hash;
+use everturn_core::id::TurnId;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::TurnRow;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -60,12 +61,37 @@ pub fn turns(db: &Connection, lineage: &Lineage, rows: &[TurnRow]) -> rusqlite::
     for row in rows {
         let content: Vec<u64> = [Some(row.seq), row.content_seq].into_iter().flatten().collect();
         bodies(db, lineage, &content)?;
+        learned(db, lineage, row.id)?;
         // Only where it was said: another level may have a turn of its own at the same place.
         if let Some(level) = lineage.owner(row.seq) {
             released.extend(unrefer(db, level.no, row.seq)?);
         }
     }
     Ok(released)
+}
+
+/// Erases what was learned from a turn, in whatever conversation of the tenant: a fork may have read what it inherited.
+fn learned(db: &Connection, lineage: &Lineage, turn: TurnId) -> rusqlite::Result<()> {
+    let Some(here) = lineage.levels.first() else { return Ok(()) };
+    let statements: Vec<(i64, i64, i64)> = db
+        .prepare_cached(
+            "SELECT f.conversation, f.seq, p.event FROM conversation_facts f
+                 JOIN conversations c ON c.no = f.conversation
+                 JOIN places p ON p.conversation = f.conversation AND p.seq = f.seq
+             WHERE f.source_turn = ? AND c.tenant = (SELECT tenant FROM conversations WHERE no = ?)",
+        )?
+        .query_map(params![Bytes(turn.to_bytes()), here.no], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })?
+        .collect::<Result<_, _>>()?;
+    for (conversation, seq, event) in statements {
+        wipe_body(db, event)?;
+        db.execute(
+            "DELETE FROM conversation_facts WHERE conversation = ? AND seq = ?",
+            params![conversation, seq],
+        )?;
+    }
+    Ok(())
 }
 
 /// A turn no longer shows its assets; those that no other turn shows go.
@@ -196,7 +222,7 @@ fn purge(db: &Connection, no: i64, keep: u64) -> rusqlite::Result<Vec<Hash>> {
     db.execute("DELETE FROM asset_references WHERE conversation = ? AND turn_seq > ?", params![no, keep])?;
     db.execute("DELETE FROM idempotency WHERE conversation = ?", [no])?;
     db.execute("DELETE FROM folds WHERE conversation = ? AND seq > ?", params![no, keep])?;
-    db.execute("DELETE FROM conversation_facts WHERE conversation = ?", [no])?;
+    db.execute("DELETE FROM conversation_facts WHERE conversation = ? AND seq > ?", params![no, keep])?;
     Ok(released)
 }
 

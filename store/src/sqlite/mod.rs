@@ -18,7 +18,7 @@ use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
@@ -472,6 +472,19 @@ impl Index for Sqlite {
                 }
             }
             Ok(None)
+        })
+    }
+
+    fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error> {
+        self.reading(|db| {
+            let found: Option<Bytes<16>> = db
+                .prepare_cached(
+                    "SELECT c.id FROM conversation_facts f JOIN conversations c ON c.no = f.conversation
+                     WHERE f.id = ? AND c.tenant = ? AND c.deleted IS NULL ORDER BY c.no LIMIT 1",
+                )?
+                .query_row(params![Bytes(id.to_bytes()), tenant.as_str()], |row| row.get(0))
+                .optional()?;
+            Ok(found.map(|id| ConversationId::from_bytes(id.0)))
         })
     }
 

@@ -432,6 +432,16 @@ pub fn insert_changes(db: &Connection, no: i64, changes: &Changes) -> rusqlite::
             reference.asset
         ])?;
     }
+    for fact in &changes.facts {
+        db.prepare_cached("INSERT OR REPLACE INTO conversation_facts VALUES (?, ?, ?, ?)")?.execute(
+            params![
+                no,
+                signed(fact.seq),
+                Bytes(fact.id.to_bytes()),
+                fact.source_turn.map(|turn| Bytes(turn.to_bytes()))
+            ],
+        )?;
+    }
     Ok(())
 }
 
@@ -556,6 +566,7 @@ pub fn rebuild(db: &Connection) -> Result<(), Failure> {
         db.execute("DELETE FROM turns WHERE conversation = ?", [no])?;
         db.execute("DELETE FROM assets WHERE conversation = ?", [no])?;
         db.execute("DELETE FROM asset_references WHERE conversation = ?", [no])?;
+        db.execute("DELETE FROM conversation_facts WHERE conversation = ?", [no])?;
         let key = Key { tenant: old.tenant.clone(), id: old.id };
         let lookup = InDatabase { db, key: &key, no: Some(no) };
         let mut fresh = write::begin(&key, old.created, old.parent, &Reopened(&lookup))?;

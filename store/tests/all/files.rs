@@ -66,9 +66,32 @@ fn the_tables_have_the_names_that_people_know() {
     let number =
         |pragma: &str| -> i64 { db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).unwrap() };
     assert_eq!(number("application_id"), 0x4576_746e);
-    assert_eq!(number("user_version"), 1);
+    assert_eq!(number("user_version"), 2);
     let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
+}
+
+/// A file as version 1 left it: the same but for the table of facts, which nobody wrote to.
+#[test]
+fn a_file_of_version_1_is_upgraded_when_it_is_opened_for_writing() {
+    let (_folder, path, keys) = written();
+    let before = log(&open(&path).unwrap(), &keys[0]);
+    let db = Connection::open(&path).unwrap();
+    let v1 = include_str!("../../src/sqlite/v1.sql");
+    let old = &v1[v1.find("CREATE TABLE conversation_facts").unwrap()..];
+    db.execute_batch(&format!("DROP TABLE conversation_facts; {old}; PRAGMA user_version = 1")).unwrap();
+    drop(db);
+    let error = Sqlite::open_read_only(&path).err().unwrap();
+    assert!(error.text().contains("has format 1") && error.text().contains("open it for writing once"), "{error}");
+    let store = open(&path).unwrap();
+    assert_eq!(log(&store, &keys[0]), before);
+    let m = Maker::default();
+    let said = m.say("I like tea");
+    let learned = m.learn(turn_of(&said), "tea");
+    let fact = everturn_core::id::FactId(learned.id.0);
+    let key = m.key();
+    create(&store, &key, vec![m.created(), said, learned]);
+    assert_eq!(store.fact(&key.tenant, fact).unwrap(), Some(key.id));
 }
 
 #[test]
