@@ -128,6 +128,8 @@ pub enum Verb {
     Unpin(Unpin),
     /// Summarize the oldest turns; the history keeps them
     Compact(Compact),
+    /// Find again what was said, by words and by meaning
+    Recall(Recall),
     /// List, add, correct and retract what was learned, or let a model learn it
     Facts(Facts),
     /// Build what a model call is given, inside a token budget
@@ -430,6 +432,45 @@ pub struct Compact {
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
+    everturn recall which port did we choose\n  \
+    everturn recall '\"connection refused\" sqlite.rs' --role tool --limit 3\n  \
+    everturn recall build_con* --conversation @last --mode lexical\n  \
+    everturn recall deployment --after 2026-01-01T00:00:00Z --json")]
+pub struct Recall {
+    /// What to look for: words, "phrases", begin*
+    #[arg(required = true, value_name = "QUERY")]
+    pub query: Vec<String>,
+    /// Only in this conversation
+    #[arg(long, short, value_name = "CONV")]
+    pub conversation: Option<String>,
+    /// Only what this actor said; may be repeated
+    #[arg(long)]
+    pub actor: Vec<String>,
+    /// Only what was said in this role: user, assistant, system or tool; may be repeated
+    #[arg(long)]
+    pub role: Vec<String>,
+    /// Only what was said at this time or later
+    #[arg(long, value_name = "TIME")]
+    pub after: Option<String>,
+    /// Only what was said before this time
+    #[arg(long, value_name = "TIME")]
+    pub before: Option<String>,
+    /// Only turns, or only facts
+    #[arg(long)]
+    pub kind: Vec<String>,
+    /// At most this many
+    #[arg(long, short, default_value_t = 10, value_name = "N")]
+    pub limit: usize,
+    /// By words (lexical), by meaning (vector), or both (hybrid)
+    #[arg(long, default_value = "hybrid")]
+    pub mode: String,
+    /// Also turns that others took the place of
+    #[arg(long)]
+    pub all: bool,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
     everturn facts @last\n  \
     everturn facts @last list --all --as-of 120\n  \
     everturn facts @last add Ana 'lives in' Lisbon\n  \
@@ -595,6 +636,12 @@ pub struct Context {
     /// What is asked now
     #[arg(long, value_name = "TEXT")]
     pub input: Option<String>,
+    /// Also turns from further back that have to do with what is asked: at most this many
+    #[arg(long, value_name = "TURNS", num_args = 0..=1, default_missing_value = "5")]
+    pub recall: Option<usize>,
+    /// Also facts that have to do with it: at most this many
+    #[arg(long, value_name = "FACTS", num_args = 0..=1, default_missing_value = "10")]
+    pub facts: Option<usize>,
     /// As it was when the log ended at this place
     #[arg(long, value_name = "SEQ")]
     pub at: Option<u64>,

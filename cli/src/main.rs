@@ -61,6 +61,7 @@ fn run(args: &Args, matches: &ArgMatches) -> Result<(), Failure> {
         Some(Verb::Unpin(verb)) => verbs::state::unpin(args, verb),
         Some(Verb::Compact(verb)) => verbs::compact::run(args, verb),
         Some(Verb::Facts(verb)) => verbs::facts::run(args, verb),
+        Some(Verb::Recall(verb)) => verbs::recall::run(args, verb),
         Some(Verb::Context(verb)) => verbs::context::run(args, verb),
         Some(Verb::Project(verb)) => verbs::project::run(args, verb),
         Some(Verb::Session(verb)) => verbs::session::run(args, verb),

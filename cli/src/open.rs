@@ -22,6 +22,11 @@ pub fn writing(args: &Args) -> Result<Box<dyn Store>, Failure> {
     with(args, Options::default())
 }
 
+/// The tenant's view, for reading what an index finds beside whoever writes.
+pub fn recalling(args: &Args) -> Result<Box<dyn Store>, Failure> {
+    reading(args)
+}
+
 /// The tenant's view; the options are for a store of this machine.
 pub fn with(args: &Args, options: Options) -> Result<Box<dyn Store>, Failure> {
     if let Some(url) = server(args)? {

@@ -23,7 +23,7 @@ use everturn_core::turn::Turn;
 use everturn_engine::{
     AppendOptions, CompactOptions, Compacted, Context, ContextOptions, Correction, Doctor, Entry,
     ExtractOptions, Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewFact, NewStream, NewTurn,
-    Page, Update,
+    Page, RecallOptions, Recalled, Update,
 };
 use serde_json::Value;
 use std::io::{BufRead, Write};
@@ -91,6 +91,8 @@ pub trait Store {
     ) -> Result<Fact, Error>;
     /// Lets a model read turns for facts.
     fn extract_facts(&self, id: ConversationId, options: ExtractOptions) -> Result<Extraction, Error>;
+    /// Finds turns and facts again.
+    fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error>;
     /// Builds a context; where it is to be recorded, also gives the place of its receipt.
     fn context(&self, id: ConversationId, ask: &Ask) -> Result<(Context, Option<u64>), Error>;
     /// Makes a context again from its receipt.

@@ -25,6 +25,7 @@ use utoipa_axum::router::OpenApiRouter;
         (name = "events", description = "The log itself, as pages or live."),
         (name = "state", description = "What a conversation needs to go on: pins, approvals, what is pending."),
         (name = "facts", description = "What was learned from what was said."),
+        (name = "recall", description = "Finding again what was said and learned."),
         (name = "context", description = "What a model is given: context, projection, compaction."),
         (name = "generations", description = "Answers of models."),
         (name = "assets", description = "Large or non-text payloads."),

@@ -6,11 +6,13 @@
 
 mod derived;
 mod facts;
+mod recall;
 mod stored;
 
 pub use crate::problem::ProblemBody as Problem;
 pub use derived::*;
 pub use facts::*;
+pub use recall::*;
 pub use stored::*;
 
 use utoipa::{IntoParams, ToSchema};

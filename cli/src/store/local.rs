@@ -17,7 +17,7 @@ use everturn_core::turn::Turn;
 use everturn_engine::{
     AppendOptions, CompactOptions, Compacted, Context, Correction, Doctor, Entry, Everturn, ExtractOptions,
     Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewConversation, NewFact, NewStream, NewTurn,
-    Page, Scope, Subscription, Update, script,
+    Page, RecallOptions, Recalled, Scope, Subscription, Update, script,
 };
 use serde_json::Value;
 use std::io::{BufRead, Write};
@@ -151,6 +151,11 @@ impl Store for Local {
 
     fn extract_facts(&self, id: ConversationId, options: ExtractOptions) -> Result<Extraction, Error> {
         self.scope.extract_facts(id, options)
+    }
+
+    fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error> {
+        self.store.index_now()?;
+        self.scope.recall(query, options)
     }
 
     fn context(&self, id: ConversationId, ask: &Ask) -> Result<(Context, Option<u64>), Error> {

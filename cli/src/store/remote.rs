@@ -22,6 +22,7 @@ use everturn_core::{Error, json};
 use everturn_engine::{
     AppendOptions, Appended, CompactOptions, Compacted, Context, Correction, Doctor, Entry, ExtractOptions,
     Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewFact, NewStream, NewTurn, Order, Page,
+    RecallOptions, Recalled,
 };
 use follow::Following;
 use http::{Fields, Request, Server};
@@ -29,6 +30,12 @@ use reqwest::Method;
 use serde::Deserialize;
 use serde_json::Value;
 use std::io::{BufRead, Write};
+use std::time::{Duration, Instant};
+
+/// How long recall waits for what was just said to be found.
+const INDEX_PATIENCE: Duration = Duration::from_secs(2);
+/// How long between two looks.
+const INDEX_PAUSE: Duration = Duration::from_millis(100);
 
 /// A tenant's part of a server's store: the key says whose.
 pub struct Remote {
@@ -292,6 +299,32 @@ impl Store for Remote {
         self.post_to(id, &["facts", "extract"]).json(body).read()
     }
 
+    fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error> {
+        let until = Instant::now() + INDEX_PATIENCE;
+        loop {
+            let body = Fields::default()
+                .put("query", query)
+                .put("actors", &options.actors)
+                .put("roles", &options.roles)
+                .put_some("after", &options.after)
+                .put_some("before", &options.before)
+                .put("kinds", &options.kinds)
+                .put("limit", &options.limit)
+                .put("mode", &options.mode)
+                .put("include_superseded", &options.include_superseded);
+            let request = match options.conversation {
+                Some(id) => self.post_to(id, &["recall"]),
+                None => self.server.post(&["recall"]),
+            };
+            let recalled: Recalled = request.json(body).read()?;
+            // A server takes in what was just said within a second.
+            if recalled.behind.events == 0 || Instant::now() > until {
+                return Ok(recalled);
+            }
+            std::thread::sleep(INDEX_PAUSE);
+        }
+    }
+
     fn context(&self, id: ConversationId, ask: &Ask) -> Result<(Context, Option<u64>), Error> {
         #[derive(Deserialize)]
         struct Recorded {
@@ -315,6 +348,7 @@ impl Store for Remote {
             .put("tools", &options.tools)
             .put("provider", options.provider.as_str())
             .put_some("model", &options.model)
+            .put_some("recall", &options.recall)
             .put_some("at_seq", &options.at_seq);
         let path = if ask.record { "contexts" } else { "context" };
         let text = self.post_to(id, &[path]).json(body).text()?;

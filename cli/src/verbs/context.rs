@@ -7,7 +7,7 @@ use crate::{open, show};
 use everturn_core::Error;
 use everturn_core::context::{Section, Sections};
 use everturn_core::json::Raw;
-use everturn_engine::{Context, ContextOptions, Digest, script};
+use everturn_engine::{Context, ContextOptions, Digest, RecallRequest, script};
 use serde_json::{Value, json};
 
 pub fn run(args: &Args, verb: &args::Context) -> Result<(), Failure> {
@@ -59,6 +59,11 @@ fn ask(verb: &args::Context) -> Result<Ask, Error> {
         input: input.collect::<Result<_, _>>()?,
         provider: verb.provider.parse()?,
         model: verb.model.clone(),
+        recall: (verb.recall.is_some() || verb.facts.is_some()).then(|| RecallRequest {
+            turns: verb.recall.unwrap_or(0),
+            facts: verb.facts.unwrap_or(0),
+            query: None,
+        }),
         at_seq: verb.at,
         ..ContextOptions::new(verb.budget.unwrap_or_default())
     };

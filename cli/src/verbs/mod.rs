@@ -16,6 +16,7 @@ pub mod list;
 pub mod mcp;
 pub mod new;
 pub mod project;
+pub mod recall;
 pub mod serve;
 pub mod session;
 pub mod state;

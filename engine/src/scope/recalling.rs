@@ -60,7 +60,7 @@ impl Default for RecallOptions {
 }
 
 /// What was recalled, best first.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recalled {
     /// How it was really looked for.
     pub mode: Mode,
@@ -74,7 +74,7 @@ pub struct Recalled {
 }
 
 /// One turn or fact that was found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Hit {
     /// What it is.
     pub kind: Kind,

@@ -110,6 +110,66 @@ struct Entry {
     kind: Option<String>,
 }
 
+/// What was recalled.
+#[derive(JsonSchema)]
+pub struct Recalled {
+    /// How it was looked for: hybrid, lexical or vector.
+    mode: String,
+    /// Why that is another way than was asked for.
+    note: Option<String>,
+    /// What could not be found because it is not in the index yet.
+    behind: Behind,
+    /// Best first.
+    data: Vec<Hit>,
+}
+
+/// How far the index is behind.
+#[derive(JsonSchema)]
+struct Behind {
+    /// Events that are not in it.
+    events: u64,
+    /// Turns and facts that cannot be found by meaning yet.
+    vectors: u64,
+}
+
+/// A turn or a fact that was found.
+#[derive(JsonSchema)]
+struct Hit {
+    /// turn or fact.
+    kind: String,
+    /// The turn's id.
+    turn: Option<String>,
+    /// The fact, with its sources.
+    fact: Option<Map<String, Value>>,
+    /// Where it was said or learned.
+    conversation: String,
+    /// What that conversation is called.
+    title: Option<String>,
+    /// Its place there.
+    seq: u64,
+    /// Who said it.
+    actor: Option<String>,
+    /// In which role.
+    role: Option<String>,
+    /// When it was said.
+    at: String,
+    /// More is better.
+    score: f64,
+    /// Which rankings found it, and at which place.
+    matched: Map<String, Value>,
+    /// The part that shows why.
+    snippet: Snippet,
+}
+
+/// A part of a text.
+#[derive(JsonSchema)]
+struct Snippet {
+    /// The part.
+    text: String,
+    /// Where the words stand that were looked for, in characters: from, to.
+    marks: Vec<(u64, u64)>,
+}
+
 /// What a model call is given.
 #[derive(JsonSchema)]
 pub struct Context {

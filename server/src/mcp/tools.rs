@@ -14,7 +14,7 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn;
 use everturn_engine::{
     AppendOptions, CompactOptions, ContextOptions, HistoryQuery, ListQuery, NewConversation, NewTurn, Order,
-    Scope, script,
+    RecallOptions, RecallRequest, Scope, script,
 };
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use schemars::JsonSchema;
@@ -35,9 +35,10 @@ pub struct Row {
 }
 
 /// Every tool, those that only read first.
-pub const ALL: [Row; 8] = [
+pub const ALL: [Row; 9] = [
     Row { name: "list_conversations", role: Role::Reader, describe: about_list, run: list },
     Row { name: "history", role: Role::Reader, describe: about_history, run: history },
+    Row { name: "recall", role: Role::Reader, describe: about_recall, run: recall },
     Row { name: "build_context", role: Role::Reader, describe: about_context, run: build_context },
     Row { name: "project", role: Role::Reader, describe: about_project, run: project },
     Row { name: "verify", role: Role::Reader, describe: about_verify, run: verify },
@@ -187,6 +188,54 @@ fn history(scope: &Scope, arguments: JsonObject) -> Answer {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+struct Recall {
+    /// What to look for, in any words: a question, names, "a phrase", begin*.
+    query: String,
+    /// Only in this conversation: its id, the beginning of one, or @last. In all of them if left out.
+    conversation: Option<String>,
+    /// Only what these actors said.
+    #[serde(default)]
+    actors: Vec<String>,
+    /// Only what was said in these roles: user, assistant, system, tool.
+    #[serde(default)]
+    roles: Vec<String>,
+    /// Only what was said at this time or later, such as 2026-11-15T00:00:00Z.
+    after: Option<String>,
+    /// Only what was said before this time.
+    before: Option<String>,
+    /// Only these kinds: turn, fact.
+    #[serde(default)]
+    kinds: Vec<String>,
+    /// At most this many; 10 if left out.
+    limit: Option<usize>,
+    /// hybrid (if left out), lexical or vector.
+    mode: Option<String>,
+}
+
+fn about_recall() -> Tool {
+    let text = "Finds what was said or learned before, in any conversation, by words and by meaning: the best matches with \
+                a snippet, who said it, when and where. Read more around a match with `history`: `before` its `seq` + 1.";
+    tool::<Recall, shapes::Recalled>("recall", "Recall what was said", text, reads())
+}
+
+fn recall(scope: &Scope, arguments: JsonObject) -> Answer {
+    let given: Recall = read(arguments)?;
+    let options = RecallOptions {
+        conversation: given.conversation.as_deref().map(|name| scope.resolve(name)).transpose()?,
+        actors: given.actors,
+        roles: given.roles.iter().map(|role| role.parse()).collect::<Result<_, _>>()?,
+        after: given.after.as_deref().map(str::parse).transpose()?,
+        before: given.before.as_deref().map(str::parse).transpose()?,
+        kinds: given.kinds.iter().map(|kind| kind.parse()).collect::<Result<_, _>>()?,
+        limit: given.limit.unwrap_or(RecallOptions::default().limit),
+        mode: given.mode.as_deref().map(str::parse).transpose()?.unwrap_or_default(),
+        include_superseded: false,
+    };
+    answer(&scope.recall(&given.query, &options)?)
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 struct BuildContext {
     /// The conversation: its id, the beginning of one, or @last for the last changed.
     conversation: String,
@@ -207,6 +256,12 @@ struct BuildContext {
     instructions: Option<String>,
     /// What is asked now.
     input: Option<String>,
+    /// At most this many turns from further back that have to do with what is asked.
+    #[serde(default)]
+    recall_turns: usize,
+    /// At most this many facts that have to do with what is asked.
+    #[serde(default)]
+    recall_facts: usize,
 }
 
 fn about_context() -> Tool {
@@ -227,6 +282,10 @@ fn build_context(scope: &Scope, arguments: JsonObject) -> Answer {
     options.participants = given.participants;
     options.projection = given.projection.as_ref().map(script::options).transpose()?;
     options.instructions = given.instructions;
+    if given.recall_turns + given.recall_facts > 0 {
+        options.recall =
+            Some(RecallRequest { turns: given.recall_turns, facts: given.recall_facts, query: None });
+    }
     if let Some(text) = given.input {
         options.input = vec![Raw::of(&json!({"role": "user", "content": text}))?];
     }

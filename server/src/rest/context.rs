@@ -13,7 +13,7 @@ use everturn_core::context::Sections;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_engine::script::options;
-use everturn_engine::{Context, ContextOptions, Digest};
+use everturn_engine::{Context, ContextOptions, Digest, RecallRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
@@ -70,6 +70,9 @@ pub struct Build {
     provider: Option<String>,
     /// Which model will read it; decides who counts.
     model: Option<String>,
+    /// What is recalled for it from further back than the tail: `{"turns": 5, "facts": 10}`.
+    #[schema(value_type = Option<schema::ContextRecall>)]
+    recall: Option<RecallRequest>,
     /// As it was when the log ended here.
     at_seq: Option<u64>,
 }
@@ -110,6 +113,7 @@ impl Build {
             tools: self.tools,
             provider: self.provider.as_deref().unwrap_or("neutral").parse()?,
             model: self.model,
+            recall: self.recall,
             at_seq: self.at_seq,
             ..ContextOptions::new(self.token_budget.unwrap_or_default())
         })

@@ -10,6 +10,7 @@ mod generations;
 pub mod health;
 mod keys;
 mod projections;
+mod recall;
 mod state;
 mod streams;
 pub mod transfer;
@@ -30,6 +31,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(events::routes())
         .merge(state::routes())
         .merge(facts::routes())
+        .merge(recall::routes())
         .merge(context::routes())
         .merge(projections::routes())
         .merge(compaction::routes())

@@ -82,7 +82,10 @@ fn a_file_of_version_1_is_upgraded_when_it_is_opened_for_writing() {
     db.execute_batch(&format!("DROP TABLE conversation_facts; {old}; PRAGMA user_version = 1")).unwrap();
     drop(db);
     let error = Sqlite::open_read_only(&path).err().unwrap();
-    assert!(error.text().contains("has format 1") && error.text().contains("open it for writing once"), "{error}");
+    assert!(
+        error.text().contains("has format 1") && error.text().contains("open it for writing once"),
+        "{error}"
+    );
     let store = open(&path).unwrap();
     assert_eq!(log(&store, &keys[0]), before);
     let m = Maker::default();
