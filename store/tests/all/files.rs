@@ -82,16 +82,18 @@ fn a_file_of_version_1_is_upgraded_when_it_is_opened_for_writing() {
     db.execute_batch(&format!("DROP TABLE conversation_facts; {old}; PRAGMA user_version = 1")).unwrap();
     drop(db);
     let error = Sqlite::open_read_only(&path).err().unwrap();
-    assert!(error.text().contains("has format 1") && error.text().contains("open it for writing once"), "{error}");
+    assert!(
+        error.text().contains("has format 1") && error.text().contains("open it for writing once"),
+        "{error}"
+    );
     let store = open(&path).unwrap();
     assert_eq!(log(&store, &keys[0]), before);
     let m = Maker::default();
     let said = m.say("I like tea");
     let learned = m.learn(turn_of(&said), "tea");
     let fact = everturn_core::id::FactId(learned.id.0);
-    let key = m.key();
-    create(&store, &key, vec![m.created(), said, learned]);
-    assert_eq!(store.fact(&key.tenant, fact).unwrap(), Some(key.id));
+    append(&store, &keys[0], vec![said, learned]);
+    assert_eq!(store.fact(&keys[0].tenant, fact).unwrap(), Some(keys[0].id));
 }
 
 #[test]
