@@ -16,7 +16,7 @@ mod redactor;
 pub use fold::add_up;
 pub use learn::{Dropped, Learned, News, Origin, news, prompt, quotes, read};
 pub use policy::Policy;
-pub use redactor::{Redactor, read_redaction, redaction_prompt, says_something};
+pub use redactor::{Redactor, read_redaction, redaction_prompt};
 
 use crate::Error;
 use crate::chain::Hash;

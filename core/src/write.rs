@@ -11,7 +11,7 @@ use crate::chain::{self, Hash, Head};
 use crate::conversation::{BudgetRef, CheckpointRef, Conversation, Parent, Settings, State};
 use crate::event::{Draft, Event, kind};
 use crate::fact;
-use crate::id::{EventId, FactId, Key, TurnId};
+use crate::id::{ConversationId, EventId, FactId, Key, TurnId};
 use crate::limits::{BATCH_EVENTS_MAX, FORK_DEPTH_MAX, PARTICIPANTS_MAX};
 use crate::message;
 use crate::time::Timestamp;
@@ -215,6 +215,18 @@ pub struct ErasedBody {
     /// The calls that they answered: with the words goes the only sign that those wait no longer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answered: Vec<String>,
+    /// What was learned from them and went with them: without this nobody could tell which facts to look for elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub learned: Vec<Learned>,
+}
+
+/// Something that was learned from a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Learned {
+    /// Where it was stated: where the turn was said, or in a fork.
+    pub conversation: ConversationId,
+    /// Which fact.
+    pub fact: FactId,
 }
 
 /// What a `compaction` event does to the view. The rest of its body is for readers: see `compaction`.

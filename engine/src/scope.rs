@@ -6,6 +6,7 @@ mod compacting;
 mod context;
 mod conversations;
 mod facts;
+mod finding;
 mod generating;
 mod learning;
 mod projecting;

@@ -23,7 +23,7 @@ use everturn_core::json::Raw;
 use everturn_core::recall::{Entry, EntryId, EntryNo, Filter, TextQuery};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn};
-use everturn_core::write::Write;
+use everturn_core::write::{Learned, Write};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -92,6 +92,8 @@ pub trait Index: Send + Sync {
     /// The conversation of a tenant in which a fact was first stated under this id. `None` for another tenant's, and when
     /// every statement of it was erased.
     fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error>;
+    /// What was learned from a turn, in every conversation of the tenant.
+    fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error>;
     /// The newest fold that was kept for a place at or before this one, an ancestor's included.
     fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Raw>, Error>;
     /// Keeps a fold for later. It may be lost: whoever needs it makes it again from the log.

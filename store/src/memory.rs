@@ -17,8 +17,8 @@ use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnRow, join_chunks};
 use everturn_core::write::{
-    self, Action, AssetReference, AssetRow, Changes, FactRow, ForkPoint, Idempotency, Lookup, Plan, Write,
-    absent, absent_turn,
+    self, Action, AssetReference, AssetRow, Changes, FactRow, ForkPoint, Idempotency, Learned, Lookup, Plan,
+    Write, absent, absent_turn,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
@@ -649,6 +649,17 @@ impl Index for Memory {
         let mut ours = living.filter(|entry| entry.conversation.tenant == *tenant);
         let states = |entry: &&Entry| entry.facts.iter().any(|fact| fact.id == id);
         Ok(ours.find(states).map(|entry| entry.conversation.id))
+    }
+
+    fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error> {
+        let kept = self.kept();
+        let ours = kept.entries.iter().filter(|entry| entry.conversation.tenant == *tenant);
+        let learned = |entry: &Entry| {
+            let conversation = entry.conversation.id;
+            let facts = entry.facts.iter().filter(|fact| fact.source_turn == Some(turn));
+            facts.map(|fact| Learned { conversation, fact: fact.id }).collect::<Vec<_>>()
+        };
+        Ok(ours.flat_map(learned).collect())
     }
 
     fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {

@@ -222,23 +222,22 @@ pub enum Origin {
 /// What of it is news. Not the same from the same turn again; not what an assistant says that is known, because it may
 /// only repeat what it was given to read: counted as evidence, every recalled fact would confirm itself.
 pub fn news(known: &[Fact], learned: Vec<Learned>, dropped: &mut Dropped) -> Vec<News> {
+    let mut alike: HashMap<[String; 3], Vec<&Fact>> = HashMap::new();
+    for fact in known {
+        let words = [&fact.subject, &fact.predicate, &fact.object].map(|text| normal(text));
+        alike.entry(words).or_default().push(fact);
+    }
     let mut news: Vec<News> = Vec::new();
-    let words = |one: &Learned| (normal(&one.subject), normal(&one.predicate), normal(&one.object));
+    // The first piece of news about each, and the turns that say it.
+    let mut told: HashMap<[String; 3], (usize, Vec<TurnId>)> = HashMap::new();
     for learned in learned {
-        let (subject, predicate, object) = words(&learned);
-        let alike = |fact: &&Fact| {
-            normal(&fact.subject) == subject
-                && normal(&fact.predicate) == predicate
-                && normal(&fact.object) == object
-        };
-        let heard =
-            known.iter().filter(alike).any(|fact| fact.sources.iter().any(|s| s.turn == learned.turn));
-        let current = known.iter().filter(alike).find(|fact| fact.status == Status::Current);
+        let words = [&learned.subject, &learned.predicate, &learned.object].map(|text| normal(text));
+        let facts = alike.get(&words).map_or(&[][..], Vec::as_slice);
+        let heard = facts.iter().flat_map(|fact| &fact.sources).any(|source| source.turn == learned.turn);
+        let current = facts.iter().find(|fact| fact.status == Status::Current);
         let full = current.is_some_and(|fact| fact.sources.len() >= SOURCES_MAX);
-        let earlier = news.iter().position(|earlier| words(&earlier.learned) == words(&learned));
-        let repeated = news.iter().any(|earlier| {
-            earlier.learned.turn == learned.turn && words(&earlier.learned) == words(&learned)
-        });
+        let earlier = told.get(&words);
+        let repeated = earlier.is_some_and(|(_, turns)| turns.contains(&learned.turn));
         let echo = learned.role == Role::Assistant && (current.is_some() || earlier.is_some());
         if heard || full || repeated || echo {
             dropped.known += 1;
@@ -246,9 +245,10 @@ pub fn news(known: &[Fact], learned: Vec<Learned>, dropped: &mut Dropped) -> Vec
         }
         let origin = match (current, earlier) {
             (Some(fact), _) => Origin::Known(fact.id),
-            (None, Some(index)) => Origin::Earlier(index),
+            (None, Some((index, _))) => Origin::Earlier(*index),
             (None, None) => Origin::New,
         };
+        told.entry(words).or_insert((news.len(), Vec::new())).1.push(learned.turn);
         news.push(News { learned, origin });
     }
     news

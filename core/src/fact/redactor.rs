@@ -34,16 +34,22 @@ impl Redactor {
         clean
     }
 
+    /// The same for what a fact cannot do without; `None` if nothing is left of it.
+    pub fn clean_name(&self, text: &str) -> Option<String> {
+        Some(self.clean(text)).filter(|clean| clean == text || says_something(clean))
+    }
+
     /// Facts without what must not be kept. One of whose subject or object nothing is left is dropped and counted.
     pub fn redact(&self, learned: Vec<Learned>, dropped: &mut Dropped) -> Vec<Learned> {
         let before = learned.len();
-        let clean = |mut learned: Learned| {
-            for text in
-                [&mut learned.subject, &mut learned.predicate, &mut learned.object, &mut learned.quote]
-            {
-                *text = self.clean(text);
-            }
-            (says_something(&learned.subject) && says_something(&learned.object)).then_some(learned)
+        let clean = |learned: Learned| {
+            Some(Learned {
+                subject: self.clean_name(&learned.subject)?,
+                predicate: self.clean(&learned.predicate),
+                object: self.clean_name(&learned.object)?,
+                quote: self.clean(&learned.quote),
+                ..learned
+            })
         };
         let kept: Vec<Learned> = learned.into_iter().filter_map(clean).collect();
         dropped.redacted += (before - kept.len()) as u64;
@@ -52,7 +58,7 @@ impl Redactor {
 }
 
 /// Whether a text has a letter or a digit outside of what stands for something taken out.
-pub fn says_something(text: &str) -> bool {
+fn says_something(text: &str) -> bool {
     let mut depth = 0;
     text.chars().any(|c| {
         match c {

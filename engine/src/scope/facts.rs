@@ -219,8 +219,8 @@ impl Scope {
         self.fact_in(id, fact)
     }
 
-    /// A fact as a conversation sees it.
-    fn fact_in(&self, id: ConversationId, fact: FactId) -> Result<Fact, Error> {
+    /// A fact as a conversation sees it: what it inherited, as it stands here.
+    pub fn fact_in(&self, id: ConversationId, fact: FactId) -> Result<Fact, Error> {
         let head = self.shared().index.conversation(&self.key(id))?.head.seq;
         find(self.facts_at(&self.key(id), head)?, fact)
     }
@@ -282,11 +282,12 @@ fn taken_back(id: FactId) -> Error {
 
 /// The words of a fact without what must not be kept. Nothing may be left of them: then there is no fact.
 fn redacted(redactor: &Redactor, words: [&str; 3]) -> Result<[String; 3], Error> {
-    let [subject, predicate, object] = words.map(|text| redactor.clean(text));
-    if !fact::says_something(&subject) || !fact::says_something(&object) {
+    let [subject, predicate, object] = words;
+    let (Some(subject), Some(object)) = (redactor.clean_name(subject), redactor.clean_name(object)) else {
         let text = "nothing is left of it without what must not be kept in facts; see policy.facts.redact";
         return Err(Error::invalid("fact.redacted", text));
-    }
+    };
+    let predicate = redactor.clean(predicate);
     fact::check(&subject, &predicate, &object)
 }
 

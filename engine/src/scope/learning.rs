@@ -9,7 +9,7 @@ use crate::model::{self, Summarize, Summarizer};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::compaction::{Candidate, Prompt};
-use everturn_core::event::{Draft, kind};
+use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::fact::{self, Dropped, Learned, Origin, Policy, ReadBody, Redactor, StatedBody, limits};
 use everturn_core::id::{ConversationId, EventId, FactId, Key, TurnId};
 use everturn_core::turn::{Role, Status, Turn};
@@ -164,8 +164,8 @@ impl Reader<'_> {
         let mut batch = Batch { from, to, turns: Vec::new() };
         self.scope.each_turn(&self.key(), query, |turn| {
             let stands = matches!(turn.status, Status::Complete | Status::Interrupted) && !turn.erased;
-            // Instructions say what is to be done, not what is so.
-            if stands && turn.role != Role::System {
+            // Instructions say what is to be done, not what is so; what is private is not for everybody who recalls.
+            if stands && turn.role != Role::System && turn.visibility != Visibility::Private {
                 if batch.turns.len() == limits::TURNS_MAX {
                     batch.to = turn.seq - 1;
                     return Ok(ControlFlow::Break(()));

@@ -218,7 +218,11 @@ impl Scope {
                     ));
                 }
             }
-            let body = ErasedBody { turns: turns.clone(), reason: reason.to_string(), answered };
+            let mut learned = Vec::new();
+            for turn in &turns {
+                learned.extend(self.shared().index.learned_from(&self.tenant, *turn)?);
+            }
+            let body = ErasedBody { turns: turns.clone(), reason: reason.to_string(), answered, learned };
             let turn = turns.first().copied().filter(|_| turns.len() == 1);
             let draft = Draft { actor: by, turn, ..self.shared().draft(kind::ERASED, &body)? };
             draft.check()?;

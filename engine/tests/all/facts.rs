@@ -3,14 +3,17 @@
 use crate::scripted_server::*;
 use crate::stage::*;
 use everturn_core::conversation::{Retention, Settings};
+use everturn_core::event::Visibility;
 use everturn_core::fact::{Dropped, Fact, Status};
 use everturn_core::id::{ConversationId, FactId};
 use everturn_core::json::Raw;
+use everturn_core::recall::EntryId;
 use everturn_engine::model::{Configured, Endpoint, HttpModel, Kind, Limits, wait};
 use everturn_engine::{
     CompactOptions, Correction, Everturn, ExtractOptions, Extraction, FactQuery, GenerateOptions, NewFact,
     NewStream, NewTurn, Options, Scope,
 };
+use everturn_store::IndexChange;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -97,7 +100,7 @@ fn what_the_turns_support_is_kept_and_the_rest_is_dropped_and_counted() {
     assert_eq!(scope.kinds(id)[3..], ["fact.extracted", "facts.read"]);
     assert_eq!(scope.fact(facts[0].id).unwrap(), facts[0]);
     assert!(
-        server.seen()[0].json()["messages"][1]["content"].as_str().unwrap().contains("I live\\\\nin Berlin")
+        server.seen()[0].json()["messages"][1]["content"].as_str().unwrap().contains("I live\\nin Berlin")
     );
     scope.verify(id, None).unwrap();
 }
@@ -198,9 +201,10 @@ fn garbage_is_asked_about_once_more_and_a_model_that_hangs_is_left() {
 
 #[test]
 fn what_is_still_being_said_is_read_when_it_is_complete() {
-    let server = ScriptedServer::start(vec![finds(&[]), finds(&[berlin(3)])]);
+    let server = ScriptedServer::start(vec![finds(&[]), finds(&[berlin(4)])]);
     let (_store, scope, id) = learning(&server, json!({}));
     scope.say(id, NewTurn::user("hello"));
+    scope.say(id, NewTurn { visibility: Some(Visibility::Private), ..NewTurn::user("between us") });
     let open = scope.append_open(id, NewStream::default()).wait().unwrap().id;
     scope.say(id, NewTurn::user("meanwhile"));
     assert_eq!(scope.extract_facts(id, ExtractOptions::default()).unwrap().turns, 1);
@@ -481,4 +485,77 @@ fn facts_are_the_same_after_an_export_and_an_import() {
     elsewhere.erase(id, turn.id, None, "asked").wait().unwrap();
     refused(elsewhere.fact(tea.id), "fact.absent", "no fact");
     assert_eq!(current(&elsewhere, id), ["Zoë drinks milk"]);
+}
+
+/// The facts that can be found, as events tell it, caught up with whatever is new.
+#[derive(Default)]
+struct Findable {
+    entries: BTreeMap<(ConversationId, EntryId), (String, bool)>,
+    seen: BTreeMap<ConversationId, u64>,
+}
+
+impl Findable {
+    /// What stands and what fell, after the events of these conversations.
+    fn after(&mut self, scope: &Scope, ids: &[ConversationId]) -> [String; 2] {
+        for id in ids {
+            let seen = self.seen.entry(*id).or_default();
+            for event in scope.events(*id, *seen, 1000).unwrap() {
+                *seen = event.seq;
+                let changes =
+                    if event.conversation == *id { scope.fact_changes(&event).unwrap() } else { Vec::new() };
+                for change in changes {
+                    match change {
+                        IndexChange::Put(entry) => {
+                            let text = (entry.text.clone(), entry.fallen.is_some());
+                            self.entries.insert((entry.conversation, entry.id), text);
+                        }
+                        IndexChange::Fell { key, id, .. } => {
+                            self.entries.get_mut(&(key.id, id)).unwrap().1 = true
+                        }
+                        IndexChange::Remove { key, id } => drop(self.entries.remove(&(key.id, id))),
+                    }
+                }
+            }
+        }
+        [false, true].map(|fell| {
+            let texts = self.entries.values().filter(|entry| entry.1 == fell).map(|entry| entry.0.as_str());
+            texts.collect::<Vec<_>>().join(", ")
+        })
+    }
+}
+
+#[test]
+fn what_can_be_found_follows_the_facts() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let turn = scope.say(id, NewTurn::user("Tea in Berlin, then Paris."));
+    let from = |fact| NewFact { source_turn: Some(turn.id), ..fact };
+    scope.add_fact(id, new("Zoë", "lives in", "Berlin")).unwrap();
+    scope.add_fact(id, from(new("Zoë", "lives in", "Paris"))).unwrap();
+    let tea = scope.add_fact(id, from(new("Zoë", "drinks", "tea"))).unwrap();
+    let dog = scope.add_fact(id, new("Zoë", "has", "a dog")).unwrap();
+    scope
+        .correct_fact(id, tea.id, Correction { object: Some("mate".into()), ..Correction::default() })
+        .unwrap();
+    scope.retract_fact(id, dog.id, None, None).unwrap();
+    let mut findable = Findable::default();
+    let found = findable.after(&scope, &[id]);
+    assert_eq!(found, ["Zoë lives in Paris, Zoë drinks mate", "Zoë lives in Berlin, Zoë drinks tea"]);
+    let fork = scope.fork(id, scope.get(id).unwrap().head.seq).wait().unwrap().id;
+    scope.add_fact(fork, from(new("Zoë", "asks for", "milk"))).unwrap();
+    scope.add_fact(fork, new("Zoë", "lives in", "Rome")).unwrap();
+    scope.retract_fact(fork, tea.id, None, None).unwrap();
+    let found = findable.after(&scope, &[id, fork]);
+    let both = "Zoë lives in Paris, Zoë drinks mate, Zoë asks for milk, Zoë lives in Rome";
+    assert_eq!(found, [both, "Zoë lives in Berlin, Zoë drinks tea"], "what a fork does is not its parent's");
+    // In the parent, which knows nothing of the fork.
+    scope.erase(id, turn.id, None, "asked").wait().unwrap();
+    assert_eq!(findable.after(&scope, &[id, fork]), ["Zoë lives in Berlin, Zoë lives in Rome", ""]);
+    let anew = Findable::default().after(&scope, &[fork, id]);
+    assert_eq!(anew, ["Zoë lives in Berlin, Zoë lives in Rome", ""], "also when it is made anew");
+    let said = scope.say(id, NewTurn::user("Oslo!"));
+    scope.add_fact(id, NewFact { source_turn: Some(said.id), ..new("Zoë", "lives in", "Oslo") }).unwrap();
+    assert_eq!(findable.after(&scope, &[id])[0], "Zoë lives in Oslo, Zoë lives in Rome");
+    scope.supersede(id, said.id, NewTurn::user("Never mind.")).wait().unwrap();
+    assert_eq!(findable.after(&scope, &[id]), ["Zoë lives in Berlin, Zoë lives in Rome", ""]);
 }

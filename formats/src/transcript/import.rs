@@ -304,9 +304,10 @@ impl Given {
 }
 
 fn stored_kind(kind: &str) -> String {
-    let about_a_turn = kind::ends_turn(kind) || kind == kind::SUPERSEDED;
+    let about_a_turn = kind::ends_turn(kind) || kind == kind::SUPERSEDED || kind::is_fact(kind);
     // They speak of places in the log that they were written in.
-    let about_places = [kind::COMPACTION, kind::BUDGET, kind::PROJECTION, kind::RECEIPT].contains(&kind);
+    let places = [kind::COMPACTION, kind::BUDGET, kind::PROJECTION, kind::RECEIPT, kind::FACTS_READ];
+    let about_places = places.contains(&kind);
     if about_a_turn || about_places { format!("imported.{kind}") } else { kind.to_string() }
 }
 

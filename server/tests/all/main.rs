@@ -7,6 +7,7 @@ mod assets;
 mod context;
 mod conversations;
 mod events;
+mod facts;
 mod generations;
 mod guarding;
 mod hostile;

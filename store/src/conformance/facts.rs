@@ -47,7 +47,13 @@ pub fn what_was_learned_from_a_turn_is_erased_with_it_wherever_it_was_stated(sto
     // The same turns under another tenant are not ours to touch.
     let theirs = elsewhere(&key);
     done(store, restoration(&theirs, &log(store, &key)));
+    let learned = |turn| {
+        let all = store.learned_from(&key.tenant, turn).expect("it is found");
+        all.into_iter().map(|one| (one.conversation == fork.id, one.fact)).collect::<Vec<_>>()
+    };
+    assert_eq!((learned(first)[0], learned(first).len(), learned(first)[1].0), ((false, gone), 2, true));
     done(store, m.erase(&fork, &[first]));
+    assert_eq!((learned(first).len(), learned(second).len()), (0, 2));
     let words = |key: &Key| {
         let facts = log(store, key).into_iter().filter(|event| kind::is_fact(&event.kind));
         facts.map(|event| event.body.is_some()).collect::<Vec<_>>()

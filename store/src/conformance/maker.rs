@@ -150,7 +150,12 @@ impl Maker {
 
     /// Erases turns.
     pub fn erase(&self, key: &Key, turns: &[TurnId]) -> Write {
-        let body = ErasedBody { turns: turns.to_vec(), reason: "asked for".into(), answered: Vec::new() };
+        let body = ErasedBody {
+            turns: turns.to_vec(),
+            reason: "asked for".into(),
+            answered: Vec::new(),
+            learned: Vec::new(),
+        };
         let draft = Draft { actor: Some("officer".into()), ..self.event(kind::ERASED, &body) };
         Write { key: key.clone(), action: Action::Erase { turns: turns.to_vec(), events: Vec::new(), draft } }
     }

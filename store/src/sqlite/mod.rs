@@ -22,7 +22,7 @@ use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
-use everturn_core::write::{Action, Write, absent, absent_turn};
+use everturn_core::write::{Action, Learned, Write, absent, absent_turn};
 use read::Lineage;
 use recent::{Recent, RecentConversation};
 use rows::{Bytes, CONVERSATION_COLUMNS, Failure, signed};
@@ -485,6 +485,23 @@ impl Index for Sqlite {
                 .query_row(params![Bytes(id.to_bytes()), tenant.as_str()], |row| row.get(0))
                 .optional()?;
             Ok(found.map(|id| ConversationId::from_bytes(id.0)))
+        })
+    }
+
+    fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error> {
+        self.reading(|db| {
+            let found = db
+                .prepare_cached(
+                    "SELECT c.id, f.id FROM conversation_facts f JOIN conversations c ON c.no = f.conversation
+                     WHERE f.source_turn = ? AND c.tenant = ? ORDER BY f.conversation, f.seq",
+                )?
+                .query_map(params![Bytes(turn.to_bytes()), tenant.as_str()], |row| {
+                    let (conversation, fact) = (row.get::<_, Bytes<16>>(0)?.0, row.get::<_, Bytes<16>>(1)?.0);
+                    let conversation = ConversationId::from_bytes(conversation);
+                    Ok(Learned { conversation, fact: FactId::from_bytes(fact) })
+                })?
+                .collect::<Result<_, _>>()?;
+            Ok(found)
         })
     }
 

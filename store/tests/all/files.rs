@@ -92,9 +92,8 @@ fn a_file_of_version_1_is_upgraded_when_it_is_opened_for_writing() {
     let said = m.say("I like tea");
     let learned = m.learn(turn_of(&said), "tea");
     let fact = everturn_core::id::FactId(learned.id.0);
-    let key = m.key();
-    create(&store, &key, vec![m.created(), said, learned]);
-    assert_eq!(store.fact(&key.tenant, fact).unwrap(), Some(key.id));
+    append(&store, &keys[0], vec![said, learned]);
+    assert_eq!(store.fact(&keys[0].tenant, fact).unwrap(), Some(keys[0].id));
 }
 
 #[test]

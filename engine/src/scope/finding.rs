@@ -1,0 +1,119 @@
+//! Which facts can be found: what events change about it.
+
+use super::Scope;
+use everturn_core::Error;
+use everturn_core::event::{Event, kind};
+use everturn_core::fact::{self, Fact, Status};
+use everturn_core::id::{ConversationId, FactId, Key};
+use everturn_core::recall::{Entry, EntryId};
+use everturn_core::write::ErasedBody;
+use everturn_store::IndexChange;
+use std::collections::BTreeSet;
+
+impl Scope {
+    /// What an event changes about the facts that can be found. Only facts of the conversation that it was written in are in
+    /// the index: a fork finds what it inherited there.
+    #[doc(hidden)]
+    pub fn fact_changes(&self, event: &Event) -> Result<Vec<IndexChange>, Error> {
+        let key = self.key(event.conversation);
+        let changes = match event.kind.as_str() {
+            kind if kind::is_fact(kind) => {
+                self.facts_at(&key, event.seq).map(|facts| told(&key, event, &facts))
+            }
+            kind::SUPERSEDED => self.forgotten(&key, event.seq, []),
+            kind::ERASED => self.erased_facts(&key, event),
+            _ => return Ok(Vec::new()),
+        };
+        match changes {
+            // Deleted since: whatever it had is taken out as a whole.
+            Err(Error::NotFound(_)) => Ok(Vec::new()),
+            changes => changes,
+        }
+    }
+
+    /// With turns went what was learned from them, wherever that was stated.
+    fn erased_facts(&self, key: &Key, event: &Event) -> Result<Vec<IndexChange>, Error> {
+        let body: Option<ErasedBody> = event.read();
+        let learned = body.map(|body| body.learned).unwrap_or_default();
+        let mut changes = Vec::new();
+        let elsewhere: BTreeSet<ConversationId> = learned.iter().map(|one| one.conversation).collect();
+        for conversation in elsewhere.into_iter().chain([key.id]).collect::<BTreeSet<_>>() {
+            let ids = learned.iter().filter(|one| one.conversation == conversation).map(|one| one.fact);
+            let other = self.key(conversation);
+            let through = match conversation == key.id {
+                true => event.seq,
+                false => match self.shared().index.conversation(&other) {
+                    Ok(conversation) => conversation.head.seq,
+                    Err(Error::NotFound(_)) => continue,
+                    Err(error) => return Err(error),
+                },
+            };
+            changes.extend(self.forgotten(&other, through, ids)?);
+        }
+        Ok(changes)
+    }
+
+    /// Takes out what does not stand any more, and puts back what stands again because of that.
+    fn forgotten(
+        &self,
+        key: &Key,
+        through: u64,
+        ids: impl IntoIterator<Item = FactId>,
+    ) -> Result<Vec<IndexChange>, Error> {
+        let mut candidates: BTreeSet<FactId> = ids.into_iter().collect();
+        for statement in &self.shared().fold(key, through.saturating_sub(1))?.facts {
+            if let Some(event) =
+                self.event_at(key, statement.seq)?.filter(|event| event.conversation == key.id)
+            {
+                candidates.insert(FactId(event.id.0));
+                candidates.extend(fact::stated_by(&event));
+            }
+        }
+        if candidates.is_empty() {
+            return Ok(Vec::new());
+        }
+        let facts = self.facts_at(key, through)?;
+        let gone = candidates.into_iter().filter(|id| !facts.iter().any(|fact| fact.id == *id));
+        let mut changes: Vec<IndexChange> =
+            gone.map(|id| IndexChange::Remove { key: key.clone(), id: EntryId::Fact(id) }).collect();
+        if !changes.is_empty() {
+            let own =
+                facts.iter().filter(|fact| fact.conversation == key.id && fact.status == Status::Current);
+            changes.extend(own.map(|fact| put(key, fact)));
+        }
+        Ok(changes)
+    }
+}
+
+/// What a statement, a correction or a retraction changes.
+fn told(key: &Key, event: &Event, facts: &[Fact]) -> Vec<IndexChange> {
+    let own = facts.iter().filter(|fact| fact.conversation == key.id);
+    own.filter_map(|fact| {
+        let (key, id) = (key.clone(), EntryId::Fact(fact.id));
+        match fact.status {
+            Status::Retracted if fact.retracted.as_ref().is_some_and(|at| at.seq == event.seq) => {
+                Some(IndexChange::Remove { key, id })
+            }
+            _ if fact.seq == event.seq => Some(put(&key, fact)),
+            Status::Superseded if fact.superseded_seq == Some(event.seq) => {
+                Some(IndexChange::Fell { key, id, seq: event.seq })
+            }
+            _ => None,
+        }
+    })
+    .collect()
+}
+
+fn put(key: &Key, fact: &Fact) -> IndexChange {
+    IndexChange::Put(Box::new(Entry {
+        tenant: key.tenant.clone(),
+        conversation: fact.conversation,
+        seq: fact.seq,
+        id: EntryId::Fact(fact.id),
+        role: None,
+        actor: fact.by.clone(),
+        at: fact.created,
+        fallen: fact.superseded_seq,
+        text: fact.text(),
+    }))
+}
