@@ -319,6 +319,32 @@ const FACTS: Scene = &[
     (&["facts", "conv-1", "list", "--all", "--json"], ""),
 ];
 
+const RECALL: Scene = &[
+    (&["recall", "port"], ""),
+    (&["new", "--title", "Deployment", "--json"], ""),
+    (&["append", "conv-1", "--actor", "ana", "Which port should the relay listen on?"], ""),
+    (&["append", "conv-1", "--role", "assistant", "It listens on 8443: see src/relay/listen.rs, fn bind_listener."], ""),
+    (&["new", "--title", "Holidays"], ""),
+    (&["append", "conv-2", "A port town in the south, with trains."], ""),
+    (&["facts", "conv-1", "add", "relay", "listens on port", "8443"], ""),
+    (&["recall", "which", "port"], ""),
+    (&["recall", "which port", "--json", "--mode", "lexical"], ""),
+    (&["recall", "port", "--conversation", "conv-2", "--json"], ""),
+    (&["recall", "listen.rs", "--role", "assistant", "--mode", "lexical"], ""),
+    (&["recall", "bindListener", "--mode", "lexical"], ""),
+    (&["recall", "\"port should\"", "--actor", "ana"], ""),
+    (&["recall", "8443", "--kind", "fact", "--json"], ""),
+    (&["recall", "rel*", "--limit", "1"], ""),
+    (&["recall", "port", "--before", "2020-01-01T00:00:00Z"], ""),
+    (&["recall", "port", "--after", "yesterday"], ""),
+    (&["recall", "port", "--mode", "guess"], ""),
+    (&["recall", "port", "--limit", "0"], ""),
+    (&["recall", "AND \" * ( NEAR"], ""),
+    (&["context", "conv-1", "--budget", "900", "--last", "1", "--recall", "3", "--facts", "--input", "which port?", "--show"], ""),
+    (&["erase", "turn-1", "--reason", "test"], ""),
+    (&["recall", "which port should"], ""),
+];
+
 const KEYS: Scene = &[
     (&["keys", "list"], ""),
     (&["keys", "create", "--role", "root"], ""),
@@ -438,6 +464,11 @@ fn keeping_is_the_same() {
 #[test]
 fn facts_are_the_same() {
     same(FACTS);
+}
+
+#[test]
+fn recall_is_the_same() {
+    same(RECALL);
 }
 
 #[test]

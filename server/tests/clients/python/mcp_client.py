@@ -13,7 +13,7 @@ import sys
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.subscriptions import ResourcesListChanged, ResourceUpdated
 
-TOOLS = ["list_conversations", "history", "build_context", "project", "verify", "append", "pin", "compact"]
+TOOLS = ["list_conversations", "history", "recall", "build_context", "project", "verify", "append", "pin", "compact"]
 
 
 async def call(client, tool, **arguments):
@@ -62,6 +62,16 @@ async def tools_and_prompts(client):
     assert [turn["content"] for turn in history["data"]] == ["Where to?", "To Rome.", "Why?"], history
     everything = await call(client, "history", conversation=conversation, include_events=True, include_superseded=True)
     assert len(everything["data"]) > 3
+    # Found within a second of being said, in any conversation or in one.
+    for where in [{}, {"conversation": conversation}]:
+        deadline = asyncio.get_running_loop().time() + 60
+        while True:
+            recalled = await call(client, "recall", query="Rome", limit=3, **where)
+            if recalled["data"] or asyncio.get_running_loop().time() > deadline:
+                break
+        assert recalled["data"][0]["snippet"]["text"] == "To Rome.", recalled
+        assert recalled["data"][0]["turn"] == said["turns"][0]["id"]
+    assert "recall.mode" in await refused(client, "recall", query="Rome", mode="guess")
     listed = await call(client, "list_conversations", limit=1)
     assert listed["data"][0]["id"] == conversation, listed
     await call(client, "pin", conversation=conversation, name="budget", value={"euro": 500})
