@@ -41,8 +41,9 @@ pub(crate) trait Ground {
 pub(crate) struct Catalog {
     /// Where it is kept; `None` in memory.
     path: Option<PathBuf>,
-    writer: Mutex<Option<Opened>>,
+    /// Closed before the writer: only a connection that may write empties the write-ahead log when it is the last.
     readers: Mutex<Vec<Opened>>,
+    writer: Mutex<Option<Opened>>,
     /// Whether a conversation may have been deleted that is still in it.
     pub deletions: AtomicBool,
     common: Mutex<Common>,
@@ -295,7 +296,13 @@ impl Catalog {
         }
         // Until it is written anew, the index keeps what was removed and only leaves it out of answers. What it then
         // frees, and what SQLite left behind when it moved rows, goes when the whole file is written anew.
-        self.writing(|db| db.execute("INSERT INTO words (words) VALUES ('optimize')", []))?;
+        self.writing(|db| {
+            db.execute("INSERT INTO words (words) VALUES ('optimize')", [])?;
+            db.execute(
+                "DELETE FROM actors WHERE no NOT IN (SELECT actor FROM entries WHERE actor IS NOT NULL)",
+                [],
+            )
+        })?;
         let mut writer = self.writer();
         let Some(Opened { connection, .. }) = &*writer else { return Ok(true) };
         let written = (|| {
