@@ -331,6 +331,13 @@ impl Catalog {
     }
 }
 
+/// Where the index ends. `None` if its words are from another log: a backup was put back, or the file exchanged.
+fn position(ground: &dyn Ground) -> Result<Option<u64>, Error> {
+    let (after, anchor) = ground.catalog().position()?;
+    let same = after == 0 || (anchor.is_some() && ground.arrived_at(after)? == anchor);
+    Ok(same.then_some(after))
+}
+
 fn remove(db: &Connection, no: i64) -> rusqlite::Result<()> {
     db.prepare_cached("DELETE FROM words WHERE rowid = ?")?.execute([no])?;
     db.prepare_cached("DELETE FROM entries WHERE no = ?")?.execute([no])?;
@@ -377,12 +384,13 @@ impl<T: Ground + Send + Sync> Recall for T {
             catalog.deletions.store(true, Ordering::SeqCst);
             return Err(error);
         }
-        let (mut after, anchor) = catalog.position()?;
-        if after > 0 && (anchor.is_none() || self.arrived_at(after)? != anchor) {
-            // Another log than the one that the words are from: a backup was put back, or the file exchanged.
-            self.forget()?;
-            after = 0;
-        }
+        let after = match position(self)? {
+            Some(after) => after,
+            None => {
+                self.forget()?;
+                0
+            }
+        };
         let (events, through) = self.arrived(after, limit)?;
         Ok(Unindexed { events, span: Span { after, through } })
     }
@@ -426,8 +434,7 @@ impl<T: Ground + Send + Sync> Recall for T {
     }
 
     fn behind(&self, model: Option<&str>) -> Result<Behind, Error> {
-        let (position, _) = self.catalog().position()?;
-        let events = self.last_arrived()?.saturating_sub(position);
+        let events = self.last_arrived()?.saturating_sub(position(self)?.unwrap_or(0));
         let vectors = match model {
             Some(model) => self.catalog().reading(|db| vectors::missing(db, model))?.unwrap_or(0),
             None => 0,
