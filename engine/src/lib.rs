@@ -50,7 +50,7 @@ pub use scope::{
     Receipt, Scope, Summary,
 };
 
-pub use transfer::Imported;
+pub use transfer::{Format, Imported};
 pub use world::{SystemWorld, World};
 pub use writer::{Commit, CommitFuture};
 

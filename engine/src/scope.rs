@@ -13,6 +13,7 @@ mod state;
 mod turns;
 
 pub use compacting::{CompactOptions, Compacted, Summary};
+pub(crate) use context::StoredMedia;
 pub use context::{Context, ContextOptions, Digest};
 pub use generating::GenerateOptions;
 pub use projecting::Projection;
