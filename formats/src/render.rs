@@ -19,6 +19,7 @@ mod shown;
 
 use crate::provider::{Media, Provider};
 use everturn_core::Error;
+use everturn_core::compaction::{self, CompactionBody};
 use everturn_core::conversation::{Conversation, SystemPrompt};
 use everturn_core::event::{Event, Visibility};
 use everturn_core::time::Timestamp;
@@ -112,4 +113,19 @@ fn title(conversation: &Conversation) -> String {
 /// A number of things.
 fn count(n: u64, thing: &str) -> String {
     format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
+/// What a compaction did, and the checkpoint that it left.
+fn compaction(body: &CompactionBody) -> (String, Option<String>) {
+    let checkpoint = body.checkpoint.as_ref().map(compaction::render);
+    let said = match body.reverts {
+        Some(_) => "A compaction was taken back here.".to_string(),
+        None => format!(
+            "Compacted: from here on the model reads a checkpoint instead of {} (#{} to #{}).",
+            count(body.covers.turns, "turn"),
+            body.covers.from_seq,
+            body.covers.to_seq,
+        ),
+    };
+    (said, checkpoint)
 }

@@ -3,7 +3,7 @@
 
 use super::prose::{escape, is_link, link, to_html};
 use super::shown::{Attachment, Content, Part, Shower, Shown};
-use super::{About, Document, Out, count, day_and_time, time, title};
+use super::{About, Document, Out, compaction, day_and_time, time, title};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
@@ -89,21 +89,6 @@ impl<W: Write> Document for Html<'_, W> {
         self.out.write("</main>\n</body>\n</html>\n")?;
         self.out.flush()
     }
-}
-
-/// What a compaction did, and the checkpoint that it left.
-pub fn compaction(body: &CompactionBody) -> (String, Option<String>) {
-    let checkpoint = body.checkpoint.as_ref().map(everturn_core::compaction::render);
-    let said = match body.reverts {
-        Some(_) => "A compaction was taken back here.".to_string(),
-        None => format!(
-            "Compacted: from here on the model reads a checkpoint instead of {} (#{} to #{}).",
-            count(body.covers.turns, "turn"),
-            body.covers.from_seq,
-            body.covers.to_seq,
-        ),
-    };
-    (said, checkpoint)
 }
 
 fn head(title: &str) -> String {

@@ -1,8 +1,8 @@
 //! Markdown that reads well as text, too.
 
 use super::prose::{contained, escape, fenced, is_link, plain};
-use super::shown::{Attachment, Content, Part, Shower, Shown};
-use super::{About, Document, Out, count, day_and_time, time, title};
+use super::shown::{Attachment, Content, Part, Shower};
+use super::{About, Document, Out, compaction, count, day_and_time, time, title};
 use everturn_core::Error;
 use everturn_core::compaction::CompactionBody;
 use everturn_core::event::Event;
@@ -34,7 +34,7 @@ impl<'a, W: Write> Markdown<'a, W> {
 impl<W: Write> Document for Markdown<'_, W> {
     fn turn(&mut self, turn: &Turn) -> Result<(), Error> {
         let shown = self.shower.show(turn);
-        let body: String = shown.parts.iter().map(|part| self::part(part)).collect();
+        let body: String = shown.parts.iter().map(part).collect();
         let (day, time) = day_and_time(time(turn));
         let mut facts: Vec<String> = shown.role.map(str::to_lowercase).into_iter().collect();
         facts.push(format!("{day} {time} UTC"));
@@ -48,13 +48,13 @@ impl<W: Write> Document for Markdown<'_, W> {
         // What a tool answered belongs to the call above it.
         match shown.is_answer() && shown.notes.is_empty() {
             true => self.out.write(&body),
-            false => self.out.write(&format!("\n## {}\n\n{}\n{body}", heading(&shown), facts.join(" · "))),
+            false => self.out.write(&format!("\n## {}\n\n{}\n{body}", plain(&shown.who), facts.join(" · "))),
         }
     }
 
     fn compaction(&mut self, event: &Event) -> Result<(), Error> {
         let Some(body) = event.read::<CompactionBody>() else { return Ok(()) };
-        let (said, checkpoint) = super::html::compaction(&body);
+        let (said, checkpoint) = compaction(&body);
         self.out.write(&format!("\n---\n\n*{}*\n", plain(&said)))?;
         if let Some(text) = checkpoint {
             self.out.write(&folded("Checkpoint", &contained(&text)))?;
@@ -65,10 +65,6 @@ impl<W: Write> Document for Markdown<'_, W> {
     fn finish(mut self: Box<Self>) -> Result<(), Error> {
         self.out.flush()
     }
-}
-
-fn heading(shown: &Shown) -> String {
-    plain(&shown.who)
 }
 
 /// One line, whatever is in it.

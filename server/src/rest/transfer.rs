@@ -17,7 +17,7 @@ use everturn_engine::{Doctor, Format, Imported};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::sync::Arc;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
