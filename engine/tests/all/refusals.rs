@@ -411,6 +411,8 @@ fn a_store_opened_for_reading_refuses_every_write() {
         "subscribe",
         "assets",
         "export_jsonl",
+        "export html",
+        "export gemini",
         "transcript",
         "verify",
     ];
