@@ -716,12 +716,40 @@ pub enum Format {
     Jsonl,
     /// A transcript value, version 2
     Transcript,
+    /// The messages of a request for OpenAI chat completions
+    OpenaiChat,
+    /// The items of a request for OpenAI Responses
+    OpenaiResponses,
+    /// The messages of a request for Anthropic
+    Anthropic,
+    /// The contents of a request for Gemini
+    Gemini,
+    /// For people: text, with tool calls and thinking folded
+    Markdown,
+    /// For people: one page that needs no network and no scripts
+    Html,
+}
+
+impl From<Format> for everturn_engine::Format {
+    fn from(format: Format) -> everturn_engine::Format {
+        match format {
+            Format::Jsonl => everturn_engine::Format::Jsonl,
+            Format::Transcript => everturn_engine::Format::Transcript,
+            Format::OpenaiChat => everturn_engine::Format::OpenaiChat,
+            Format::OpenaiResponses => everturn_engine::Format::OpenaiResponses,
+            Format::Anthropic => everturn_engine::Format::Anthropic,
+            Format::Gemini => everturn_engine::Format::Gemini,
+            Format::Markdown => everturn_engine::Format::Markdown,
+            Format::Html => everturn_engine::Format::Html,
+        }
+    }
 }
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
     everturn export @last -o session.jsonl\n  \
-    everturn export @last --format transcript | jq .messages")]
+    everturn export @last --format html -o talk.html\n  \
+    everturn export @last --format anthropic | jq .messages")]
 pub struct Export {
     /// The conversation
     #[arg(value_name = "CONV")]

@@ -54,7 +54,7 @@ pub use scope::{
     Recalled, Receipt, Scope, Summary,
 };
 
-pub use transfer::Imported;
+pub use transfer::{Format, Imported};
 pub use world::{SystemWorld, World};
 pub use writer::{Commit, CommitFuture};
 

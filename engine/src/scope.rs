@@ -18,6 +18,7 @@ mod state;
 mod turns;
 
 pub use compacting::{CompactOptions, Compacted, Summary};
+pub(crate) use context::StoredMedia;
 pub use context::{Context, ContextOptions, Digest, RecallRequest};
 pub use facts::{Correction, Extraction, FactQuery, NewFact};
 pub use generating::GenerateOptions;

@@ -1,6 +1,9 @@
 //! Whole conversations out of a store and into one.
 
+mod export;
 mod session;
+
+pub use export::Format;
 
 use crate::ingest::{Ingested, NewTurn, Place};
 use crate::scope::Scope;

@@ -42,7 +42,7 @@ const ASSET: &str = "asset_content";
 const ASSET_PIECE_BYTES: usize = 3 * 1024 * 1024;
 
 /// What a failed read or write means for the caller.
-fn failed(doing: &str, error: &io::Error) -> Error {
+pub(crate) fn failed(doing: &str, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::BrokenPipe => {
             Error::internal("file.pipe_closed", format!("{doing}: nobody reads the output any more"))

@@ -39,23 +39,23 @@ mod chat;
 mod clean;
 mod gemini;
 mod ids;
-mod media;
+pub(crate) mod media;
 mod neutral;
 mod plan;
-mod read;
+pub(crate) mod read;
 mod responses;
-mod text;
+mod stretch;
+pub(crate) mod text;
 mod write;
 
 pub use cache::mark_cache;
+pub use stretch::{Renderer, WAIT_MESSAGES_MAX};
 
 use everturn_core::Error;
 use everturn_core::id::clip;
 use everturn_core::json::{Raw, quote};
-use everturn_core::pairing;
-use everturn_core::turn::Role;
 use plan::Step;
-use read::{Item, Kind, Reader, Source};
+use read::{Item, Kind, Source};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
@@ -234,64 +234,8 @@ pub fn request_fields(provider: Provider) -> (&'static str, Option<&'static str>
 
 /// Renders for a provider. Linear in the size of the input; an error is a fault of ours and never of the input.
 pub fn render<M: Message>(provider: Provider, input: &Input<'_, M>) -> Result<Rendered, Error> {
-    let mut left_out = Vec::new();
-    let mut sources = Vec::with_capacity(input.messages.len());
-    for (index, message) in input.messages.iter().enumerate() {
-        sources
-            .push(source(message, input.media, &mut |what| left_out.push(LeftOut { message: index, what })));
-    }
-    let pairs = pairing::pair(sources.iter().map(Source::seen));
-    let reader = Reader::new(&pairs, input.media);
-    let mut items = Vec::with_capacity(sources.len());
-    for (index, source) in sources.iter().enumerate().filter(|(_, source)| !source.text.is_empty()) {
-        match reader.item(index, source) {
-            Ok(item) => items.push(item),
-            Err(what) => left_out.push(LeftOut { message: index, what }),
-        }
-    }
-    let writer: &dyn Writer = match provider {
-        Provider::OpenaiChat => &chat::Chat,
-        Provider::OpenaiResponses => &responses::Responses,
-        Provider::Anthropic => &anthropic::Anthropic,
-        Provider::Gemini => &gemini::Gemini,
-        Provider::Neutral => &neutral::Neutral,
-    };
-    let steps = plan::plan(provider, &mut items, &pairs, &|item| writer.fits(item), &mut left_out);
-    let apart = matches!(provider, Provider::Anthropic | Provider::Gemini);
-    let leads = |step: &Step| matches!(step, Step::Say(group) if items[group[0]].role == Role::System);
-    let lead = if apart { steps.iter().take_while(|step| leads(step)).count() } else { 0 };
-    let mut texts: Vec<Cow<'_, str>> =
-        input.system.iter().map(|section| Cow::Borrowed(section.text)).collect();
-    texts.extend(steps[..lead].iter().map(|step| Cow::Owned(system_words(step, &items))));
-    texts.retain(|text| !text.trim().is_empty());
-
-    let mut out = Out::default();
-    let first = match steps.get(lead) {
-        Some(Step::Say(group)) => Some(items[group[0]].role),
-        _ => None,
-    };
-    match provider {
-        Provider::OpenaiChat if !texts.is_empty() => {
-            out.push(
-                text::object([("role", quote("system")), ("content", quote(&texts.join("\n\n")))]),
-                None,
-            );
-        }
-        Provider::Anthropic if first == Some(Role::Assistant) => {
-            out.push(text::object([("role", quote("user")), ("content", quote(CONTINUES))]), None);
-        }
-        Provider::Gemini if first == Some(Role::Assistant) => {
-            let part = text::object([("text", quote(CONTINUES))]);
-            out.push(text::object([("role", quote("user")), ("parts", text::array(&[part]))]), None);
-        }
-        _ => {}
-    }
-    for step in &steps[lead..] {
-        write_step(writer, step, &items, &mut out);
-    }
-    left_out.sort_by_key(|left| left.message);
-    let messages = out.messages.iter().map(|text| raw(text)).collect::<Result<_, _>>()?;
-    Ok(Rendered { system: system(provider, &texts)?, messages, left_out, sources: out.sources })
+    let mut renderer = Renderer::new(provider, input.system, input.media);
+    renderer.stretch(input.messages, true)
 }
 
 fn write_step(writer: &dyn Writer, step: &Step, items: &[Item<'_>], out: &mut Out) {
@@ -311,7 +255,11 @@ fn write_step(writer: &dyn Writer, step: &Step, items: &[Item<'_>], out: &mut Ou
 }
 
 /// A message ready to be read; one without text if it cannot be, which `leave` is told.
-fn source<'a, M: Message>(message: &'a M, media: &dyn Media, leave: &mut dyn FnMut(String)) -> Source<'a> {
+pub(crate) fn source<'a, M: Message>(
+    message: &'a M,
+    media: &dyn Media,
+    leave: &mut dyn FnMut(String),
+) -> Source<'a> {
     let nothing = Source { text: "".into(), own: Cow::Owned(Value::Null), view: None, lost: false };
     let Some(given) = message.value() else {
         leave("it has a number that is out of every range".into());

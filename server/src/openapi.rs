@@ -18,7 +18,7 @@ use utoipa_axum::router::OpenApiRouter;
         description = "Every word is kept; the model reads what it needs. A conversation store for AI agents."
     ),
     servers((url = "/")),
-    components(schemas(ProblemBody, crate::schema::Order, crate::rest::transfer::Format)),
+    components(schemas(ProblemBody, crate::schema::Order, crate::schema::Format)),
     tags(
         (name = "conversations", description = "Begin, find, change, fork, delete."),
         (name = "turns", description = "Append, stream, read, supersede, erase."),

@@ -188,10 +188,7 @@ impl Store for Local {
         out: &mut dyn Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Failure> {
-        match format {
-            Format::Jsonl => Ok(self.scope.export_jsonl(id, out, progress)?),
-            Format::Transcript => Ok(out.write_all(self.scope.transcript(id)?.as_bytes())?),
-        }
+        Ok(self.scope.export(id, format.into(), out, progress)?)
     }
 
     fn import(&self, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {

@@ -379,10 +379,7 @@ impl Store for Remote {
         out: &mut dyn Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Failure> {
-        let format = match format {
-            Format::Jsonl => "jsonl",
-            Format::Transcript => "transcript",
-        };
+        let format = everturn_engine::Format::from(format);
         transfer::export(&self.server, self.get_of(id, &["export"]).query("format", format), out, progress)
     }
 

@@ -87,6 +87,12 @@ fn the_page_on_servers_runs_as_typed() {
 }
 
 #[test]
+fn the_page_on_export_runs_as_typed() {
+    let out = run_as_typed(&page("docs/export.md"));
+    assert!(out.contains("the signature is as it was") && out.contains("no scripts"), "{out}");
+}
+
+#[test]
 fn the_page_on_context_runs_as_typed() {
     let out = run_as_typed(&page("docs/context.md"));
     assert!(out.contains("recorded at #"), "{out}");

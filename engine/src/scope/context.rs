@@ -527,9 +527,9 @@ impl provider::Message for Spoken<'_> {
 }
 
 /// The bytes of a conversation's assets, for the renderers.
-struct StoredMedia<'a> {
-    scope: &'a Scope,
-    key: &'a Key,
+pub(crate) struct StoredMedia<'a> {
+    pub(crate) scope: &'a Scope,
+    pub(crate) key: &'a Key,
 }
 
 impl StoredMedia<'_> {

@@ -6,7 +6,7 @@ use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::{BATCH_EVENTS_MAX, BODY_BYTES_MAX, PAGE_ENTRIES_MAX, TITLE_BYTES_MAX};
 use everturn_engine::{
-    Error, Everturn, HistoryQuery, ListQuery, NewConversation, NewStream, NewTurn, Options, Scope,
+    Error, Everturn, Format, HistoryQuery, ListQuery, NewConversation, NewStream, NewTurn, Options, Scope,
 };
 use std::collections::BTreeMap;
 
@@ -56,6 +56,8 @@ fn everything(scope: &Scope, id: ConversationId, turn: TurnId) -> Vec<(&'static 
         ("add_asset", scope.add_asset(id, None, "text/plain", b"x".to_vec()).map(drop)),
         ("assets", scope.assets(id).map(drop)),
         ("export_jsonl", scope.export_jsonl(id, &mut sink, &mut |_| {}).map(drop)),
+        ("export html", scope.export(id, Format::Html, &mut sink, &mut |_| {})),
+        ("export gemini", scope.export(id, Format::Gemini, &mut sink, &mut |_| {})),
         ("transcript", scope.transcript(id).map(drop)),
         ("verify", scope.verify(id, None).map(drop)),
     ]
@@ -409,6 +411,8 @@ fn a_store_opened_for_reading_refuses_every_write() {
         "subscribe",
         "assets",
         "export_jsonl",
+        "export html",
+        "export gemini",
         "transcript",
         "verify",
     ];

@@ -6,8 +6,8 @@ use everturn_core::conversation::{Settings, State};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Successor;
-use everturn_engine::{NewStream, NewTurn, Scope};
-use serde_json::Value;
+use everturn_engine::{Format, NewStream, NewTurn, Scope};
+use serde_json::{Value, json};
 use std::io::BufReader;
 
 /// The value that the first document of the mission gives as the schema, its event's blocks written out.
@@ -282,5 +282,84 @@ impl Shown for Scope {
         conversation.metadata.remove("system_prompt");
         conversation.metadata.remove("transcript_budget");
         conversation
+    }
+}
+
+fn written(scope: &Scope, id: ConversationId, format: Format) -> String {
+    let mut out = Vec::new();
+    scope.export(id, format, &mut out, &mut |_| {}).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn every_format_is_written_from_a_store_and_twice_the_same() {
+    let (_store, scope) = memory();
+    let id = eventful(&scope);
+    for format in Format::ALL {
+        assert_eq!(format.as_str().parse::<Format>().unwrap(), format);
+        let text = written(&scope, id, format);
+        assert!(text.contains("hello"), "{format}: {text}");
+        if format != Format::Jsonl {
+            assert_eq!(text, written(&scope, id, format), "{format}");
+        }
+    }
+    let unknown = "pdf".parse::<Format>().unwrap_err();
+    assert!(
+        unknown.text().contains("\"pdf\" is not one of jsonl, transcript, openai-chat"),
+        "{}",
+        unknown.text()
+    );
+    let chat = value(&written(&scope, id, Format::OpenaiChat));
+    assert_eq!(chat["messages"][0], json!({"role": "system", "content": "Be brief."}));
+    assert!(!chat.to_string().contains("helo\""), "what was superseded is not sent: {chat}");
+    assert!(written(&scope, id, Format::Markdown).contains("superseded"));
+}
+
+/// Pages of a store are joined without a gap or a repeat, and what is known is written before the rest is read.
+#[test]
+fn a_long_conversation_is_written_page_by_page() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    let said = 2500;
+    for n in 0..said {
+        let turn = if n % 2 == 0 {
+            NewTurn::user(&format!("say {n}"))
+        } else {
+            NewTurn::assistant(&format!("say {n}"))
+        };
+        scope.say(id, turn);
+    }
+    let words: Vec<String> = (0..said).map(|n| format!("say {n}")).collect();
+    let chat = value(&written(&scope, id, Format::OpenaiChat));
+    let sent: Vec<&str> =
+        chat["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
+    assert_eq!(sent, words);
+    let page = written(&scope, id, Format::Html);
+    let shown: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("<p>say ")?.strip_suffix("</p>")).collect();
+    assert_eq!(shown, words.iter().map(|word| &word[4..]).collect::<Vec<_>>());
+
+    let bytes = std::cell::Cell::new(0);
+    struct Counter<'a>(&'a std::cell::Cell<usize>);
+    impl std::io::Write for Counter<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.set(self.0.get() + bytes.len());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    for format in [Format::Anthropic, Format::Markdown, Format::Html] {
+        bytes.set(0);
+        let mut steps = Vec::new();
+        scope.export(id, format, Counter(&bytes), &mut |seq| steps.push((seq, bytes.get()))).unwrap();
+        assert!(steps.len() >= 3 && steps.is_sorted(), "{format}: {steps:?}");
+        assert!(
+            steps[0].1 > 10_000 && steps[0].1 < bytes.get() / 2,
+            "{format}: {steps:?} of {}",
+            bytes.get()
+        );
     }
 }

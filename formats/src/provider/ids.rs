@@ -4,19 +4,25 @@ use super::Provider;
 use everturn_core::chain::Hash;
 use std::collections::{HashMap, HashSet};
 
-/// Gives ids to calls, in the order in which they are written.
-pub struct Ids<'a> {
-    provider: Provider,
-    given: HashSet<&'a str>,
-    taken: HashSet<String>,
+/// The ids that calls have so far; kept from one stretch of a long list to the next.
+#[derive(Default)]
+pub struct Taken {
+    ids: HashSet<String>,
     repeats: HashMap<String, usize>,
     made: usize,
 }
 
+/// Gives ids to calls, in the order in which they are written.
+pub struct Ids<'a> {
+    provider: Provider,
+    given: HashSet<&'a str>,
+    taken: &'a mut Taken,
+}
+
 impl<'a> Ids<'a> {
     /// `given` are the ids that calls of this list came with; none is made up that would collide with one.
-    pub fn new(provider: Provider, given: impl Iterator<Item = &'a str>) -> Ids<'a> {
-        Ids { provider, given: given.collect(), taken: HashSet::new(), repeats: HashMap::new(), made: 0 }
+    pub fn new(provider: Provider, taken: &'a mut Taken, given: impl Iterator<Item = &'a str>) -> Ids<'a> {
+        Ids { provider, given: given.collect(), taken }
     }
 
     /// The id of the next call. One that is given stays unless the provider would refuse it or an earlier call has it.
@@ -25,30 +31,30 @@ impl<'a> Ids<'a> {
             // Gemini goes by name and order, and does without.
             None if self.provider == Provider::Gemini => return None,
             None => loop {
-                self.made += 1;
-                let id = format!("call_{}", self.made);
-                if !self.given.contains(&*id) && !self.taken.contains(&id) {
+                self.taken.made += 1;
+                let id = format!("call_{}", self.taken.made);
+                if !self.given.contains(&*id) && !self.taken.ids.contains(&id) {
                     break id;
                 }
             },
             Some(given) => {
                 let wanted = accepted(self.provider, given);
-                match self.taken.contains(&wanted) || wanted != given && self.given.contains(&*wanted) {
+                match self.taken.ids.contains(&wanted) || wanted != given && self.given.contains(&*wanted) {
                     false => wanted,
                     true => self.another(&wanted),
                 }
             }
         };
-        self.taken.insert(id.clone());
+        self.taken.ids.insert(id.clone());
         Some(id)
     }
 
     fn another(&mut self, wanted: &str) -> String {
-        let count = self.repeats.entry(wanted.to_string()).or_insert(1);
+        let count = self.taken.repeats.entry(wanted.to_string()).or_insert(1);
         loop {
             *count += 1;
             let id = accepted(self.provider, &format!("{wanted}_{count}"));
-            if !self.given.contains(&*id) && !self.taken.contains(&id) {
+            if !self.given.contains(&*id) && !self.taken.ids.contains(&id) {
                 return id;
             }
         }

@@ -3,7 +3,7 @@
 //! Everything that makes a list of messages valid is decided here, once for all providers: pairs, pending calls, signed
 //! turns, ids, which messages become one. The writers only spell it out.
 
-use super::ids::{Ids, is_actor_name};
+use super::ids::{Ids, Taken, is_actor_name};
 use super::read::{Item, Kind, Piece};
 use super::{LeftOut, Provider, responses};
 use everturn_core::pairing::Pairs;
@@ -22,11 +22,20 @@ pub enum Step {
     Whole(usize),
 }
 
+/// Where in the whole list these messages stand.
+pub struct Stretch<'t> {
+    /// Whether the list ends with them.
+    pub last: bool,
+    /// The ids of the calls before them.
+    pub taken: &'t mut Taken,
+}
+
 /// Decides, and marks the pieces accordingly.
 pub fn plan<'a>(
     provider: Provider,
     items: &mut [Item<'a>],
     pairs: &Pairs<'a>,
+    stretch: Stretch<'_>,
     fits: &dyn Fn(&Item<'a>) -> bool,
     left_out: &mut Vec<LeftOut>,
 ) -> Vec<Step> {
@@ -39,10 +48,10 @@ pub fn plan<'a>(
     }
     let table = Table::new(items, pairs);
     table.drop_orphans(items, left_out);
-    let (lost, pending) = table.drop_unanswered(provider, items, left_out);
+    let (lost, pending) = table.drop_unanswered(provider, items, stretch.last, left_out);
     drop_broken_turns(provider, items, &lost, left_out);
     table.drop_orphans(items, &mut Vec::new());
-    table.name(provider, items);
+    table.name(provider, items, stretch.taken);
     for item in items.iter_mut() {
         say_name(provider, item);
     }
@@ -52,7 +61,7 @@ pub fn plan<'a>(
         keep_kinds_together(items, &table);
     }
     let steps = table.steps(provider, items, pending, fits);
-    if let (Provider::Anthropic, Some(Step::Say(group))) = (provider, steps.last()) {
+    if let (Provider::Anthropic, true, Some(Step::Say(group))) = (provider, stretch.last, steps.last()) {
         trim_last_words(&mut items[group[group.len() - 1]]);
     }
     steps
@@ -208,6 +217,7 @@ impl<'p, 'a> Table<'p, 'a> {
         &self,
         provider: Provider,
         items: &mut [Item<'_>],
+        last: bool,
         left_out: &mut Vec<LeftOut>,
     ) -> (Vec<bool>, usize) {
         let mut lost = vec![false; items.len()];
@@ -218,8 +228,11 @@ impl<'p, 'a> Table<'p, 'a> {
             Provider::OpenaiResponses => item.role == Role::Assistant,
             _ => item.calls(),
         };
-        let start =
-            items[..end].iter().rposition(|item| !waits(item) && !item.is_silent()).map_or(0, |n| n + 1);
+        let start = match last {
+            true => items[..end].iter().rposition(|item| !waits(item) && !item.is_silent()),
+            false => items.len().checked_sub(1),
+        };
+        let start = start.map_or(0, |n| n + 1);
         let answered = |items: &[Item<'_>], call: usize| self.answer_of(items, call).is_some();
         // If one of parallel calls has its result, the others cannot wait: a provider wants all or none.
         let waits = !(0..self.calls.len())
@@ -237,12 +250,12 @@ impl<'p, 'a> Table<'p, 'a> {
     }
 
     /// Gives every call and its result the id under which they are written.
-    fn name(&self, provider: Provider, items: &mut [Item<'a>]) {
+    fn name(&self, provider: Provider, items: &mut [Item<'a>], taken: &mut Taken) {
         let kept =
             |items: &[Item<'_>], call: usize| self.calls[call].filter(|(i, p)| items[*i].pieces[*p].keep);
         let given = |call: usize| self.pairs.calls[call].id.filter(|id| !id.is_empty());
         let all: Vec<usize> = (0..self.calls.len()).filter(|call| kept(items, *call).is_some()).collect();
-        let mut ids = Ids::new(provider, all.iter().filter_map(|call| given(*call)));
+        let mut ids = Ids::new(provider, taken, all.iter().filter_map(|call| given(*call)));
         for call in all {
             let Some((i, p)) = kept(items, call) else { continue };
             let id = ids.next(given(call));

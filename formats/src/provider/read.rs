@@ -229,12 +229,7 @@ impl<'a, 'm> Reader<'a, 'm> {
         if of_gemini && ["thoughtSignature", "thought_signature"].iter().any(|key| is_filled(own.get(key))) {
             seal = Some(Provider::Gemini);
         }
-        let hosted = RESPONSES_HOSTED.contains(&kind)
-            || kind.ends_with("_call")
-                && kind != "function_call"
-                && kind != "tool_call"
-                && own.get("call_id").is_none();
-        let kind = if place == Place::Message && own.get("role").is_none() && hosted {
+        let kind = if place == Place::Message && is_hosted_item(own) {
             Kind::Hosted(Provider::OpenaiResponses)
         } else if let Some(&call) = self.calls.get(&(index, place)) {
             let name =
@@ -341,6 +336,13 @@ fn summary(item: &Value) -> String {
     let lists = ["summary", "content"].iter().filter_map(|key| item.get(key)?.as_array()).flatten();
     let texts: Vec<&str> = lists.filter_map(|part| part.get("text")?.as_str()).collect();
     texts.join("\n\n")
+}
+
+/// Whether this is an item of a Responses list that no result of ours can answer.
+pub fn is_hosted_item(item: &Value) -> bool {
+    let kind = item.get("type").and_then(Value::as_str).unwrap_or_default();
+    let own_call = !matches!(kind, "function_call" | "tool_call") && item.get("call_id").is_none();
+    item.get("role").is_none() && (RESPONSES_HOSTED.contains(&kind) || kind.ends_with("_call") && own_call)
 }
 
 fn is_hosted_by_anthropic(kind: &str) -> bool {

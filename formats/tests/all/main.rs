@@ -7,6 +7,7 @@ mod provider;
 mod provider_any;
 mod provider_parts;
 mod provider_valid;
+mod render;
 mod session;
 mod session_map;
 mod session_reading;

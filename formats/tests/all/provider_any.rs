@@ -2,7 +2,9 @@
 
 use crate::provider_valid::check;
 use everturn_core::json::Raw;
-use everturn_formats::provider::{Input, Media, NoMedia, Provider, Rendered, Section, render};
+use everturn_formats::provider::{
+    Input, Media, NoMedia, Provider, Rendered, Renderer, Section, WAIT_MESSAGES_MAX, render,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::str::FromStr;
@@ -22,6 +24,26 @@ impl Media for OneAsset {
 fn rendered(provider: Provider, messages: &[Value]) -> Rendered {
     let system = [Section { name: "prompt", text: "Be kind." }, Section { name: "state", text: " " }];
     render(provider, &Input { system: &system, messages, media: &OneAsset }).unwrap()
+}
+
+/// The same, message by message, and how many stretches it took.
+fn in_stretches(provider: Provider, messages: &[Value]) -> (Rendered, usize) {
+    let system = [Section { name: "prompt", text: "Be kind." }, Section { name: "state", text: " " }];
+    let mut renderer = Renderer::new(provider, &system, &OneAsset);
+    let mut all = Vec::new();
+    for message in messages {
+        all.extend(renderer.push(Raw::of(message).unwrap()).unwrap());
+    }
+    all.push(renderer.rest().unwrap());
+    let stretches = all.len();
+    let joined = all.into_iter().reduce(|mut all, next| {
+        assert_eq!(next.system, None, "the system material comes first");
+        all.messages.extend(next.messages);
+        all.left_out.extend(next.left_out);
+        all.sources.extend(next.sources);
+        all
+    });
+    (joined.unwrap(), stretches)
 }
 
 fn values(rendered: &Rendered) -> Vec<Value> {
@@ -317,6 +339,32 @@ fn pairs(provider: Provider, messages: &[Value]) -> Vec<(String, String)> {
     found
 }
 
+#[test]
+fn a_long_list_goes_out_while_it_comes_in() {
+    let call = |id: usize| json!({"type": "function_call", "call_id": format!("c{id}"), "name": "f", "arguments": "{}"});
+    let answer =
+        |id: usize| json!({"type": "function_call_output", "call_id": format!("c{id}"), "output": "ok"});
+    let ask = || json!({"role": "user", "content": "go"});
+    let rounds: Vec<Value> = (0..50).flat_map(|id| [ask(), call(id), answer(id)]).collect();
+    assert_eq!(in_stretches(Provider::Anthropic, &rounds).1, 50, "a stretch for each round");
+
+    // A result that takes its time holds everything behind its call, up to a limit; then the call counts as unanswered.
+    for (between, kept) in [(WAIT_MESSAGES_MAX / 2, true), (WAIT_MESSAGES_MAX * 2, false)] {
+        let mut late = vec![ask(), call(0)];
+        late.extend((0..between).map(|_| ask()));
+        late.extend([answer(0), ask(), call(1), answer(1)]);
+        let (out, _) = in_stretches(Provider::Anthropic, &late);
+        assert_eq!(check("anthropic", None, &values(&out)), Ok(()));
+        let ids: Vec<String> =
+            pairs(Provider::Anthropic, &values(&out)).into_iter().map(|(id, _)| id).collect();
+        assert_eq!(ids, if kept { vec!["c0", "c0", "c1", "c1"] } else { vec!["c1", "c1"] });
+        let reasons: Vec<&str> = out.left_out.iter().map(|left| left.what.as_str()).collect();
+        let all = ["call of f without its result", "tool result without its call"];
+        assert_eq!(reasons, if kept { &[][..] } else { &all[..] });
+        assert_eq!(kept, out == rendered(Provider::Anthropic, &late));
+    }
+}
+
 /// A conversation as one client would write it, in one shape, with unique plain ids.
 fn orderly() -> impl Strategy<Value = Vec<Value>> {
     let turn = (0..3usize, word(), 0..3usize, any::<bool>());
@@ -419,6 +467,16 @@ proptest! {
             let again = render(provider, &Input { system: &[], messages: &out.messages, media: &NoMedia }).unwrap();
             prop_assert_eq!(&again.messages, &out.messages, "{}", provider);
             prop_assert_eq!(&again.left_out, &vec![]);
+        }
+    }
+
+    #[test]
+    fn message_by_message_gives_what_the_whole_list_gives(messages in prop::collection::vec(message(), 0..24)) {
+        // An id that is made up in one stretch may come with a call of a later one, see `Renderer`.
+        let text = json!(messages).to_string().replace("call_1", "d").replace("call_2", "e");
+        let messages: Vec<Value> = serde_json::from_str(&text).unwrap();
+        for provider in Provider::ALL {
+            prop_assert_eq!(&in_stretches(provider, &messages).0, &rendered(provider, &messages), "{}", provider);
         }
     }
 

@@ -13,11 +13,11 @@ use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Report};
 use everturn_core::id::ConversationId;
-use everturn_engine::{Doctor, Imported};
+use everturn_engine::{Doctor, Format, Imported};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::sync::Arc;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -47,24 +47,19 @@ async fn get_transcript(Reader(scope): Reader, Path(id): Path<ConversationId>) -
 #[into_params(parameter_in = Query)]
 struct Export {
     /// `jsonl` (the default) has everything, verifies offline and can be imported again; `transcript` is a transcript value.
+    /// `openai-chat`, `openai-responses`, `anthropic` and `gemini` are the messages of a request; `markdown` and `html` are
+    /// for people.
     #[serde(default)]
-    #[param(value_type = Option<Format>)]
+    #[param(value_type = Option<schema::Format>)]
     format: Format,
-}
-
-#[derive(Clone, Copy, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
-    #[default]
-    Jsonl,
-    Transcript,
 }
 
 /// Exports a conversation as a file.
 #[utoipa::path(
     get, path = "/conversations/{id}/export", tag = "transfer", params(schema::InConversation, Export),
     responses((status = 200, description = "The file. One that ends early is cut off, not complete.", content(
-        (String = "application/jsonl"), (schema::Transcript = "application/json")
+        (String = "application/jsonl"), (schema::Exported = "application/json"), (String = "text/markdown"),
+        (String = "text/html")
     )))
 )]
 async fn export(
@@ -72,18 +67,19 @@ async fn export(
     Path(id): Path<ConversationId>,
     Query(export): Query<Export>,
 ) -> Result<Response, Problem> {
-    let (kind, name) = match export.format {
-        Format::Jsonl => ("application/jsonl", format!("{id}.jsonl")),
-        Format::Transcript => ("application/json", format!("{id}.json")),
-    };
-    let headers =
-        [(CONTENT_TYPE, kind.to_string()), (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\""))];
-    let body = match export.format {
+    let format = export.format;
+    let name = format!("{id}.{}", format.extension());
+    let headers = [
+        (CONTENT_TYPE, format.content_type().to_string()),
+        // Also a page is a file: it is never shown in this server's name.
+        (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
+    ];
+    let body = match format {
         Format::Transcript => blocking(move || scope.transcript(id)).await?.into(),
-        Format::Jsonl => {
+        _ => {
             // What can be refused is refused before the first byte.
             let scope = blocking(move || scope.get(id).map(|_| scope)).await?;
-            pipe::written(move |out| scope.export_jsonl(id, out, &mut |_| {}))
+            pipe::written(move |out| scope.export(id, format, out, &mut |_| {}))
         }
     };
     Ok((headers, Body::into_response(body)).into_response())

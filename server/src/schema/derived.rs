@@ -184,6 +184,25 @@ pub struct Transcript {
     assets: Vec<Value>,
 }
 
+/// How a conversation is exported.
+#[derive(ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    Jsonl,
+    Transcript,
+    OpenaiChat,
+    OpenaiResponses,
+    Anthropic,
+    Gemini,
+    Markdown,
+    Html,
+}
+
+/// A transcript value, or the fields of a request to a provider: `messages`, `input` or `contents`, and what goes before
+/// them.
+#[derive(ToSchema)]
+pub struct Exported(BTreeMap<String, Value>);
+
 /// What an import did.
 #[derive(ToSchema)]
 pub struct Imported {

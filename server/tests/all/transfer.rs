@@ -45,6 +45,22 @@ async fn a_conversation_moves_to_another_server_with_its_chain() {
     assert_eq!(value["messages"].as_array().unwrap().len(), 300);
     assert_eq!(here.get(&format!("{path}/export?format=transcript"), 200).await, value);
     here.get(&format!("{path}/export?format=pdf"), 400).await;
+    for (format, kind, name) in [
+        ("openai-chat", "application/json", "json"),
+        ("openai-responses", "application/json", "json"),
+        ("anthropic", "application/json", "json"),
+        ("gemini", "application/json", "json"),
+        ("markdown", "text/markdown; charset=utf-8", "md"),
+        ("html", "text/html; charset=utf-8", "html"),
+    ] {
+        let export =
+            here.request(Method::GET, &format!("{path}/export?format={format}")).send().await.unwrap();
+        assert_eq!(export.headers()["content-type"], kind);
+        let disposition = format!("attachment; filename=\"{id}.{name}\"");
+        assert_eq!(export.headers()["content-disposition"], disposition.as_str());
+        let text = export.text().await.unwrap();
+        assert!(text.contains("turn 0") && text.contains("turn 299"), "{format}");
+    }
     let third = Stage::new().await;
     let imported = answer(third.request(Method::POST, "/api/v1/import").body(value.to_string()), 200).await;
     assert_eq!(imported["format"], "transcript");

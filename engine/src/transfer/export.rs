@@ -1,0 +1,176 @@
+//! Out of a store, in the format that is wanted.
+
+use crate::scope::{Entry, HistoryQuery, Scope, StoredMedia};
+use everturn_core::Error;
+use everturn_core::event::kind;
+use everturn_core::id::{ConversationId, clip};
+use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_formats::provider::Provider;
+use everturn_formats::render::{About, Style, document};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::Write;
+use std::str::FromStr;
+
+/// How a conversation is written.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// One event a line, with its chain and the bytes of assets: everything.
+    #[default]
+    Jsonl,
+    /// A transcript value, version 2.
+    Transcript,
+    /// OpenAI chat completions: `{"messages": […]}`.
+    OpenaiChat,
+    /// OpenAI Responses: `{"instructions": …, "input": […]}`.
+    OpenaiResponses,
+    /// Anthropic Messages: `{"system": […], "messages": […]}`.
+    Anthropic,
+    /// Gemini: `{"systemInstruction": …, "contents": […]}`.
+    Gemini,
+    /// For people, as text.
+    Markdown,
+    /// For people, as a page of its own.
+    Html,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Format; 8] = [
+        Format::Jsonl,
+        Format::Transcript,
+        Format::OpenaiChat,
+        Format::OpenaiResponses,
+        Format::Anthropic,
+        Format::Gemini,
+        Format::Markdown,
+        Format::Html,
+    ];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Format::Jsonl => "jsonl",
+            Format::Transcript => "transcript",
+            Format::OpenaiChat => "openai-chat",
+            Format::OpenaiResponses => "openai-responses",
+            Format::Anthropic => "anthropic",
+            Format::Gemini => "gemini",
+            Format::Markdown => "markdown",
+            Format::Html => "html",
+        }
+    }
+
+    /// Its media type.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Jsonl => "application/jsonl",
+            Format::Markdown => "text/markdown; charset=utf-8",
+            Format::Html => "text/html; charset=utf-8",
+            _ => "application/json",
+        }
+    }
+
+    /// How the name of such a file ends.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Format::Jsonl => "jsonl",
+            Format::Markdown => "md",
+            Format::Html => "html",
+            _ => "json",
+        }
+    }
+
+    fn style(self) -> Option<Style> {
+        match self {
+            Format::Jsonl | Format::Transcript => None,
+            Format::OpenaiChat => Some(Style::Messages(Provider::OpenaiChat)),
+            Format::OpenaiResponses => Some(Style::Messages(Provider::OpenaiResponses)),
+            Format::Anthropic => Some(Style::Messages(Provider::Anthropic)),
+            Format::Gemini => Some(Style::Messages(Provider::Gemini)),
+            Format::Markdown => Some(Style::Markdown),
+            Format::Html => Some(Style::Html),
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Format {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Format, Error> {
+        Format::ALL.into_iter().find(|format| format.as_str() == text).ok_or_else(|| {
+            let names = Format::ALL.map(Format::as_str).join(", ");
+            Error::invalid("format.unknown", format!("{:?} is not one of {names}", clip(text)))
+        })
+    }
+}
+
+impl Scope {
+    /// Writes a conversation in any format, page by page, except a transcript, which is one value. `progress` hears how
+    /// many events are written.
+    pub fn export(
+        &self,
+        id: ConversationId,
+        format: Format,
+        mut out: impl Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Error> {
+        match (format, format.style()) {
+            (_, Some(style)) => self.export_as(id, style, out, progress),
+            (Format::Transcript, None) => {
+                let text = self.transcript(id)?;
+                let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+                written.map_err(|e| Error::internal("file.io", format!("writing the transcript: {e}")))
+            }
+            (_, None) => self.export_jsonl(id, out, progress),
+        }
+    }
+
+    fn export_as(
+        &self,
+        id: ConversationId,
+        style: Style,
+        out: impl Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Error> {
+        let key = self.key(id);
+        let conversation = self.shared().index.conversation(&key)?;
+        let system_prompt = self.system_prompt(id, None)?;
+        let media = StoredMedia { scope: self, key: &key };
+        let about =
+            About { conversation: &conversation, system_prompt: system_prompt.as_ref(), media: &media };
+        let mut document = document(style, out, about)?;
+        // Up to the head of the moment it began, so that a busy conversation has an end as well. Only documents for people
+        // tell of anything but turns.
+        let mut query = HistoryQuery {
+            before: Some(conversation.head.seq + 1),
+            limit: PAGE_ENTRIES_MAX,
+            include_superseded: true,
+            include_events: !matches!(style, Style::Messages(_)),
+            ..HistoryQuery::default()
+        };
+        loop {
+            let page = self.history(id, query.clone())?;
+            for entry in &page.data {
+                match entry {
+                    Entry::Turn(turn) => document.turn(turn)?,
+                    Entry::Event(event) if event.kind == kind::COMPACTION => document.compaction(event)?,
+                    Entry::Event(_) => {}
+                }
+            }
+            progress(page.data.last().map_or(0, Entry::seq));
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => break,
+            }
+        }
+        document.finish()
+    }
+}

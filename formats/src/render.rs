@@ -1,0 +1,131 @@
+//! A conversation written out: as the messages of a provider's request, or as a document for people.
+//!
+//! A [`Document`] is handed one turn after the other, in order, and writes as it goes, so that the length of a
+//! conversation does not matter. The same conversation gives the same bytes.
+//!
+//! - The lists (`openai-chat`, `openai-responses`, `anthropic`, `gemini`) are JSON with the fields of a request, one
+//!   message a line: what was said and not taken back, by the rules of [`provider`](crate::provider).
+//! - `markdown` and `html` show everything: calls, results and reasoning are folded, turns that others took the place of
+//!   too, and compactions are marked where they happened. What is private is left out and said so. The HTML is one file
+//!   without scripts that loads nothing from anywhere.
+//!
+//! What this is not: a way to bring a conversation elsewhere as it is. That is [`jsonl`](crate::jsonl), which has all of it.
+
+mod html;
+mod list;
+mod markdown;
+mod prose;
+mod shown;
+
+use crate::provider::{Media, Provider};
+use everturn_core::Error;
+use everturn_core::compaction::{self, CompactionBody};
+use everturn_core::conversation::{Conversation, SystemPrompt};
+use everturn_core::event::{Event, Visibility};
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Status, Turn};
+use std::io::Write;
+
+/// As what a conversation is written.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Style {
+    /// The messages of a request to this provider.
+    Messages(Provider),
+    /// For people, as text.
+    Markdown,
+    /// For people, as a page.
+    Html,
+}
+
+/// What is known before the first turn.
+#[derive(Clone, Copy)]
+pub struct About<'a> {
+    /// The conversation as it is now.
+    pub conversation: &'a Conversation,
+    /// Its system prompt.
+    pub system_prompt: Option<&'a SystemPrompt>,
+    /// Where the bytes of its assets are.
+    pub media: &'a dyn Media,
+}
+
+/// A conversation on its way out.
+pub trait Document {
+    /// Writes the next turn, or what can be written by now.
+    fn turn(&mut self, turn: &Turn) -> Result<(), Error>;
+    /// Takes note of a compaction.
+    fn compaction(&mut self, event: &Event) -> Result<(), Error>;
+    /// Writes the end and flushes.
+    fn finish(self: Box<Self>) -> Result<(), Error>;
+}
+
+/// Begins a document; turns, superseded ones included, and compactions follow in the order of `seq`.
+pub fn document<'a>(
+    style: Style,
+    out: impl Write + 'a,
+    about: About<'a>,
+) -> Result<Box<dyn Document + 'a>, Error> {
+    let out = Out(out);
+    Ok(match style {
+        Style::Messages(provider) => Box::new(list::List::new(provider, out, about)),
+        Style::Markdown => Box::new(markdown::Markdown::begin(out, about)?),
+        Style::Html => Box::new(html::Html::begin(out, about)?),
+    })
+}
+
+/// Where it is written.
+struct Out<W>(W);
+
+impl<W: Write> Out<W> {
+    fn write(&mut self, text: &str) -> Result<(), Error> {
+        self.0.write_all(text.as_bytes()).map_err(|error| crate::jsonl::failed("writing the export", &error))
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.0.flush().map_err(|error| crate::jsonl::failed("writing the export", &error))
+    }
+}
+
+/// Whether a model call would continue from the turn: it was said, not taken back, and is not private.
+fn is_said(turn: &Turn) -> bool {
+    matches!(turn.status, Status::Complete | Status::Interrupted)
+        && turn.superseded_by.is_none()
+        && turn.visibility != Visibility::Private
+}
+
+/// When the turn was said.
+fn time(turn: &Turn) -> Timestamp {
+    turn.occurred_at.unwrap_or(turn.created)
+}
+
+/// Date and time of day, to the second, UTC.
+fn day_and_time(at: Timestamp) -> (String, String) {
+    let text = at.to_string();
+    let (day, time) = text.split_once('T').unwrap_or((&text, ""));
+    (day.to_string(), time.split('.').next().unwrap_or_default().to_string())
+}
+
+/// What a conversation is called.
+fn title(conversation: &Conversation) -> String {
+    let title = conversation.title.as_deref().map(str::trim).filter(|title| !title.is_empty());
+    title.map_or_else(|| conversation.id.to_string(), str::to_string)
+}
+
+/// A number of things.
+fn count(n: u64, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
+/// What a compaction did, and the checkpoint that it left.
+fn compaction(body: &CompactionBody) -> (String, Option<String>) {
+    let checkpoint = body.checkpoint.as_ref().map(compaction::render);
+    let said = match body.reverts {
+        Some(_) => "A compaction was taken back here.".to_string(),
+        None => format!(
+            "Compacted: from here on the model reads a checkpoint instead of {} (#{} to #{}).",
+            count(body.covers.turns, "turn"),
+            body.covers.from_seq,
+            body.covers.to_seq,
+        ),
+    };
+    (said, checkpoint)
+}

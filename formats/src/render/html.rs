@@ -1,0 +1,258 @@
+//! One page without scripts that loads nothing: it can be kept, mailed and printed, and reads well in the light and in the
+//! dark. Everything from the conversation is escaped, and a policy in the page itself forbids what is not needed.
+
+use super::prose::{escape, is_link, link, to_html};
+use super::shown::{Attachment, Content, Part, Shower, Shown};
+use super::{About, Document, Out, compaction, day_and_time, time, title};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::compaction::CompactionBody;
+use everturn_core::conversation::Conversation;
+use everturn_core::event::Event;
+use everturn_core::turn::{Role, Turn};
+use std::fmt::Write as _;
+use std::io::Write;
+
+const CSS: &str = include_str!("page.css");
+/// How much of a call's arguments stands beside its name.
+const HINT_CHARS: usize = 120;
+
+pub struct Html<'a, W> {
+    out: Out<W>,
+    shower: Shower<'a>,
+    day: String,
+}
+
+impl<'a, W: Write> Html<'a, W> {
+    pub fn begin(mut out: Out<W>, about: About<'a>) -> Result<Html<'a, W>, Error> {
+        out.write(&head(&title(about.conversation)))?;
+        let prompt = about.system_prompt.map(|prompt| {
+            folded(
+                "prompt",
+                "System prompt",
+                &format!("<div class=\"prose\">\n{}</div>\n", to_html(&prompt.content)),
+            )
+        });
+        out.write(&masthead(about.conversation, &prompt.unwrap_or_default()))?;
+        Ok(Html { out, shower: Shower::new(about.media), day: String::new() })
+    }
+
+    fn day(&mut self, day: String) -> Result<(), Error> {
+        if self.day == day {
+            return Ok(());
+        }
+        self.out.write(&format!("<p class=\"day\"><time datetime=\"{day}\">{day}</time></p>\n"))?;
+        self.day = day;
+        Ok(())
+    }
+}
+
+impl<W: Write> Document for Html<'_, W> {
+    fn turn(&mut self, turn: &Turn) -> Result<(), Error> {
+        let shown = self.shower.show(turn);
+        let (day, time) = day_and_time(time(turn));
+        let when = format!("<time datetime=\"{day}T{time}Z\">{time}</time>");
+        self.day(day)?;
+        let body: String = shown.parts.iter().map(part).collect();
+        let text = if shown.superseded {
+            let notes = shown.notes.join(", ");
+            let summary = format!("{} <span class=\"hint\">{notes}, {when}</span>", escape(&shown.who));
+            folded("gone", &summary, &format!("<div class=\"body\">\n{body}</div>\n"))
+        } else if shown.is_answer() && shown.notes.is_empty() {
+            format!(
+                "<section class=\"turn tool\" id=\"t{}\" aria-label=\"Tool\">\n{body}</section>\n",
+                turn.seq
+            )
+        } else {
+            article(turn, &shown, &when, &body)
+        };
+        self.out.write(&text)
+    }
+
+    fn compaction(&mut self, event: &Event) -> Result<(), Error> {
+        let Some(body) = event.read::<CompactionBody>() else { return Ok(()) };
+        self.day(day_and_time(event.at).0)?;
+        let (said, checkpoint) = compaction(&body);
+        let checkpoint = checkpoint.map(|text| {
+            folded("checkpoint", "Checkpoint", &format!("<div class=\"prose\">\n{}</div>\n", to_html(&text)))
+        });
+        let checkpoint = checkpoint.unwrap_or_default();
+        let said = escape(&said);
+        self.out.write(&format!(
+            "<aside class=\"compaction\" aria-label=\"Compaction\">\n<p>{said}</p>\n{checkpoint}</aside>\n"
+        ))
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<(), Error> {
+        self.out.write("</main>\n</body>\n</html>\n")?;
+        self.out.flush()
+    }
+}
+
+fn head(title: &str) -> String {
+    let style = format!("\n{CSS}");
+    let hash = BASE64.encode(Hash::of(style.as_bytes()).0);
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
+    );
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"referrer\" content=\"no-referrer\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>{}</title>\n<style>{style}</style>\n</head>\n<body>\n\
+         <a class=\"skip\" href=\"#conversation\">Skip to the conversation</a>\n",
+        escape(title)
+    )
+}
+
+fn masthead(conversation: &Conversation, prompt: &str) -> String {
+    let (from, from_time) = day_and_time(conversation.created);
+    let (to, to_time) = day_and_time(conversation.updated);
+    let began = format!("<time datetime=\"{from}T{from_time}Z\">{from} {from_time}</time>");
+    let ended = format!("<time datetime=\"{to}T{to_time}Z\">{to} {to_time}</time>");
+    let mut facts = vec![("Turns", conversation.turns.to_string())];
+    if !conversation.participants.is_empty() {
+        facts.push(("Participants", escape(&conversation.participants.join(", "))));
+    }
+    facts.push(("Began", format!("{began} UTC")));
+    facts.push(("Last change", format!("{ended} UTC")));
+    facts.push(("Conversation", format!("<code>{}</code>", conversation.id)));
+    let (seq, hash) = (conversation.head.seq, conversation.head.hash);
+    facts.push(("Log head", format!("#{seq} <code>{hash}</code>")));
+    let mut list = String::new();
+    for (name, value) in facts {
+        let _ = writeln!(list, "<div><dt>{name}</dt><dd>{value}</dd></div>");
+    }
+    format!(
+        "<header class=\"masthead\">\n<h1>{}</h1>\n<dl>\n{list}</dl>\n{prompt}</header>\n<main id=\"conversation\">\n",
+        escape(&title(conversation))
+    )
+}
+
+fn article(turn: &Turn, shown: &Shown, when: &str, body: &str) -> String {
+    let seq = turn.seq;
+    let kind = match turn.role {
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::System => "system",
+        Role::Tool => "tool",
+    };
+    let mut facts = String::new();
+    for fact in shown.role.into_iter().chain(turn.model.as_deref()) {
+        let _ = write!(facts, " <span class=\"fact\">{}</span>", escape(fact));
+    }
+    for note in &shown.notes {
+        let _ = write!(facts, " <span class=\"note\">{note}</span>");
+    }
+    format!(
+        "<article class=\"turn {kind}\" id=\"t{seq}\" aria-labelledby=\"h{seq}\">\n\
+         <header><h2 id=\"h{seq}\">{}</h2>{facts} <a class=\"when\" href=\"#t{seq}\">{when}</a></header>\n\
+         {body}</article>\n",
+        escape(&shown.who)
+    )
+}
+
+/// `summary` and `body` are HTML.
+fn folded(class: &str, summary: &str, body: &str) -> String {
+    format!("<details class=\"{class}\">\n<summary>{summary}</summary>\n{body}</details>\n")
+}
+
+fn part(part: &Part) -> String {
+    match part {
+        Part::Words(text) => format!("<div class=\"prose\">\n{}</div>\n", to_html(text)),
+        Part::Thinking(Some(text)) => {
+            folded("thinking", "Thinking", &format!("<div class=\"prose\">\n{}</div>\n", to_html(text)))
+        }
+        Part::Thinking(None) => {
+            "<p class=\"quiet\">Thinking that its provider does not show</p>\n".to_string()
+        }
+        Part::Call { name, arguments } => {
+            let hint = hint(arguments);
+            let summary = format!(
+                "Call of <code>{}</code> <span class=\"hint\">{}</span>",
+                escape(name),
+                escape(&hint)
+            );
+            folded("call", &summary, &preformatted(arguments))
+        }
+        Part::Answer { name, failed, content } => {
+            let what = if *failed { "<span class=\"failed\">Failure</span>" } else { "Result" };
+            let of = name.as_ref().map(|name| format!(" of <code>{}</code>", escape(name)));
+            let content: String = match content.is_empty() {
+                true => "<p class=\"quiet\">nothing</p>\n".to_string(),
+                false => content.iter().map(answered).collect(),
+            };
+            folded("answer", &format!("{what}{}", of.unwrap_or_default()), &content)
+        }
+        Part::Media(attachment) => attached(attachment),
+        Part::Other { kind, json } => {
+            folded("other", &format!("<code>{}</code>", escape(kind)), &preformatted(json))
+        }
+    }
+}
+
+/// The beginning of a call's arguments on one line.
+fn hint(arguments: &str) -> String {
+    let line = arguments.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = line.strip_prefix("{ ").and_then(|line| line.strip_suffix(" }")).unwrap_or(&line);
+    match line.char_indices().nth(HINT_CHARS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_string(),
+    }
+}
+
+fn answered(part: &Part) -> String {
+    match part {
+        Part::Words(text) => preformatted(text),
+        other => self::part(other),
+    }
+}
+
+fn preformatted(text: &str) -> String {
+    // The first line break after the tag is not part of the text.
+    format!("<pre>\n{}</pre>\n", escape(text))
+}
+
+fn attached(attachment: &Attachment) -> String {
+    let Attachment { kind, label, mime, content } = attachment;
+    let named = if label.is_empty() { escape(kind) } else { escape(label) };
+    match content {
+        Content::Base64(data) if attachment.is_picture() => format!(
+            "<figure><img src=\"data:{};base64,{}\" alt=\"{named}\"><figcaption>{named}</figcaption></figure>\n",
+            escape(mime),
+            escape(data)
+        ),
+        Content::Base64(data)
+            if matches!(mime.as_str(), "audio/wav" | "audio/mpeg" | "audio/ogg" | "audio/mp4") =>
+        {
+            format!(
+                "<figure><audio controls src=\"data:{};base64,{}\"></audio><figcaption>{named}</figcaption></figure>\n",
+                escape(mime),
+                escape(data)
+            )
+        }
+        // To be kept and never to be opened by the browser, whatever it says that it is.
+        Content::Base64(data) => format!(
+            "<p class=\"attachment\"><a download=\"{named}\" href=\"data:application/octet-stream;base64,{}\">{named}</a> \
+             <span class=\"hint\">{}</span></p>\n",
+            escape(data),
+            escape(if mime.is_empty() { kind } else { mime })
+        ),
+        Content::Text(text) => folded("document", &named, &preformatted(text)),
+        Content::Url(url) if is_link(url) => {
+            format!(
+                "<p class=\"attachment\">{}{}: {}</a></p>\n",
+                link(url),
+                escape(kind),
+                escape(if label.is_empty() { url } else { label })
+            )
+        }
+        Content::Url(_) | Content::Gone => {
+            format!("<p class=\"attachment quiet\">{}: {named}</p>\n", escape(kind))
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! A turn as people are shown it, whatever shape its message has.
+
+use super::prose::pretty;
+use crate::provider::media::{Blob, Data};
+use crate::provider::read::{Arguments, Kind, Piece, Reader, Source};
+use crate::provider::{Media, source};
+use everturn_core::event::Visibility;
+use everturn_core::json;
+use everturn_core::pairing;
+use everturn_core::turn::{Role, Status, Turn};
+use std::collections::HashMap;
+
+/// A turn, taken apart for showing.
+pub struct Shown {
+    /// Who spoke: the actor, else the name in the message, else the role.
+    pub who: String,
+    /// In which role; `None` where `who` says it already.
+    pub role: Option<&'static str>,
+    /// What is said about it: superseded, interrupted, erased, private.
+    pub notes: Vec<&'static str>,
+    /// Whether something else took its place.
+    pub superseded: bool,
+    /// What is in it.
+    pub parts: Vec<Part>,
+}
+
+impl Shown {
+    /// Whether it is nothing but what tools answered.
+    pub fn is_answer(&self) -> bool {
+        !self.parts.is_empty() && self.parts.iter().all(|part| matches!(part, Part::Answer { .. }))
+    }
+}
+
+/// One piece of what is shown.
+pub enum Part {
+    /// Words, which may be Markdown.
+    Words(String),
+    /// Reasoning; `None` if its provider does not show it.
+    Thinking(Option<String>),
+    /// A tool is called with these arguments.
+    Call {
+        /// The tool.
+        name: String,
+        /// Its arguments: JSON over several lines, or a text that is none.
+        arguments: String,
+    },
+    /// A tool answered.
+    Answer {
+        /// The tool, if anything says.
+        name: Option<String>,
+        /// Whether it failed.
+        failed: bool,
+        /// Words that are not Markdown, and media.
+        content: Vec<Part>,
+    },
+    /// A picture, sound or file.
+    Media(Attachment),
+    /// Something that nobody here understands, as JSON.
+    Other {
+        /// What it calls itself.
+        kind: String,
+        /// All of it.
+        json: String,
+    },
+}
+
+/// Something that is not words.
+pub struct Attachment {
+    /// `image`, `audio`, `video`, `file`, …
+    pub kind: String,
+    /// What people call it.
+    pub label: String,
+    /// Its media type, if anything says.
+    pub mime: String,
+    /// What there is of it.
+    pub content: Content,
+}
+
+/// What there is of an [`Attachment`].
+pub enum Content {
+    /// Its bytes, in Base64.
+    Base64(String),
+    /// Its words.
+    Text(String),
+    /// Where it is; not checked.
+    Url(String),
+    /// Nothing.
+    Gone,
+}
+
+impl Attachment {
+    /// Whether it is a picture that every viewer shows and none runs.
+    pub fn is_picture(&self) -> bool {
+        matches!(self.mime.as_str(), "image/png" | "image/jpeg" | "image/gif" | "image/webp" | "image/avif")
+    }
+}
+
+/// Shows one turn after the other.
+pub struct Shower<'m> {
+    media: &'m dyn Media,
+    /// The tools of the calls that were not answered yet: most results do not name theirs.
+    called: HashMap<String, String>,
+}
+
+impl<'m> Shower<'m> {
+    pub fn new(media: &'m dyn Media) -> Shower<'m> {
+        Shower { media, called: HashMap::new() }
+    }
+
+    pub fn show(&mut self, turn: &Turn) -> Shown {
+        let mut notes = Vec::new();
+        if turn.superseded_by.is_some() {
+            notes.push(if turn.status == Status::Aborted { "given up" } else { "superseded" });
+        }
+        match turn.status {
+            Status::Interrupted => notes.push("interrupted"),
+            Status::Pending => notes.push("still being written"),
+            Status::Complete | Status::Aborted => {}
+        }
+        if turn.erased {
+            notes.push("erased");
+        }
+        let private = turn.visibility == Visibility::Private;
+        if private {
+            notes.push("private, left out");
+        }
+        let mut name = None;
+        let parts = match turn.message.as_ref().filter(|_| !private) {
+            None => Vec::new(),
+            Some(message) => {
+                let mut hidden = false;
+                let source = source(message, self.media, &mut |_| hidden = true);
+                if hidden {
+                    notes.push("in part private, left out");
+                }
+                self.parts(&source, message.get(), hidden, &mut name)
+            }
+        };
+        let role = match turn.role {
+            Role::User => "User",
+            Role::Assistant => "Assistant",
+            Role::System => "System",
+            Role::Tool => "Tool",
+        };
+        let who = turn.actor.clone().or(name).filter(|who| !who.trim().is_empty());
+        Shown {
+            role: who.is_some().then_some(role),
+            who: who.unwrap_or_else(|| role.to_string()),
+            notes,
+            superseded: turn.superseded_by.is_some(),
+            parts,
+        }
+    }
+
+    fn parts(
+        &mut self,
+        source: &Source<'_>,
+        raw: &str,
+        hidden: bool,
+        name: &mut Option<String>,
+    ) -> Vec<Part> {
+        let whole = || vec![Part::Other { kind: "message".into(), json: pretty(raw) }];
+        if source.text.is_empty() {
+            // Nothing is left of it once what is private is gone, or it cannot be read.
+            return if hidden { Vec::new() } else { whole() };
+        }
+        let pairs = pairing::pair([source.seen()]);
+        let reader = Reader::new(&pairs, self.media);
+        let Ok(item) = reader.item(0, source) else { return whole() };
+        *name = item.name.map(str::to_string);
+        for call in &pairs.calls {
+            if let Some(id) = call.id {
+                self.called.insert(id.to_string(), call.name.to_string());
+            }
+        }
+        let mut parts: Vec<Part> = Vec::new();
+        for piece in &item.pieces {
+            let part = match &piece.kind {
+                Kind::Answer { answer, content, failed, .. } => {
+                    let result = &pairs.results[*answer];
+                    let called = result.id.and_then(|id| self.called.remove(id));
+                    Part::Answer {
+                        name: called.or(result.name.map(str::to_string)),
+                        failed: *failed,
+                        content: content.iter().filter_map(part).collect(),
+                    }
+                }
+                _ => match part(piece) {
+                    Some(part) => part,
+                    None => continue,
+                },
+            };
+            // Blocks of words follow each other without a space between them, so they are read as one.
+            match (parts.last_mut(), part) {
+                (Some(Part::Words(before)), Part::Words(words)) => before.push_str(&words),
+                (_, part) => parts.push(part),
+            }
+        }
+        parts
+    }
+}
+
+fn part(piece: &Piece<'_>) -> Option<Part> {
+    Some(match &piece.kind {
+        Kind::Text(text) if text.trim().is_empty() => return None,
+        Kind::Text(text) => Part::Words(text.to_string()),
+        Kind::Reasoning { text, .. } => {
+            Part::Thinking(Some(text.clone()).filter(|text| !text.trim().is_empty()))
+        }
+        Kind::Call { name, arguments, .. } => {
+            let arguments = match *arguments {
+                Arguments::Json(json) => pretty(json),
+                Arguments::Text(text) if json::check(text).is_ok() => pretty(text),
+                Arguments::Text(text) => text.to_string(),
+            };
+            Part::Call { name: name.to_string(), arguments }
+        }
+        Kind::Media(blob) => Part::Media(attachment(blob)),
+        Kind::Hosted(_) | Kind::Unknown(_) => {
+            let kind = piece.own.get("type").and_then(|kind| kind.as_str()).unwrap_or("block");
+            Part::Other { kind: kind.to_string(), json: pretty(piece.raw) }
+        }
+        Kind::Answer { .. } => return None,
+    })
+}
+
+fn attachment(blob: &Blob<'_>) -> Attachment {
+    let content = match &blob.data {
+        Data::Base64(data) => Content::Base64(data.to_string()),
+        Data::Text(text) => Content::Text(text.to_string()),
+        Data::Url(url) => Content::Url(url.to_string()),
+        Data::OpenaiFile(_) | Data::Gone => Content::Gone,
+    };
+    let label = match (&blob.label, &blob.data) {
+        (Some(label), _) => label.to_string(),
+        (None, Data::OpenaiFile(id)) => id.to_string(),
+        (None, _) => String::new(),
+    };
+    Attachment { kind: blob.kind.to_string(), label, mime: blob.mime().to_ascii_lowercase(), content }
+}

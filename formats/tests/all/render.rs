@@ -1,0 +1,572 @@
+//! Conversations written out: what a reader sees, and what nobody can smuggle into a page.
+
+use crate::log::{Log, conversation_id};
+use crate::provider_valid::check;
+use everturn_core::compaction::{Checkpoint, CompactionBody, Covers, EXTRACTIVE};
+use everturn_core::conversation::{Settings, SystemPrompt};
+use everturn_core::event::{Draft, Visibility, kind};
+use everturn_core::id::TurnId;
+use everturn_core::json::Raw;
+use everturn_core::turn::{Role, TurnBody};
+use everturn_core::write::Summarized;
+use everturn_formats::provider::{Input, Media, NoMedia, Provider, render, request_fields};
+use everturn_formats::render::{About, Style, document};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// A red square of 16 by 16 pixels.
+const SQUARE: &str = "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAIAAACQkWg2AAAAFklEQVR42mO4Y2NDEmIY1TCqYfhqAADtZBYPX60O0QAAAABJRU5ErkJggg==";
+
+struct OneAsset;
+
+impl Media for OneAsset {
+    fn bytes(&self, id: &str) -> Option<(String, Vec<u8>)> {
+        use base64::Engine;
+        let bytes = || base64::engine::general_purpose::STANDARD.decode(SQUARE).unwrap();
+        (id == "asset_1").then(|| ("image/png".into(), bytes()))
+    }
+
+    fn label(&self, id: &str) -> Option<String> {
+        Some(if id == "asset_1" { "gate.png".into() } else { format!("{id}, lost") })
+    }
+}
+
+/// Somebody says something.
+fn say(log: &mut Log, actor: Option<&str>, role: Role, body: TurnBody) -> TurnId {
+    let kind = if role == Role::Tool { kind::TOOL_RESULT } else { kind::MESSAGE };
+    let draft = log.draft(kind, Raw::of(&body).unwrap().get());
+    let turn = TurnId(draft.id.0);
+    log.append(Draft { role: Some(role), actor: actor.map(str::to_string), turn: Some(turn), ..draft });
+    turn
+}
+
+fn message(value: Value) -> TurnBody {
+    TurnBody { message: Some(Raw::of(&value).unwrap()), ..TurnBody::default() }
+}
+
+fn written(log: &Log, style: Style) -> String {
+    let conversation = log.conversation.as_ref().unwrap();
+    let prompt = conversation.system_prompt.map(|prompt| {
+        let settings: Settings = log.events[prompt.seq as usize - 1].read().unwrap();
+        settings.system_prompt.flatten().unwrap()
+    });
+    let mut out = Vec::new();
+    let about = About { conversation, system_prompt: prompt.as_ref(), media: &OneAsset };
+    let mut document = document(style, &mut out, about).unwrap();
+    let mut turns = log.turns();
+    turns.sort_by_key(|turn| turn.seq);
+    let mut turns = turns.into_iter().peekable();
+    for event in &log.events {
+        if let Some(turn) = turns.next_if(|turn| turn.seq == event.seq) {
+            document.turn(&turn).unwrap();
+        } else if event.kind == kind::COMPACTION {
+            document.compaction(event).unwrap();
+        }
+    }
+    document.finish().unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+/// Everything that a conversation can have, in the shapes of several providers.
+fn example() -> Log {
+    let settings = Settings {
+        title: Some(Some("Trip to *Porto* & back".into())),
+        system_prompt: Some(Some(SystemPrompt::new(
+            "You plan trips.\n\n- Be brief.\n- Never book without asking.".into(),
+        ))),
+        ..Settings::default()
+    };
+    let mut log = Log::created(conversation_id(7), settings);
+    let ask = "We want to go to **Porto** on Friday.\nTwo people, at most 900 EUR. Which flights are there?";
+    say(&mut log, Some("ana"), Role::User, message(json!({"role": "user", "content": ask})));
+    let search = json!({"role": "assistant", "content": [
+        {"type": "thinking", "thinking": "Friday is the 9th. I look for *direct* flights first.", "signature": "c2lnbmVk"},
+        {"type": "text", "text": "I look at the flights for both of you."},
+        {"type": "tool_use", "id": "toolu_1", "name": "search_flights",
+            "input": {"from": "HAM", "to": "OPO", "date": "2026-01-09", "persons": 2, "max_price": 900.00}},
+        {"type": "tool_use", "id": "toolu_2", "name": "weather", "input": {"city": "Porto"}},
+    ]});
+    say(
+        &mut log,
+        Some("planner"),
+        Role::Assistant,
+        TurnBody { model: Some("claude-sonnet-4-5".into()), ..message(search) },
+    );
+    let found = json!({"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "toolu_1", "content": "TP 567  09:40  HAM-OPO  2 seats  312.00 EUR\nTP 569  17:05  HAM-OPO  4 seats  287.50 EUR\n"},
+        {"type": "tool_result", "tool_use_id": "toolu_2", "content": "Error: the weather service does not answer", "is_error": true},
+    ]});
+    say(&mut log, None, Role::User, message(found));
+    let draft = say(
+        &mut log,
+        Some("planner"),
+        Role::Assistant,
+        message(json!({"role": "assistant", "content": "Only one flight is left."})),
+    );
+    let answer = "# Two flights\n\nBoth are *direct*, see [the airline](https://example.org/flights?a=1&b=2):\n\n\
+        | flight | leaves | price |\n|---|---|---:|\n| `TP 567` | 09:40 | 312.00 |\n| `TP 569` | 17:05 | 287.50 |\n\n\
+        - [x] within the budget\n- [ ] booked\n\nTo book it yourself:\n\n```sh\nbook --flight 'TP 569' --persons 2 # asks before it pays\n```\n\n> Prices change.";
+    let better = say(
+        &mut log,
+        Some("planner"),
+        Role::Assistant,
+        TurnBody {
+            model: Some("claude-sonnet-4-5".into()),
+            ..message(json!({"role": "assistant", "content": answer}))
+        },
+    );
+    log.about(kind::SUPERSEDED, draft, &format!(r#"{{"by":"{better}"}}"#));
+    let checkpoint = Checkpoint {
+        goal: "Two people to Porto on Friday".into(),
+        user_constraints: vec!["at most 900 EUR".into()],
+        handoff_md: "TP 567 and TP 569 fit.".into(),
+        ..Checkpoint::default()
+    };
+    let to = log.turns().into_iter().find(|turn| turn.seq == 5).unwrap().id;
+    let body = CompactionBody {
+        checkpoint: Some(checkpoint),
+        covers: Covers { from_seq: 3, to_seq: 5, turns: 3 },
+        summarized: Some(Summarized { through: to, through_seq: 5, turns_before: 3 }),
+        previous: None,
+        summarizer: EXTRACTIVE.into(),
+        prompt_hash: None,
+        input_hash: everturn_core::chain::Hash::of(b""),
+        tokens_before: 300,
+        tokens_after: 40,
+        reverts: None,
+        restores: None,
+    };
+    log.add(kind::COMPACTION, Raw::of(&body).unwrap().get());
+    let photo = json!({"role": "user", "content": [
+        {"type": "text", "text": "Is this the right gate? The sign says:\n\n<h1>B7</h1>"},
+        {"type": "image", "asset_id": "asset_1"},
+        {"type": "image_url", "image_url": {"url": "https://example.org/map.png"}},
+        {"type": "file", "file": {"filename": "ticket.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}},
+    ]});
+    say(&mut log, Some("ben"), Role::User, message(photo));
+    let call = json!({"type": "function_call", "call_id": "call_9", "name": "shell", "arguments": "{\"command\":\"cat gates.md\"}"});
+    say(&mut log, Some("planner"), Role::Assistant, message(call));
+    let said = json!({"type": "function_call_output", "call_id": "call_9", "output": "```\nB7  OPO\n```\n"});
+    say(&mut log, None, Role::Tool, message(said));
+    let private = message(json!({"role": "assistant", "content": "Ben always forgets the gate."}));
+    let turn = log.turn(Role::Assistant, Visibility::Private, &private);
+    assert_eq!(log.turns().iter().filter(|t| t.id == turn).count(), 1);
+    say(
+        &mut log,
+        None,
+        Role::Assistant,
+        message(
+            json!({"role": "model", "parts": [{"text": "Yes, **B7**. Boarding is at 09:10:\n\n```text\nunclosed"}]}),
+        ),
+    );
+    say(&mut log, Some("ana"), Role::User, message(json!({"role": "user", "content": "Thanks!"})));
+    log
+}
+
+/// The file in `tests/all/render` says what is written; `EVERTURN_UPDATE=1` writes it anew.
+fn golden(name: &str, text: &str) {
+    let path = format!("{}/tests/all/render/{name}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("EVERTURN_UPDATE").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        kept == text,
+        "{name} is written otherwise now; look at it, then run with EVERTURN_UPDATE=1\n{text}"
+    );
+}
+
+#[test]
+fn a_rich_conversation_is_written_as_the_golden_files_say() {
+    let log = example();
+    golden("example.md", &written(&log, Style::Markdown));
+    golden("example.html", &written(&log, Style::Html));
+    for provider in Provider::ALL.into_iter().filter(|provider| *provider != Provider::Neutral) {
+        golden(&format!("example.{provider}.json"), &written(&log, Style::Messages(provider)));
+    }
+}
+
+/// What a provider is sent: valid, with the ids that were there, and nothing that is private, superseded or sealed by
+/// somebody else. Read again it is written the same.
+#[test]
+fn a_list_of_messages_is_valid_and_comes_back_equal() {
+    for provider in Provider::ALL {
+        let list: Value = serde_json::from_str(&written(&example(), Style::Messages(provider))).unwrap();
+        let (messages, system) = request_fields(provider);
+        let messages = list[messages].as_array().unwrap().clone();
+        check(provider.as_str(), system.and_then(|field| list.get(field)), &messages).unwrap();
+        let text = list.to_string();
+        assert!(
+            ["toolu_1", "toolu_2", "call_9", "Never book"].iter().all(|word| text.contains(word)),
+            "{provider}: {text}"
+        );
+        assert!(!text.contains("forgets") && !text.contains("Only one flight"), "{provider}: {text}");
+        assert_eq!(text.contains("c2lnbmVk"), provider == Provider::Anthropic, "{provider}: {text}");
+        assert!(text.contains(SQUARE), "{provider}: pictures are inline");
+        let again = render(provider, &Input { system: &[], messages: &messages, media: &NoMedia }).unwrap();
+        let again: Vec<Value> = again.messages.iter().map(|raw| raw.read().unwrap()).collect();
+        assert_eq!(again, messages, "{provider}");
+    }
+}
+
+#[test]
+fn an_empty_conversation_is_a_whole_document() {
+    let log = Log::created(conversation_id(7), Settings::default());
+    assert_eq!(written(&log, Style::Messages(Provider::OpenaiChat)), "{\"messages\":[\n]}\n");
+    assert_eq!(written(&log, Style::Messages(Provider::Gemini)), "{\"contents\":[\n]}\n");
+    assert!(written(&log, Style::Html).ends_with("</main>\n</body>\n</html>\n"));
+    assert!(written(&log, Style::Markdown).starts_with("# conv"));
+}
+
+/// What people try, in every place where words of a stranger are shown.
+const HOSTILE: [&str; 16] = [
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror=alert(1)>",
+    "' onmouseover='alert(1)",
+    "</pre></details></article></main><script>alert(1)</script>",
+    "[click](javascript:alert(1)) [again](JaVaScRiPt:alert(1)) [t](java\tscript:alert(1)) <javascript:alert(1)>",
+    "[x](data:text/html;base64,PHNjcmlwdD5hbGVydCgxKTwvc2NyaXB0Pg==) ![y](data:image/svg+xml,<svg onload=alert(1)>)",
+    "[r]: javascript:alert(1)\n\n[r] ![r]",
+    "![a\" onerror=\"alert(1)](https://example.org/\"onerror=\"alert(1))",
+    "<!-- \n```\n-->\n```\n<script>alert(1)</script>",
+    "````\n```\n</details>\n<style>*{display:none}</style>",
+    "</title><style>@import 'https://evil.example'</style><meta http-equiv=refresh content='0;url=https://evil.example'>",
+    "<svg/onload=alert(1)><iframe src=javascript:alert(1)><base href=https://evil.example>",
+    "a\u{0}b\u{8}c\u{1b}[31m \u{202e}evil",
+    "| a |\n|---|\n| <img src=x onerror=alert(1)> |",
+    "&lt;script&gt;alert(1)&lt;/script&gt; &#106;avascript:alert(1)",
+    "``` \" onclick=\"alert(1)\n<b>x</b>\n```",
+];
+
+/// A conversation in which everything is this text.
+fn hostile(evil: &str) -> Log {
+    let name: String = evil.chars().filter(|c| !c.is_control()).collect();
+    let settings = Settings {
+        title: Some(Some(evil.into())),
+        system_prompt: Some(Some(SystemPrompt::new(evil.into()))),
+        ..Settings::default()
+    };
+    let mut log = Log::created(conversation_id(7), settings);
+    for content in [
+        json!(evil),
+        json!([{"type": "text", "text": evil}, {"type": "thinking", "thinking": evil}, {"type": evil, "x": evil}]),
+        json!([{"type": "image", "mime_type": evil, "data": "aGVsbG8=", "name": evil}]),
+        json!([{"type": "image", "mime_type": "image/svg+xml", "data": "PHN2ZyBvbmxvYWQ9YWxlcnQoMSk+", "name": evil}]),
+        json!([{"type": "image_url", "image_url": {"url": format!("data:image/svg+xml;base64,{evil}")}}]),
+        json!([{"type": "image_url", "image_url": {"url": evil}}, {"type": "image_url", "image_url": {"url": format!("javascript:{evil}")}}]),
+        json!([{"type": "image_url", "image_url": {"url": format!("https://example.org/{evil}")}}]),
+        json!([{"type": "file", "file": {"filename": evil, "file_data": format!("data:{evil};base64,aGVsbG8=")}}]),
+        json!([{"type": "document", "title": evil, "source": {"type": "text", "media_type": "text/plain", "data": evil}}]),
+        json!([{"type": "tool_use", "id": evil, "name": evil, "input": {evil: evil}}]),
+        json!([{"type": "tool_result", "tool_use_id": evil, "content": evil}]),
+        json!([{"type": "tool_result", "tool_use_id": "x", "content": [{"type": "text", "text": evil}, {"type": "image", "asset_id": evil}]}]),
+        json!([{"type": "tool_use", "id": "y", "name": "f", "input": evil}]),
+    ] {
+        for role in [Role::User, Role::Assistant] {
+            let body = message(json!({"role": role.as_str(), "content": content, "name": evil}));
+            say(&mut log, Some(&name), role, TurnBody { model: Some(evil.into()), ..body.clone() });
+            say(&mut log, None, role, body);
+        }
+    }
+    let turn =
+        say(&mut log, Some(&name), Role::Assistant, message(json!({"role": "assistant", "content": evil})));
+    let other = say(&mut log, None, Role::Assistant, message(json!({"role": "assistant", "content": "x"})));
+    log.about(kind::SUPERSEDED, turn, &format!(r#"{{"by":"{other}"}}"#));
+    log
+}
+
+/// The tags of a page with their attributes, by the rules of HTML as far as our own pages use them.
+fn tags(page: &str) -> Vec<(String, Vec<(String, String)>)> {
+    let mut tags = Vec::new();
+    let mut rest = page;
+    while let Some(start) = rest.find('<') {
+        rest = &rest[start + 1..];
+        let mut end = rest.find(|c: char| c.is_whitespace() || c == '>').unwrap();
+        let name = rest[..end].to_ascii_lowercase();
+        let mut attributes = Vec::new();
+        loop {
+            rest = rest[end..].trim_start();
+            if let Some(after) = rest.strip_prefix('>') {
+                rest = after;
+                break;
+            }
+            let stop = rest.find(['=', '>', ' ']).unwrap();
+            let attribute = rest[..stop].to_string();
+            if rest[stop..].starts_with("=\"") {
+                let value = &rest[stop + 2..];
+                let close = value.find('"').unwrap();
+                attributes.push((attribute, value[..close].to_string()));
+                rest = &value[close + 1..];
+            } else {
+                attributes.push((attribute, String::new()));
+                rest = &rest[stop..];
+            }
+            end = 0;
+        }
+        tags.push((name, attributes));
+    }
+    tags
+}
+
+fn check_page(page: &str) -> Result<(), String> {
+    const TAGS: [&str; 58] = [
+        "!doctype",
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "header",
+        "main",
+        "article",
+        "section",
+        "aside",
+        "details",
+        "summary",
+        "dl",
+        "div",
+        "dt",
+        "dd",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "p",
+        "a",
+        "span",
+        "time",
+        "code",
+        "pre",
+        "ul",
+        "ol",
+        "li",
+        "blockquote",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "em",
+        "strong",
+        "del",
+        "br",
+        "hr",
+        "figure",
+        "img",
+        "audio",
+        "figcaption",
+        "br/",
+        "hr/",
+        "sup",
+        "sub",
+        "b",
+        "i",
+        "u",
+        "s",
+        "input",
+    ];
+    const ATTRIBUTES: [&str; 19] = [
+        "html",
+        "lang",
+        "charset",
+        "http-equiv",
+        "content",
+        "name",
+        "class",
+        "id",
+        "href",
+        "rel",
+        "datetime",
+        "aria-label",
+        "aria-labelledby",
+        "src",
+        "alt",
+        "controls",
+        "download",
+        "start",
+        "/",
+    ];
+    let style = page.find("<style>").unwrap()..page.find("</style>").unwrap();
+    let page = format!("{}{}", &page[..style.start], &page[style.end..]);
+    let mut open: Vec<String> = Vec::new();
+    for (name, attributes) in tags(&page) {
+        if let Some(name) = name.strip_prefix('/') {
+            let top = open.pop();
+            if name != "style" && top.as_deref() != Some(name) {
+                return Err(format!("</{name}> closes {top:?}"));
+            }
+            if name == "style" {
+                open.extend(top);
+            }
+            continue;
+        }
+        if !TAGS.contains(&name.as_str()) {
+            return Err(format!("a tag <{name}>"));
+        }
+        if !["!doctype", "meta", "img", "br", "hr", "br/", "hr/"].contains(&name.as_str()) {
+            open.push(name.clone());
+        }
+        for (attribute, value) in attributes {
+            let fine = match attribute.as_str() {
+                "href" => {
+                    let link = ["https://", "http://", "mailto:", "#"]
+                        .iter()
+                        .any(|begin| value.to_ascii_lowercase().starts_with(begin));
+                    link || value.starts_with("data:application/octet-stream;base64,")
+                }
+                "src" => ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "audio/"]
+                    .iter()
+                    .any(|mime| value.starts_with(&format!("data:{mime}"))),
+                attribute => ATTRIBUTES.contains(&attribute),
+            };
+            if !fine {
+                return Err(format!("<{name} {attribute}={value:?}>"));
+            }
+        }
+    }
+    match open.is_empty() {
+        true => Ok(()),
+        false => Err(format!("{open:?} are left open")),
+    }
+}
+
+#[test]
+fn nothing_that_is_said_becomes_part_of_the_page() {
+    check_page(&written(&example(), Style::Html)).unwrap();
+    for evil in HOSTILE {
+        let page = written(&hostile(evil), Style::Html);
+        check_page(&page).unwrap_or_else(|why| panic!("{evil}: {why}\n{page}"));
+    }
+    for (page, why) in [
+        ("<style></style><script>", "a tag <script>"),
+        ("<style></style><p onclick=\"x\">", "onclick"),
+        ("<style></style><a href=\"javascript:x\">", "javascript"),
+        ("<style></style><p>", "left open"),
+    ] {
+        assert!(check_page(page).unwrap_err().contains(why), "the check itself sees {page}");
+    }
+}
+
+#[test]
+fn in_markdown_nothing_that_is_said_reaches_beyond_its_turn() {
+    let harmless = check_markdown(&written(&hostile("x"), Style::Markdown)).unwrap();
+    assert!(harmless > 20, "{harmless} turns");
+    for evil in HOSTILE {
+        let text = written(&hostile(evil), Style::Markdown);
+        assert_eq!(check_markdown(&text), Ok(harmless), "{evil}\n{text}");
+    }
+}
+
+/// The only raw HTML is ours, and there is one title; gives the number of turns that can be told apart.
+fn check_markdown(text: &str) -> Result<usize, String> {
+    use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag};
+    let (mut folds, mut turns, mut titles) = (0i64, 0, 0);
+    for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
+        match event {
+            Event::Html(html) | Event::InlineHtml(html) => {
+                let line = html.trim();
+                let summary = line.strip_prefix("<summary>").and_then(|line| line.strip_suffix("</summary>"));
+                match (line, summary) {
+                    ("<details>", _) => folds += 1,
+                    ("</details>", _) => folds -= 1,
+                    ("", _) => {}
+                    (_, Some(summary))
+                        if !summary.replace("<code>", "").replace("</code>", "").contains('<') => {}
+                    _ => return Err(format!("raw HTML {html:?}")),
+                }
+            }
+            Event::Start(Tag::Heading { level: HeadingLevel::H1, .. }) => titles += 1,
+            Event::Start(Tag::Heading { level: HeadingLevel::H2, .. }) => turns += 1,
+            _ => {}
+        }
+    }
+    match (folds, titles) {
+        (0, 1) => Ok(turns),
+        _ => Err(format!("{folds} folds open, {titles} titles")),
+    }
+}
+
+fn nasty() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        Just("```"),
+        Just("````\n"),
+        Just("~~~\n"),
+        Just("`"),
+        Just("\n"),
+        Just("\n\n"),
+        Just("<!--"),
+        Just("-->"),
+        Just("<details>"),
+        Just("</details>"),
+        Just("<script>"),
+        Just("<b"),
+        Just(">"),
+        Just("# "),
+        Just("## x\n"),
+        Just("\n===\n"),
+        Just("\n---\n"),
+        Just("- "),
+        Just("> "),
+        Just("    "),
+        Just("1. "),
+        Just("["),
+        Just("]("),
+        Just(")"),
+        Just("javascript:"),
+        Just("https://a.b"),
+        Just("<?"),
+        Just("<![CDATA["),
+        Just("]]>"),
+        Just("<pre>"),
+        Just("\\"),
+        Just("&"),
+        Just("\""),
+        Just("'"),
+        Just("|"),
+        Just("|---|\n"),
+        Just("word"),
+        Just("é☃"),
+        Just("\t"),
+        Just("\r\n"),
+        Just("\r"),
+        Just("\u{0}"),
+        Just("*"),
+        Just("!["),
+        Just("<https://a.b>"),
+    ];
+    prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn whatever_is_said_both_documents_stay_whole(texts in prop::collection::vec(nasty(), 1..4)) {
+        let mut log = Log::created(conversation_id(7), Settings { title: Some(Some(texts[0].clone())), ..Settings::default() });
+        for text in &texts {
+            say(&mut log, None, Role::User, message(json!({"role": "user", "content": text})));
+            let blocks = json!([{"type": "thinking", "thinking": text}, {"type": "tool_use", "id": "a", "name": text, "input": text}]);
+            say(&mut log, None, Role::Assistant, message(json!({"role": "assistant", "content": blocks})));
+            say(&mut log, None, Role::Tool, message(json!({"role": "tool", "tool_call_id": "a", "content": text})));
+        }
+        let (page, text) = (written(&log, Style::Html), written(&log, Style::Markdown));
+        prop_assert!(check_page(&page).is_ok(), "{:?}\n{}", check_page(&page), page);
+        prop_assert_eq!(check_markdown(&text), Ok(texts.len() * 2), "{}", text);
+    }
+}
+
+#[test]
+fn words_that_nest_without_end_are_written_too() {
+    let mut log = Log::created(conversation_id(7), Settings::default());
+    for text in
+        [">".repeat(20_000), "- ".repeat(5_000), "[".repeat(20_000), "*a ".repeat(20_000), "<".repeat(20_000)]
+    {
+        say(&mut log, None, Role::User, message(json!({"role": "user", "content": text})));
+    }
+    assert!(written(&log, Style::Html).ends_with("</html>\n"));
+    assert!(written(&log, Style::Markdown).len() > 80_000);
+}
