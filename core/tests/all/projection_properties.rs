@@ -263,10 +263,17 @@ proptest! {
         }
     }
 
-    /// A cut that is found from the end is the one that all messages together say.
+    /// A cut that is found from the end is the one that all messages together say, also where results come late or twice.
     #[test]
-    fn a_summary_replaces_as_much_as_can_go(messages in transcript(), ends in prop::collection::vec(transcript(), 0..6), keep_last in 0..60usize) {
-        let all: Vec<Value> = messages.into_iter().chain(ends.into_iter().flatten()).collect();
+    fn a_summary_replaces_as_much_as_can_go(
+        parts in prop::collection::vec(transcript(), 1..8),
+        swaps in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 0..4),
+        keep_last in 0..12usize,
+    ) {
+        let mut all: Vec<Value> = parts.into_iter().flatten().collect();
+        for (one, other) in swaps.iter().filter(|_| !all.is_empty()).map(|(a, b)| (a.index(all.len()), b.index(all.len()))).collect::<Vec<_>>() {
+            all.swap(one, other);
+        }
         let messages = read(&all);
         let options = json!({"policy": "summary_prefix", "keep_last": keep_last, "respect_provider_signatures": false});
         let view = project(&messages, None, &Options::parse(&options).unwrap()).unwrap();
