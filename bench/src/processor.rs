@@ -2,31 +2,16 @@
 //! measure alike.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How often a call is timed at least.
-const RUNS_MIN: usize = 30;
-
-/// Times a call for at least so long: microseconds, the shortest first. What it returns is dropped after the clock has
-/// stopped.
+/// Times a call, in microseconds, and gives what it returned, so that it can be dropped when the clock has stopped.
 ///
 /// The clock is that of the thread: it stands still while another thread has the processor, so that on a busy machine
 /// the numbers of a computation stay close to those of an idle one.
-pub fn time<T>(at_least: Duration, mut call: impl FnMut() -> T) -> Vec<f64> {
-    let mut times = Vec::new();
-    let began = Instant::now();
-    while times.len() < RUNS_MIN || began.elapsed() < at_least {
-        let started = on_processor();
-        let result = black_box(call());
-        times.push((on_processor() - started).as_secs_f64() * 1e6);
-        drop(result);
-    }
-    times.sort_by(f64::total_cmp);
-    times
-}
-
-pub fn median(sorted: &[f64]) -> f64 {
-    sorted[sorted.len() / 2]
+pub fn once<T>(call: impl FnOnce() -> T) -> (f64, T) {
+    let started = on_processor();
+    let result = black_box(call());
+    ((on_processor() - started).as_secs_f64() * 1e6, result)
 }
 
 /// How long this thread has had a processor.

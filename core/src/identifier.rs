@@ -4,6 +4,8 @@
 //! over every tool result of a conversation. Letters of scripts that do not put spaces between words end a name, so
 //! that a path in the middle of a Chinese sentence is found.
 
+use std::cell::LazyCell;
+
 /// What a name is the name of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
@@ -36,12 +38,38 @@ pub struct Identifier<'a> {
 
 /// Calls back for every name, in order. Of `a::snake_case` the whole and its speaking parts are names.
 pub fn scan<'a>(text: &'a str, mut found: impl FnMut(Identifier<'a>)) {
-    words(text, |kind, text| {
-        if let Some(kind) = kind {
-            found(Identifier { kind, text });
-        }
+    words(
+        text,
+        &mut Every(|kind: Option<Kind>, text| {
+            if let Some(kind) = kind {
+                found(Identifier { kind, text });
+            }
+            true
+        }),
+    );
+}
+
+/// Who reads words.
+pub(crate) trait Reader<'a> {
+    /// Whether to hear of the word at all. Of what kind it is, which takes longer than reading it, is found out only
+    /// then.
+    fn wants(&self, word: &'a str) -> bool;
+
+    /// A word, with its kind if it is a name. Whether to go on.
+    fn found(&mut self, kind: Option<Kind>, word: &'a str) -> bool;
+}
+
+/// Hears of all words.
+pub(crate) struct Every<F>(pub(crate) F);
+
+impl<'a, F: FnMut(Option<Kind>, &'a str) -> bool> Reader<'a> for Every<F> {
+    fn wants(&self, _: &'a str) -> bool {
         true
-    });
+    }
+
+    fn found(&mut self, kind: Option<Kind>, word: &'a str) -> bool {
+        (self.0)(kind, word)
+    }
 }
 
 // What a word is made of. Most words of prose are nothing but letters and are let go without another look.
@@ -73,9 +101,9 @@ const CLASS: [u8; 256] = {
     table
 };
 
-/// Every word that is more than a plain word or number, cleaned; with its kind if it is a name. Goes on as long as
-/// the answer is true, and says whether it came to the end.
-pub(crate) fn words<'a>(text: &'a str, mut found: impl FnMut(Option<Kind>, &'a str) -> bool) -> bool {
+/// Reads every word that is more than a plain word or number, cleaned. Goes on as long as the reader does, and says
+/// whether it came to the end.
+pub(crate) fn words<'a>(text: &'a str, reader: &mut impl Reader<'a>) -> bool {
     let bytes = text.as_bytes();
     let at_byte = |at: usize| bytes.get(at).copied().unwrap_or(b' ');
     let (mut at, mut more) = (0, true);
@@ -83,14 +111,19 @@ pub(crate) fn words<'a>(text: &'a str, mut found: impl FnMut(Option<Kind>, &'a s
         let start = at;
         let mut made_of = 0;
         loop {
+            // Most of a word is of these, and most words end where they do.
+            while let Some(class) = bytes.get(at).map(|byte| CLASS[*byte as usize])
+                && class & !WIDE != 0
+            {
+                made_of |= class;
+                at += 1;
+            }
             let class = CLASS[at_byte(at) as usize];
             if class == WIDE {
                 match text[at..].chars().next() {
                     Some(char) if char.is_alphanumeric() && char < '\u{2e80}' => at += char.len_utf8(),
                     _ => break,
                 }
-            } else if class != 0 {
-                at += 1;
             } else if at_byte(at) == b':'
                 && at_byte(at + 1) == b':'
                 && made_of & (SLASH | MARK) == 0
@@ -109,8 +142,10 @@ pub(crate) fn words<'a>(text: &'a str, mut found: impl FnMut(Option<Kind>, &'a s
             if at_byte(at) == b'#' && at_byte(at + 1).is_ascii_digit() {
                 at = run(bytes, at + 1, |byte| byte.is_ascii_digit());
                 if CLASS[at_byte(at) as usize] & !MARK == 0 {
-                    more = found(Some(Kind::Issue), &text[start..at]);
+                    more = reader.found(Some(Kind::Issue), &text[start..at]);
                 }
+            } else if bytes[at].is_ascii() {
+                at += 1;
             } else {
                 at += text[at..].chars().next().map_or(1, char::len_utf8);
             }
@@ -122,14 +157,14 @@ pub(crate) fn words<'a>(text: &'a str, mut found: impl FnMut(Option<Kind>, &'a s
                     !byte.is_ascii_whitespace() && !b"\"'<>`()[]{}|\\^".contains(&byte)
                 });
                 let url = text[start..at].trim_end_matches(['.', ',', ';', ':', '!', '?', '*', '_']);
-                more = found(Some(Kind::Url), url);
+                more = reader.found(Some(Kind::Url), url);
                 continue;
             }
             if at - start == 1 && matches!(at_byte(at + 1), b'\\' | b'/') {
                 at = run(bytes, at + 1, |byte| byte == b'\\' || CLASS[byte as usize] != 0);
                 let path = text[start..at].trim_end_matches(['.', '\\', '/']);
                 // The drive alone names nothing.
-                more = path.len() <= "C:".len() || found(Some(Kind::Path), path);
+                more = path.len() <= "C:".len() || reader.found(Some(Kind::Path), path);
                 continue;
             }
         }
@@ -140,14 +175,14 @@ pub(crate) fn words<'a>(text: &'a str, mut found: impl FnMut(Option<Kind>, &'a s
             && let Some(end) = quantity(text, start, at)
         {
             at = end;
-            more = found(Some(Kind::Quantity), &text[start..end]);
+            more = reader.found(Some(Kind::Quantity), &text[start..end]);
             continue;
         }
         if made_of == LOWER || made_of == DIGIT {
             continue;
         }
         let closing_tag = start > 0 && bytes[start - 1] == b'<' && bytes[start] == b'/';
-        more = name(if closing_tag { &word[1..] } else { word }, &mut found);
+        more = name(if closing_tag { &word[1..] } else { word }, made_of, reader);
     }
     more
 }
@@ -189,7 +224,32 @@ fn quantity(text: &str, start: usize, end: usize) -> Option<usize> {
     (unit > 1 && UNITS.contains(&&rest[..unit])).then_some(end + 1 + unit)
 }
 
-fn name<'a>(word: &'a str, found: &mut impl FnMut(Option<Kind>, &'a str) -> bool) -> bool {
+fn name<'a>(word: &'a str, made_of: u8, reader: &mut impl Reader<'a>) -> bool {
+    let word = if made_of & (SLASH | MARK) == 0 { word } else { trimmed(word) };
+    // Prose has neither underscores nor colons.
+    if made_of & (UNDERSCORE | COLONS) == 0 && is_plain(word) {
+        return true;
+    }
+    let kind = LazyCell::new(|| kind(word));
+    if reader.wants(word) && !reader.found(*kind, word) {
+        return false;
+    }
+    let is_scoped = made_of & COLONS != 0;
+    let separator = match is_scoped {
+        true => "::",
+        false if made_of & MARK != 0 && word.contains('.') && !word.contains('/') => ".",
+        false => return true,
+    };
+    for part in word.split(separator).filter(|part| part.len() < word.len()) {
+        let is_name = reader.wants(part) && is_symbol(part) && *kind == is_scoped.then_some(Kind::Symbol);
+        if is_name && !reader.found(Some(Kind::Symbol), part) {
+            return false;
+        }
+    }
+    true
+}
+
+fn trimmed(word: &str) -> &str {
     let mut word = word.trim_end_matches(['.', '-', '+', '~', '@', '/']).trim_start_matches(['-', '+']);
     while let Some(rest) = word.strip_prefix("./") {
         word = rest.trim_start_matches('/');
@@ -200,20 +260,7 @@ fn name<'a>(word: &'a str, found: &mut impl FnMut(Option<Kind>, &'a str) -> bool
     if word.starts_with("..") && !word.starts_with("../") {
         word = word.trim_start_matches('.');
     }
-    if is_plain(word) {
-        return true;
-    }
-    let kind = kind(word);
-    if !found(kind, word) {
-        return false;
-    }
-    let separator = match kind {
-        Some(Kind::Symbol) if word.contains("::") => "::",
-        None if word.contains('.') && !word.contains('/') => ".",
-        _ => return true,
-    };
-    let mut parts = word.split(separator).filter(|part| part.len() < word.len() && is_symbol(part));
-    parts.all(|part| found(Some(Kind::Symbol), part))
+    word
 }
 
 /// Prose: letters without an inner capital, or nothing but a number.
@@ -390,10 +437,11 @@ mod tests {
     #[test]
     fn words_that_are_not_plain_are_seen_too() {
         let mut seen = Vec::new();
-        words("fix ABC-123 in my-crate v1.2 then core/src", |kind, word| {
+        let mut reader = Every(|kind, word| {
             seen.push((kind, word));
             seen.len() < 3
         });
+        words("fix ABC-123 in my-crate v1.2 then core/src", &mut reader);
         assert_eq!(seen, [(None, "ABC-123"), (None, "my-crate"), (None, "v1.2")]);
     }
 
@@ -408,7 +456,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_scanned(text in "\\PC{0,80}|[a-zA-Z0-9_./:#%<\\\\ µ文-]{0,80}") {
-            words(&text, |_, word| !word.is_empty() && text.contains(word) || panic!("{word:?}"));
+            words(&text, &mut Every(|_, word: &str| !word.is_empty() && text.contains(word) || panic!("{word:?}")));
         }
 
         /// A name stands for itself: scanned alone it is found again.

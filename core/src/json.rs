@@ -24,6 +24,13 @@ impl Raw {
         RawValue::from_string(text).map(Raw).map_err(|e| Error::invalid("json.malformed", e.to_string()))
     }
 
+    /// Keeps text that was put together from JSON, so that only its grammar needs a look.
+    pub(crate) fn joined(text: String) -> Result<Raw, Error> {
+        RawValue::from_string(text)
+            .map(Raw)
+            .map_err(|e| Error::internal("json.malformed", format!("what was joined is no JSON: {e}")))
+    }
+
     /// The JSON of a value.
     pub fn of(value: &impl Serialize) -> Result<Raw, Error> {
         serde_json::value::to_raw_value(value)

@@ -152,29 +152,47 @@ pub fn is_signed(kind: &str, block: &Value) -> bool {
 
 /// Whether a message carries reasoning that its provider will check, in any of its parts.
 pub fn carries_signature(message: &Value) -> bool {
-    const LISTS: [&str; 4] = ["content", "tool_calls", "reasoning_details", "thinking_blocks"];
-    let sealed = |block: &Value| {
-        let kind = field(block, "type").and_then(Value::as_str).unwrap_or_default();
-        match kind {
-            "thinking" | "reasoning" | "redacted_thinking" | "encrypted_content" => is_signed(kind, block),
-            // Elsewhere a `signature` may be anything, but these names have one meaning.
-            _ => {
-                ["encrypted_content", "thinking_signature", "thoughtSignature"]
-                    .iter()
-                    .any(|seal| has(block, seal))
-                    || kind.starts_with("reasoning.") && is_signed(kind, block)
+    let Value::Object(fields) = message else { return false };
+    let (mut is_assistant, mut has_signature, mut has_sealed_part) = (false, false, false);
+    for (key, value) in fields {
+        match key.as_str() {
+            "role" => is_assistant = value == "assistant",
+            "signature" => has_signature = is_set(value),
+            "content" | "tool_calls" | "reasoning_details" | "thinking_blocks" => {
+                has_sealed_part |= value.as_array().into_iter().flatten().any(is_sealed);
             }
+            _ => {}
         }
-    };
-    sealed(message)
-        || field(message, "role").is_some_and(|role| role == "assistant") && has(message, "signature")
-        || LISTS
-            .iter()
-            .any(|list| field(message, list).and_then(Value::as_array).into_iter().flatten().any(sealed))
+    }
+    has_sealed_part || is_assistant && has_signature || is_sealed(message)
+}
+
+/// Whether a part, or a message taken as one, is such reasoning. All its fields are looked at once.
+fn is_sealed(part: &Value) -> bool {
+    let Value::Object(fields) = part else { return false };
+    let (mut kind, mut has_signature, mut has_seal) = ("", false, false);
+    for (key, value) in fields {
+        match key.as_str() {
+            "type" => kind = value.as_str().unwrap_or_default(),
+            "signature" => has_signature = is_set(value),
+            // Elsewhere a `signature` may be anything, but these names have one meaning.
+            "encrypted_content" | "thinking_signature" | "thoughtSignature" => has_seal |= is_set(value),
+            _ => {}
+        }
+    }
+    match kind {
+        "redacted_thinking" | "encrypted_content" => true,
+        "thinking" | "reasoning" => has_signature || has_seal,
+        kind => has_seal || has_signature && kind.starts_with("reasoning."),
+    }
 }
 
 fn has(block: &Value, seal: &str) -> bool {
-    field(block, seal).is_some_and(|value| !value.is_null() && value != "")
+    field(block, seal).is_some_and(is_set)
+}
+
+fn is_set(value: &Value) -> bool {
+    !value.is_null() && value != ""
 }
 
 pub(crate) fn tool_call(call: &Value) -> Part<'_> {

@@ -142,62 +142,6 @@ pub struct Pairs<'a> {
     cuttable: Vec<bool>,
 }
 
-/// What pairing asks of a message, worked out once for messages that are paired again and again.
-#[derive(Debug)]
-pub(crate) struct Facts {
-    says: Says,
-    calls: Box<[Fact]>,
-    results: Box<[Fact]>,
-}
-
-/// A call, or a result.
-#[derive(Debug)]
-struct Fact {
-    place: Place,
-    id: Option<Box<str>>,
-    name: Option<Box<str>>,
-    failed: bool,
-}
-
-impl Fact {
-    fn of(place: Place, id: Option<&str>, name: Option<&str>, failed: bool) -> Fact {
-        Fact { place, id: id.map(Box::from), name: name.map(Box::from), failed }
-    }
-}
-
-impl Facts {
-    pub(crate) fn of(message: &Value) -> Facts {
-        let mut pairs = Pairs::default();
-        read(0, message, &mut pairs);
-        let calls = pairs.calls.iter().map(|call| Fact::of(call.place, call.id, Some(call.name), false));
-        let results = pairs.results.iter();
-        let results = results.map(|result| Fact::of(result.place, result.id, result.name, result.failed));
-        Facts { says: Says::of(message), calls: calls.collect(), results: results.collect() }
-    }
-
-    fn tell<'a>(&'a self, index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
-        pairs.calls.extend(self.calls.iter().enumerate().map(|(nth, call)| Call {
-            message: index,
-            place: call.place,
-            id: call.id.as_deref(),
-            name: call.name.as_deref().unwrap_or_default(),
-            result: None,
-            nth,
-            said: message,
-        }));
-        pairs.results.extend(self.results.iter().enumerate().map(|(nth, result)| Answer {
-            message: index,
-            place: result.place,
-            id: result.id.as_deref(),
-            name: result.name.as_deref(),
-            failed: result.failed,
-            call: None,
-            nth,
-            said: message,
-        }));
-    }
-}
-
 /// In which voice a message speaks.
 #[derive(Clone, Copy, Debug)]
 struct Says {
@@ -221,24 +165,6 @@ impl Says {
 
 /// Finds what belongs together, in time linear in the number of messages and blocks.
 pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
-    pair_by(messages, |index, message, pairs| {
-        read(index, message, pairs);
-        Says::of(message)
-    })
-}
-
-/// The same for messages of which the facts are known.
-pub(crate) fn pair_known<'a>(messages: impl IntoIterator<Item = (&'a Value, &'a Facts)>) -> Pairs<'a> {
-    pair_by(messages, |index, (message, facts), pairs| {
-        facts.tell(index, message, pairs);
-        facts.says
-    })
-}
-
-fn pair_by<'a, M>(
-    messages: impl IntoIterator<Item = M>,
-    tell: impl Fn(usize, M, &mut Pairs<'a>) -> Says,
-) -> Pairs<'a> {
     let mut open = Open::default();
     let mut pairs = Pairs::default();
     let messages = messages.into_iter();
@@ -249,7 +175,8 @@ fn pair_by<'a, M>(
     for (index, message) in messages.enumerate() {
         reach.push(index);
         let (calls, results) = (pairs.calls.len(), pairs.results.len());
-        let Says { item, assistant, thinks } = tell(index, message, &mut pairs);
+        read(index, message, &mut pairs);
+        let Says { item, assistant, thinks } = Says::of(message);
         if (pairs.calls.len() > calls || assistant) && (!item || open.answered) {
             open.turn(calls);
         }
@@ -287,6 +214,34 @@ fn pair_by<'a, M>(
         pairs.cuttable.push(furthest <= index);
     }
     pairs
+}
+
+/// The last place at or before `index` where messages can be cut, as [`Pairs::cut_at_or_before`] says of all of them, but
+/// found from the end: only as many are read as it takes to be sure.
+pub(crate) fn cut_at_or_before<'a>(
+    messages: usize,
+    message: impl Fn(usize) -> &'a Value,
+    index: usize,
+) -> usize {
+    const FEW: usize = 16;
+    // Where a message of the assistant follows one of somebody else, no reasoning goes on and no call waits to be
+    // answered by its name alone. Only ids reach across.
+    let is_beginning = |index: &usize| {
+        let says = |index| Says::of(message(index));
+        *index == 0 || says(*index).assistant && !says(*index).item && !says(*index - 1).assistant
+    };
+    let mut width = FEW.max(messages - index);
+    loop {
+        let start = (0..=index.saturating_sub(width)).rev().find(is_beginning).unwrap_or(0);
+        let pairs = pair((start..messages).map(&message));
+        let is_answer_to =
+            |result: &Answer<'_>, call: usize| result.id.is_none() || pairs.calls[call].id == result.id;
+        let is_whole = |result: &Answer<'_>| result.call.is_some_and(|call| is_answer_to(result, call));
+        if start == 0 || pairs.results.iter().all(is_whole) {
+            return start + pairs.cut_at_or_before(index - start);
+        }
+        width *= 2;
+    }
 }
 
 impl Pairs<'_> {

@@ -4,15 +4,15 @@
 //! message itself, not a copy; one that is changed keeps every byte that the change does not concern. Whatever a policy
 //! leaves out, a call and its result leave together, and signed reasoning stays whole.
 //!
-//! [`project`] makes a view, [`Memo`] makes the next one of a growing transcript, `message` is what views are made of, `options` says how one is asked for, `repair`, `summary`, `reachability`, `clearing` and
-//! `custom` are the policies, `part` takes messages and parts out, `pointer` finds what was reclaimed, `record` makes
-//! a view again from its event.
+//! [`project`] makes a view, `view` is what comes out, `message` is what views are made of, `options` says how one is
+//! asked for, `repair`, `summary`, `reachability`, `clearing` and `custom` are the policies, `part` and `edit` take
+//! messages and parts out, `pointer` finds what was reclaimed, `hash` binds a view, `record` makes one again from its
+//! event.
 
 mod clearing;
 mod custom;
 mod edit;
 mod hash;
-mod memo;
 mod message;
 mod options;
 mod part;
@@ -22,119 +22,21 @@ mod record;
 mod repair;
 mod summary;
 mod told;
+mod view;
 
 pub use custom::Projector;
-pub use memo::Memo;
 pub use message::Message;
 pub use options::{Clearing, Options, POLICIES_MAX, Policy, Reachability, Signatures, Trigger};
 pub use pointer::{Pointed, Pointer, resolve_pointer, strip_markers};
 pub use record::replay;
 pub use told::session_update;
+pub use view::{Metadata, Shown, View};
 
 use crate::Error;
-use crate::json::Raw;
-use crate::pairing::{Pairs, pair_known};
-use edit::Edit;
+use crate::message::carries_signature;
+use crate::pairing::{self, Pairs};
 use record::Recorded;
-use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
-use std::borrow::Cow;
-
-/// A message in a view.
-#[derive(Clone, Debug)]
-pub struct Shown<'a> {
-    message: Cow<'a, Message>,
-    source: Option<usize>,
-    /// What was done to the message of the transcript.
-    edit: Edit,
-    /// The text is not from the transcript: a summary, or what a projector wrote.
-    foreign: bool,
-}
-
-impl<'a> Shown<'a> {
-    /// The text, the one that came in if nothing was changed.
-    pub fn raw(&self) -> &Raw {
-        self.message.raw()
-    }
-
-    /// What it says.
-    pub fn value(&self) -> &Value {
-        self.message.value()
-    }
-
-    /// Its index in the transcript; none if it is synthetic.
-    pub fn source(&self) -> Option<usize> {
-        self.source
-    }
-
-    /// Whether it is the transcript's message, byte for byte.
-    pub fn is_unchanged(&self) -> bool {
-        matches!(self.message, Cow::Borrowed(_))
-    }
-
-    fn raw_from(index: usize, message: &'a Message) -> Shown<'a> {
-        Shown { message: Cow::Borrowed(message), source: Some(index), edit: Edit::default(), foreign: false }
-    }
-
-    fn written(message: Message, source: Option<usize>) -> Shown<'a> {
-        Shown { message: Cow::Owned(message), source, edit: Edit::default(), foreign: true }
-    }
-
-    fn is_same(&self, other: &Shown<'_>) -> bool {
-        self.is_unchanged() && other.is_unchanged() && self.source == other.source
-            || self.raw() == other.raw()
-    }
-}
-
-impl Serialize for Shown<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.raw().serialize(serializer)
-    }
-}
-
-/// What the next request sees, and what was decided on the way there. Serialises to the result object.
-#[derive(Clone, Debug, Serialize)]
-pub struct View<'a> {
-    /// What was asked for; several policies are joined by `+`.
-    pub policy: String,
-    /// Why it is as it is.
-    pub reason: String,
-    /// The messages.
-    pub messages: Vec<Shown<'a>>,
-    /// For each message its index in the transcript; none if it is synthetic.
-    pub source_indices: Vec<Option<usize>>,
-    /// The transcript's messages that are in the view, if only in part.
-    pub kept_indices: Vec<usize>,
-    /// Those that are not.
-    pub dropped_indices: Vec<usize>,
-    /// Those of which a body was reclaimed.
-    pub redacted_indices: Vec<usize>,
-    /// How many were kept.
-    pub kept_count: usize,
-    /// How many were dropped.
-    pub dropped_count: usize,
-    /// How many bodies were reclaimed.
-    pub redacted_count: usize,
-    /// The characters of what is not shown: bodies, parts, whole messages. What stands in their place is not counted.
-    pub reclaimed_chars: usize,
-    /// An estimate: a quarter of the characters of each.
-    pub reclaimed_tokens: usize,
-    /// `sha256:` and the hash of the messages' canonical JSON.
-    pub prefix_hash: String,
-    /// The policy would have broken signed reasoning, so the view is raw.
-    pub provider_safety_blocked: bool,
-    /// The kinds of roots that `reachability_gc` looked at.
-    pub roots_consulted: Vec<String>,
-    /// Where the reclaimed bodies are.
-    pub redaction_pointers: Vec<Pointer>,
-    /// The first message that differs from the raw transcript's; up to it a provider's prompt cache still holds.
-    pub first_changed_index: Option<usize>,
-    /// How many tokens at the start are as in the previous view, if one was given; an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unchanged_leading_tokens: Option<usize>,
-    /// The event that records it: `{kind, role, visibility, text, metadata}`.
-    pub event: Value,
-}
+use serde_json::Value;
 
 /// Makes a view. `summary` is the transcript's.
 pub fn project<'a>(
@@ -142,7 +44,7 @@ pub fn project<'a>(
     summary: Option<&str>,
     options: &Options,
 ) -> Result<View<'a>, Error> {
-    Memo::default().project(messages, summary, options, None)
+    project_after(messages, summary, options, None)
 }
 
 /// Makes a view that comes after another. `previous` is the metadata of that one's event: with `freeze`, its decisions
@@ -153,26 +55,16 @@ pub fn project_after<'a>(
     options: &Options,
     previous: Option<&Value>,
 ) -> Result<View<'a>, Error> {
-    Memo::default().project(messages, summary, options, previous)
-}
-
-fn made<'a>(
-    messages: &'a [Message],
-    summary: Option<&str>,
-    options: &Options,
-    previous: Option<&Value>,
-    memo: &mut Memo,
-) -> Result<View<'a>, Error> {
-    let decided = guarded(messages, summary, options, memo)?;
-    let Some(previous) = previous else { return Ok(decided.view(messages, options, memo)) };
+    let decided = guarded(messages, summary, options)?;
+    let Some(previous) = previous else { return Ok(decided.view(messages, options)) };
     let recorded = Recorded::read(previous)?;
-    let earlier = recorded.as_ref().and_then(|recorded| recorded.shown(messages, memo).ok());
+    let earlier = recorded.as_ref().and_then(|recorded| recorded.shown(messages).ok());
     let (Some(recorded), Some(earlier)) = (recorded, earlier) else {
-        return Ok(decided.view_after(messages, options, &[], memo));
+        return Ok(decided.view_after(messages, options, &[]));
     };
-    if memo.hash(&earlier) != recorded.prefix_hash {
+    if hash_of(&earlier) != recorded.prefix_hash {
         // The messages are others than then, as after a compaction: nothing that was decided applies to them.
-        return Ok(decided.view_after(messages, options, &[], memo));
+        return Ok(decided.view_after(messages, options, &[]));
     }
     if let Some(gain) = options.freeze
         && !decided.blocked
@@ -185,10 +77,10 @@ fn made<'a>(
         if (fresh.saturating_sub(kept) as u64) < gain && part::is_valid(messages, &frozen) {
             let reason = format!("{}_frozen", options.name());
             let frozen = Decided { shown: frozen, reasons: vec![reason], ..decided };
-            return Ok(frozen.view_after(messages, options, &earlier, memo));
+            return Ok(frozen.view_after(messages, options, &earlier));
         }
     }
-    Ok(decided.view_after(messages, options, &earlier, memo))
+    Ok(decided.view_after(messages, options, &earlier))
 }
 
 /// What the policies left.
@@ -210,9 +102,8 @@ fn guarded<'a>(
     messages: &'a [Message],
     summary: Option<&str>,
     options: &Options,
-    memo: &mut Memo,
 ) -> Result<Decided<'a>, Error> {
-    let decided = decide(messages, summary, options, memo)?;
+    let decided = decide(messages, summary, options)?;
     if options.signatures == Signatures::Ignore {
         return Ok(decided);
     }
@@ -220,7 +111,8 @@ fn guarded<'a>(
     for source in decided.shown.iter().filter(|shown| shown.is_unchanged()).filter_map(Shown::source) {
         whole[source] = true;
     }
-    let broken = (0..messages.len()).find(|index| !whole[*index] && messages[*index].is_signed());
+    let broken =
+        (0..messages.len()).find(|index| !whole[*index] && carries_signature(messages[*index].value()));
     let Some(index) = broken else { return Ok(decided) };
     Ok(Decided {
         shown: raw(messages),
@@ -235,7 +127,6 @@ fn decide<'a>(
     messages: &'a [Message],
     summary: Option<&str>,
     options: &Options,
-    memo: &mut Memo,
 ) -> Result<Decided<'a>, Error> {
     let mut decided =
         Decided { shown: raw(messages), reasons: Vec::new(), roots: Vec::new(), blocked: false, claim: None };
@@ -245,25 +136,25 @@ fn decide<'a>(
             Policy::Raw => "raw_passthrough".to_string(),
             Policy::CleanToolRepair | Policy::SquashFailedCalls => {
                 let cut = repair::cut(&decided.shown, *policy, options);
-                decided.shown = cut.apply(messages, decided.shown, memo)?;
+                decided.shown = cut.apply(messages, decided.shown)?;
                 policy.name().to_string()
             }
             Policy::SummaryPrefix => {
                 let (cut, reason) = summary::cut(&decided.shown, summary, options)?;
-                decided.shown = cut.apply(messages, decided.shown, memo)?;
+                decided.shown = cut.apply(messages, decided.shown)?;
                 reason.to_string()
             }
             Policy::ReachabilityGc => {
-                let (cut, reason) = reachability::cut(&decided.shown, options, &mut decided.roots, memo);
-                decided.shown = cut.apply(messages, decided.shown, memo)?;
+                let (cut, reason) = reachability::cut(&decided.shown, options, &mut decided.roots);
+                decided.shown = cut.apply(messages, decided.shown)?;
                 reason.to_string()
             }
             Policy::ClearToolUses => {
-                let (cut, reason) = clearing::cut(&decided.shown, options, memo);
-                decided.shown = cut.apply(messages, decided.shown, memo)?;
+                let (cut, reason) = clearing::cut(&decided.shown, options);
+                decided.shown = cut.apply(messages, decided.shown)?;
                 reason.to_string()
             }
-            Policy::Custom => custom::run(messages, &mut decided, options, memo)?,
+            Policy::Custom => custom::run(messages, &mut decided, options)?,
         };
         if !decided.reasons.contains(&reason) {
             decided.reasons.push(reason);
@@ -281,8 +172,8 @@ fn reclaimed(messages: &[Message], shown: &[Shown<'_>]) -> (usize, usize) {
         if let Some(slot) = shown.source.and_then(|source| dropped.get_mut(source)) {
             *slot = false;
         }
-        add(shown.edit.removed_chars);
-        shown.edit.pointers.iter().for_each(|pointer| add(pointer.content_chars));
+        add(shown.edit().removed_chars);
+        shown.edit().pointers.iter().for_each(|pointer| add(pointer.content_chars));
     }
     for (message, _) in messages.iter().zip(&dropped).filter(|(_, dropped)| **dropped) {
         add(message.chars());
@@ -292,26 +183,21 @@ fn reclaimed(messages: &[Message], shown: &[Shown<'_>]) -> (usize, usize) {
 
 /// What belongs together in a view.
 fn pair<'v>(shown: &'v [Shown<'_>]) -> Pairs<'v> {
-    pair_known(shown.iter().map(|shown| shown.message.paired()))
+    pairing::pair(shown.iter().map(Shown::value))
+}
+
+fn hash_of(shown: &[Shown<'_>]) -> String {
+    hash::of_messages(shown.iter().map(|shown| &*shown.message))
 }
 
 impl<'a> Decided<'a> {
-    fn view_after(
-        self,
-        messages: &[Message],
-        options: &Options,
-        earlier: &[Shown<'_>],
-        memo: &mut Memo,
-    ) -> View<'a> {
+    fn view_after(self, messages: &[Message], options: &Options, earlier: &[Shown<'_>]) -> View<'a> {
         let same = self.shown.iter().zip(earlier).take_while(|(now, then)| now.is_same(then));
         let chars: usize = same.map(|(now, _)| now.message.chars()).sum();
-        let mut view = self.view(messages, options, memo);
-        view.unchanged_leading_tokens = Some(chars / 4);
-        view.event["metadata"]["unchanged_leading_tokens"] = (chars / 4).into();
-        view
+        View { unchanged_leading_tokens: Some(chars / 4), ..self.view(messages, options) }
     }
 
-    fn view(self, messages: &[Message], options: &Options, memo: &mut Memo) -> View<'a> {
+    fn view(self, messages: &[Message], options: &Options) -> View<'a> {
         let reason = match &options.reason {
             Some(reason) if !self.blocked => reason.clone(),
             _ => self.reasons.join("; "),
@@ -323,7 +209,7 @@ impl<'a> Decided<'a> {
         }
         let (kept_indices, dropped_indices) =
             self.claim.unwrap_or_else(|| (0..messages.len()).partition(|index| kept[*index]));
-        let pointers: Vec<_> = shown.iter().flat_map(|shown| &shown.edit.pointers).cloned().collect();
+        let pointers: Vec<_> = shown.iter().flat_map(|shown| &shown.edit().pointers).cloned().collect();
         let mut redacted_indices: Vec<_> = pointers.iter().map(|pointer| pointer.source_index).collect();
         redacted_indices.dedup();
         let unchanged = shown
@@ -332,7 +218,7 @@ impl<'a> Decided<'a> {
             .take_while(|(index, shown)| shown.source == Some(*index) && shown.is_unchanged())
             .count();
         let (reclaimed_chars, reclaimed_tokens) = reclaimed(messages, &shown);
-        let mut view = View {
+        View {
             policy: options.name(),
             reason,
             source_indices: shown.iter().map(Shown::source).collect(),
@@ -344,50 +230,15 @@ impl<'a> Decided<'a> {
             redacted_indices,
             reclaimed_chars,
             reclaimed_tokens,
-            prefix_hash: memo.hash(&shown),
+            prefix_hash: hash_of(&shown),
             provider_safety_blocked: self.blocked,
             roots_consulted: self.roots,
             redaction_pointers: pointers,
             first_changed_index: (unchanged < messages.len().max(shown.len())).then_some(unchanged),
             unchanged_leading_tokens: None,
-            event: Value::Null,
+            asked: view::Asked::of(options),
+            transcript: messages.len(),
             messages: shown,
-        };
-        view.event = view.to_event(messages.len(), options);
-        view
-    }
-}
-
-impl View<'_> {
-    fn to_event(&self, messages: usize, options: &Options) -> Value {
-        let summarizes = options.policies.contains(&Policy::SummaryPrefix);
-        json!({
-            "kind": "transcript.projection",
-            "role": "system",
-            "visibility": "internal",
-            "text": self.reason,
-            "metadata": {
-                "policy": self.policy,
-                "reason": self.reason,
-                "source_indices": self.source_indices,
-                "kept_indices": self.kept_indices,
-                "dropped_indices": self.dropped_indices,
-                "redacted_indices": self.redacted_indices,
-                "kept_count": self.kept_count,
-                "dropped_count": self.dropped_count,
-                "redacted_count": self.redacted_count,
-                "reclaimed_chars": self.reclaimed_chars,
-                "reclaimed_tokens": self.reclaimed_tokens,
-                "prefix_hash": self.prefix_hash,
-                "provider_safety_blocked": self.provider_safety_blocked,
-                "roots_consulted": self.roots_consulted,
-                "redaction_pointers": self.redaction_pointers,
-                "first_changed_index": self.first_changed_index,
-                "respects_provider_signatures": options.signatures != Signatures::Ignore,
-                "summary_keep_last": summarizes.then_some(options.keep_last),
-                "options": options.record,
-                "decisions": record::decisions(&self.messages, messages),
-            },
-        })
+        }
     }
 }

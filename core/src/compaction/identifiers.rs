@@ -71,12 +71,13 @@ pub(super) fn scan<'t>(text: &'t str, mut found: impl FnMut(Sort, &'t str)) {
             found(sort, name);
         }
     };
-    identifier::words(text, |kind, word| {
+    let mut reader = identifier::Every(|kind, word| {
         if let Some(sort) = sort_of(kind, word) {
             take(sort, word);
         }
         true
     });
+    identifier::words(text, &mut reader);
     figures(text, |figure| take(Sort::Name, figure));
 }
 

@@ -4,12 +4,12 @@ use super::edit::MARKER;
 use super::options::Trigger;
 use super::part::Cut;
 use super::pointer::{INPUT_CLEARED, Pointed, Pointer};
-use super::{Memo, Options, Policy, Shown, Signatures, pair};
+use super::{Options, Policy, Shown, Signatures, pair};
 use crate::message::field;
 use crate::pairing::{Answer, Call, Pairs};
 use serde_json::Value;
 
-pub(super) fn cut(shown: &[Shown<'_>], options: &Options, memo: &Memo) -> (Cut, &'static str) {
+pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str) {
     let knobs = &options.clearing;
     let pairs = pair(shown);
     let (size, trigger) = match knobs.trigger {
@@ -21,7 +21,7 @@ pub(super) fn cut(shown: &[Shown<'_>], options: &Options, memo: &Memo) -> (Cut, 
     if size <= trigger {
         return (Cut::default(), "clear_tool_uses_below_trigger");
     }
-    let stays = |index: usize| options.signatures == Signatures::PerTurn && shown[index].message.is_signed();
+    let stays = |index: usize| options.signatures == Signatures::PerTurn && shown[index].is_signed();
     let mut cut = Cut::default();
     let old = pairs.results.len().saturating_sub(knobs.keep);
     for result in &pairs.results[..old] {
@@ -29,7 +29,7 @@ pub(super) fn cut(shown: &[Shown<'_>], options: &Options, memo: &Memo) -> (Cut, 
         if excluded || stays(result.message) {
             continue;
         }
-        let Some(pointer) = body_pointer(shown, &pairs, result, Policy::ClearToolUses, memo) else {
+        let Some(pointer) = body_pointer(shown, &pairs, result, Policy::ClearToolUses) else {
             continue;
         };
         // A body shorter than the line in its place would make the view longer.
@@ -57,7 +57,6 @@ pub(super) fn body_pointer(
     pairs: &Pairs<'_>,
     result: &Answer<'_>,
     policy: Policy,
-    memo: &Memo,
 ) -> Option<Pointer> {
     let message = &shown[result.message];
     let source = message.source.filter(|_| !message.foreign)?;
@@ -68,15 +67,8 @@ pub(super) fn body_pointer(
         return None;
     }
     let call = result.call.map(|call| &pairs.calls[call]);
-    let place = message.edit.origin(result.place);
+    let place = message.edit().origin(result.place);
     let id = result.id.or(call.and_then(|call| call.id));
-    let known = memo.pointer(source, &message.message, place).filter(|known| {
-        let about = (known.policy.as_ref(), known.tool_call_id.as_deref(), known.tool_name.as_deref());
-        about == (policy.name(), id, result.name)
-    });
-    if known.is_some() {
-        return known.cloned();
-    }
     let reason = match policy {
         Policy::ReachabilityGc => "stale_tool_result_unreachable",
         _ => "old_tool_result_cleared",
@@ -114,7 +106,7 @@ fn input_pointer(shown: &[Shown<'_>], call: &Call<'_>) -> Option<Pointer> {
         tool_call_id: call.id.map(str::to_string),
         tool_name: Some(call.name.to_string()),
         reason: INPUT_CLEARED.into(),
-        ..Pointed::new(source, message.edit.origin(call.place), &format!("{outer}{field}"), input)
+        ..Pointed::new(source, message.edit().origin(call.place), &format!("{outer}{field}"), input)
     };
     Some(pointed.into())
 }

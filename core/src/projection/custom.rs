@@ -2,7 +2,7 @@
 
 use super::options::wrong;
 use super::part::{Cut, protected_with_partners};
-use super::{Decided, Memo, Message, Options, Shown, Signatures, hash, pair};
+use super::{Decided, Message, Options, Shown, Signatures, hash, pair};
 use crate::Error;
 use crate::pairing::Pairs;
 use serde_json::Value;
@@ -27,7 +27,6 @@ pub(super) fn run<'a>(
     messages: &'a [Message],
     decided: &mut Decided<'a>,
     options: &Options,
-    memo: &mut Memo,
 ) -> Result<String, Error> {
     let projector =
         options.projector.as_ref().ok_or_else(|| wrong("projector", "is missing; custom needs one"))?;
@@ -66,7 +65,7 @@ pub(super) fn run<'a>(
     }
     let cut = mend(&shown, &origins, &pairs, before.len());
     let mended = cut.dropped.contains(&true);
-    decided.shown = cut.apply(messages, shown, memo)?;
+    decided.shown = cut.apply(messages, shown)?;
     let to_source = |indices: Vec<usize>| indices.iter().filter_map(|index| before[*index].source).collect();
     decided.claim = match (answer.kept, answer.dropped) {
         (Some(kept), Some(dropped)) if !mended && before.len() == messages.len() => {
@@ -146,7 +145,7 @@ impl Answer {
 /// For each returned message the one it is, in order: the first equal one behind the one before. A number that stands for
 /// a message in front of that becomes what the message says.
 fn match_in_order(returned: &mut [Value], shown: &[Shown<'_>]) -> Result<Vec<Option<usize>>, Error> {
-    let mut equal: Option<HashMap<&str, VecDeque<usize>>> = None;
+    let mut equal: Option<HashMap<Vec<u8>, VecDeque<usize>>> = None;
     let mut next = 0;
     // A transcript that holds bare numbers is broken, but must come through: there a number is what it says.
     let are_indices = !shown.iter().any(|shown| shown.value().is_number());
@@ -163,7 +162,7 @@ fn match_in_order(returned: &mut [Value], shown: &[Shown<'_>]) -> Result<Vec<Opt
             *message = shown[index].value().clone();
         }
         let equal = equal.get_or_insert_with(|| by_text(shown));
-        let Some(places) = equal.get_mut(hash::canonical(message).as_str()) else { return Ok(None) };
+        let Some(places) = equal.get_mut(&hash::canonical(message)) else { return Ok(None) };
         while places.front().is_some_and(|place| *place < next) {
             places.pop_front();
         }
@@ -174,10 +173,12 @@ fn match_in_order(returned: &mut [Value], shown: &[Shown<'_>]) -> Result<Vec<Opt
     returned.iter_mut().map(&mut find).collect()
 }
 
-fn by_text<'v>(shown: &'v [Shown<'_>]) -> HashMap<&'v str, VecDeque<usize>> {
+fn by_text(shown: &[Shown<'_>]) -> HashMap<Vec<u8>, VecDeque<usize>> {
     let mut equal: HashMap<_, VecDeque<_>> = HashMap::new();
     for (index, shown) in shown.iter().enumerate() {
-        equal.entry(shown.message.canonical()).or_default().push_back(index);
+        let mut text = Vec::new();
+        shown.message.write_canonical(&mut text, &mut Vec::new());
+        equal.entry(text).or_default().push_back(index);
     }
     equal
 }

@@ -1,11 +1,20 @@
 //! Taking parts out of a message, or replacing them, without touching a byte of the rest.
+//!
+//! The text and the canonical JSON of the result are written side by side, so that nothing is read again only to be
+//! hashed.
 
+use super::hash;
 use super::pointer::Pointer;
 use crate::Error;
+use crate::json::unescape;
+use crate::message::field;
 use crate::pairing::Place;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use std::fmt::{self, Write};
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
 
 /// What was done to a message of the transcript; places are those of the message as it was.
 #[derive(Clone, Debug, Default)]
@@ -18,15 +27,18 @@ pub(super) struct Edit {
     pub(super) removed_chars: usize,
 }
 
-impl Edit {
-    /// Whether it does the same; what it removed need not have been counted.
-    pub(super) fn is_same(&self, other: &Edit) -> bool {
-        self.removed == other.removed && self.pointers == other.pointers
+/// An object whose keys and values stay text.
+pub(super) struct Fields<'a>(Vec<(&'a RawValue, &'a RawValue)>);
+
+impl<'a> Fields<'a> {
+    /// Each key as it is written and as it reads, and its value.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'a str, Cow<'a, str>, &'a RawValue)> {
+        self.0.iter().map(|(key, value)| {
+            let key = key.get();
+            (key, unescape(key.trim_matches('"')), *value)
+        })
     }
 }
-
-/// An object whose values stay text.
-pub(super) struct Fields<'a>(pub(super) Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Fields<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fields<'de>, D::Error> {
@@ -39,7 +51,7 @@ impl<'de> Deserialize<'de> for Fields<'de> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
-                let mut fields = Vec::new();
+                let mut fields = Vec::with_capacity(8);
                 while let Some(entry) = map.next_entry()? {
                     fields.push(entry);
                 }
@@ -53,132 +65,216 @@ impl<'de> Deserialize<'de> for Fields<'de> {
 /// The key under which what was done to a message or block is noted.
 pub(super) const MARKER: &str = "_harn_projection";
 
+/// JSON as it is shown, and as it is hashed.
+#[derive(Default)]
+pub(super) struct Written {
+    pub(super) text: String,
+    pub(super) canonical: Vec<u8>,
+}
+
+impl Written {
+    fn of(text: &str, value: &Value) -> Written {
+        Written { text: text.into(), canonical: hash::canonical(value) }
+    }
+}
+
 /// The message with the edit applied. Counts what was removed.
-pub(super) fn apply(text: &str, edit: &mut Edit) -> Result<String, Error> {
-    rewrite(text, edit)
+pub(super) fn apply(text: &str, value: &Value, edit: &mut Edit) -> Result<Written, Error> {
+    rewrite(text, value, edit)
         .map_err(|e| Error::invalid("projection.message", format!("the message cannot be changed: {e}")))
 }
 
-fn rewrite(text: &str, edit: &mut Edit) -> Result<String, serde_json::Error> {
+fn rewrite(text: &str, value: &Value, edit: &mut Edit) -> Result<Written, serde_json::Error> {
     let fields: Fields<'_> = serde_json::from_str(text)?;
     let whole = edit.pointers.iter().find(|pointer| pointer.place == Place::Message);
     let inside = edit.pointers.iter().any(|pointer| pointer.place != Place::Message);
-    let mut out = Object::new();
+    let mut out = Object::new(text.len());
     let mut removed_chars = 0;
-    for (key, value) in &fields.0 {
+    for (written, key, text) in fields.iter() {
         if key == MARKER && !edit.pointers.is_empty() {
             continue;
         }
-        let place: Option<fn(usize) -> Place> = match key.as_str() {
-            "content" => Some(Place::Block),
-            "tool_calls" => Some(Place::ToolCall),
-            "tool_results" => Some(Place::ToolResult),
-            _ => None,
-        };
-        let touched = |place: &Place| match place {
+        let value = field(value, &key).unwrap_or(&Value::Null);
+        let is_touched = |place: &Place| match place {
             Place::Block(_) => key == "content",
             Place::ToolCall(_) => key == "tool_calls",
             Place::ToolResult(_) => key == "tool_results",
-            Place::FunctionCall => key == "function_call",
             Place::Message => false,
+            Place::FunctionCall => key == "function_call",
         };
-        if key == "function_call" && edit.removed.contains(&Place::FunctionCall) {
-            removed_chars += value.get().chars().count();
-        } else if key == "function_call"
-            && let Some(pointer) = edit.pointers.iter().find(|pointer| pointer.place == Place::FunctionCall)
-        {
-            out.field(key, &element(value.get(), pointer)?);
-        } else if let Some(pointer) = whole.filter(|pointer| pointer.field == *key) {
-            out.field(key, &pointer.replacement(value.get()));
-        } else if let Some(place) = place
-            && (edit.removed.iter().any(touched)
-                || edit.pointers.iter().any(|pointer| touched(&pointer.place)))
-        {
-            let items: Vec<&RawValue> = serde_json::from_str(value.get())?;
-            let mut left = Vec::with_capacity(items.len());
-            let mut removed: Vec<bool> = vec![false; items.len()];
-            for gone in edit.removed.iter().filter(|gone| touched(gone)) {
-                if let Some(slot) = gone.index().and_then(|n| removed.get_mut(n)) {
-                    *slot = true;
-                }
-            }
-            let mut pointers: Vec<Option<&Pointer>> = vec![None; items.len()];
-            for pointer in edit.pointers.iter().filter(|pointer| touched(&pointer.place)) {
-                if let Some(slot) = pointer.place.index().and_then(|n| pointers.get_mut(n)) {
-                    *slot = Some(pointer);
-                }
-            }
-            for (n, item) in items.iter().enumerate() {
-                match pointers[n] {
-                    _ if removed[n] => removed_chars += item.get().chars().count(),
-                    Some(pointer) => left.push(element(item.get(), pointer)?),
-                    None => left.push(item.get().to_string()),
-                }
-            }
-            match (left.is_empty(), place(0)) {
-                // A content must be there, a list of calls must not be empty.
-                (true, Place::Block(_)) => out.field(key, "null"),
-                (true, _) => {}
-                (false, _) => out.field(key, &format!("[{}]", left.join(","))),
+        let mut removed = edit.removed.iter().filter(|place| is_touched(place)).peekable();
+        let mut pointers = edit.pointers.iter().filter(|pointer| is_touched(&pointer.place)).peekable();
+        if let Some(pointer) = whole.filter(|pointer| pointer.field == key) {
+            out.set(written, key, &pointer.replacement(value));
+        } else if removed.peek().is_none() && pointers.peek().is_none() {
+            out.keep(written, key, text, value);
+        } else if key == "function_call" {
+            match pointers.next() {
+                _ if removed.next().is_some() => removed_chars += text.get().chars().count(),
+                Some(pointer) => out.put(written, key, element(text.get(), value, pointer)?),
+                None => {}
             }
         } else {
-            out.field(key, value.get());
+            let (left, gone_chars) = items(text.get(), value, removed, pointers)?;
+            removed_chars += gone_chars;
+            match left {
+                Some(left) => out.put(written, key, left),
+                // A content must be there, a list of calls must not be empty.
+                None if key == "content" => out.set(written, key, "null"),
+                None => {}
+            }
         }
     }
     if let Some(pointer) = whole {
-        out.field(MARKER, &pointer.marker());
+        out.mark(pointer.marker());
     } else if inside {
-        out.field(MARKER, &Pointer::markers(&edit.pointers));
+        out.mark(Pointer::markers(&edit.pointers));
     }
     edit.removed_chars = removed_chars;
     Ok(out.end())
 }
 
-/// A block, call or result with what the pointer points to replaced.
-fn element(text: &str, pointer: &Pointer) -> Result<String, serde_json::Error> {
-    let fields: Fields<'_> = serde_json::from_str(text)?;
-    let (outer, inner) =
-        pointer.field.split_once('.').map_or((pointer.field.as_str(), None), |(o, i)| (o, Some(i)));
-    let mut out = Object::new();
-    for (key, value) in &fields.0 {
-        match inner {
-            _ if key == MARKER => {}
-            _ if key != outer => out.field(key, value.get()),
-            None => out.field(key, &pointer.replacement(value.get())),
-            Some(inner) => {
-                let nested: Fields<'_> = serde_json::from_str(value.get())?;
-                let mut object = Object::new();
-                for (key, value) in &nested.0 {
-                    if key == inner {
-                        object.field(key, &pointer.replacement(value.get()));
-                    } else {
-                        object.field(key, value.get());
-                    }
-                }
-                out.field(key, &object.end());
-            }
+/// A list without the removed items and with what is pointed to replaced; none if nothing is left. And how many
+/// characters were removed.
+fn items<'e>(
+    text: &str,
+    value: &Value,
+    removed: impl Iterator<Item = &'e Place>,
+    pointers: impl Iterator<Item = &'e Pointer>,
+) -> Result<(Option<Written>, usize), serde_json::Error> {
+    let items: Vec<&RawValue> = serde_json::from_str(text)?;
+    let mut is_removed = vec![false; items.len()];
+    for n in removed.filter_map(|place| place.index()) {
+        if let Some(slot) = is_removed.get_mut(n) {
+            *slot = true;
         }
     }
-    out.field(MARKER, &pointer.marker());
+    let mut pointed: Vec<Option<&Pointer>> = vec![None; items.len()];
+    for pointer in pointers {
+        if let Some(slot) = pointer.place.index().and_then(|n| pointed.get_mut(n)) {
+            *slot = Some(pointer);
+        }
+    }
+    let mut out = Written::default();
+    let mut removed_chars = 0;
+    for (n, item) in items.iter().enumerate() {
+        let value = value.get(n).unwrap_or(&Value::Null);
+        let left = match pointed[n] {
+            _ if is_removed[n] => {
+                removed_chars += item.get().chars().count();
+                continue;
+            }
+            Some(pointer) => element(item.get(), value, pointer)?,
+            None => Written::of(item.get(), value),
+        };
+        let before = if out.text.is_empty() { '[' } else { ',' };
+        out.text.push(before);
+        out.text.push_str(&left.text);
+        out.canonical.push(before as u8);
+        out.canonical.extend(left.canonical);
+    }
+    if out.text.is_empty() {
+        return Ok((None, removed_chars));
+    }
+    out.text.push(']');
+    out.canonical.push(b']');
+    Ok((Some(out), removed_chars))
+}
+
+/// A block, call or result with what the pointer points to replaced.
+fn element(text: &str, value: &Value, pointer: &Pointer) -> Result<Written, serde_json::Error> {
+    let (outer, inner) =
+        pointer.field.split_once('.').map_or((pointer.field.as_str(), None), |(o, i)| (o, Some(i)));
+    let fields: Fields<'_> = serde_json::from_str(text)?;
+    let mut out = Object::new(text.len());
+    for (written, key, text) in fields.iter().filter(|(_, key, _)| key != MARKER) {
+        let value = field(value, &key).unwrap_or(&Value::Null);
+        match inner {
+            _ if key != outer => out.keep(written, key, text, value),
+            None => out.set(written, key, &pointer.replacement(value)),
+            Some(inner) => out.put(written, key, nested(text.get(), value, inner, pointer)?),
+        }
+    }
+    out.mark(pointer.marker());
+    Ok(out.end())
+}
+
+/// The object in a call that holds what the pointer points to.
+fn nested(text: &str, value: &Value, name: &str, pointer: &Pointer) -> Result<Written, serde_json::Error> {
+    let fields: Fields<'_> = serde_json::from_str(text)?;
+    let mut out = Object::new(text.len());
+    for (written, key, text) in fields.iter() {
+        let value = field(value, &key).unwrap_or(&Value::Null);
+        if key == name {
+            out.set(written, key, &pointer.replacement(value));
+        } else {
+            out.keep(written, key, text, value);
+        }
+    }
     Ok(out.end())
 }
 
 /// An object that is being written.
-struct Object(String);
+struct Object<'t> {
+    text: String,
+    /// The canonical fields in the order in which they came, and where each is.
+    canonical: Vec<u8>,
+    fields: Vec<(Cow<'t, str>, Range<usize>)>,
+}
 
-impl Object {
-    fn new() -> Object {
-        Object("{".to_string())
+impl<'t> Object<'t> {
+    fn new(bytes: usize) -> Object<'t> {
+        // A marker is longer than most of what it stands for.
+        let bytes = bytes + 512;
+        let text = String::with_capacity(bytes);
+        Object { text, canonical: Vec::with_capacity(bytes), fields: Vec::with_capacity(8) }
     }
 
-    fn field(&mut self, key: &str, value: &str) {
-        let comma = if self.0.len() > 1 { "," } else { "" };
-        // Writing into a string does not fail.
-        let _ = write!(self.0, "{comma}{}:{value}", crate::json::quote(key));
+    /// A field that is kept as it is.
+    fn keep(&mut self, written: &str, key: Cow<'t, str>, text: &RawValue, value: &Value) {
+        self.field(written, key, text.get(), |out| hash::write(value, out));
     }
 
-    fn end(mut self) -> String {
-        self.0.push('}');
-        self.0
+    /// A field with another value.
+    fn put(&mut self, written: &str, key: Cow<'t, str>, value: Written) {
+        self.field(written, key, &value.text, |out| out.extend_from_slice(&value.canonical));
+    }
+
+    /// A field with text of ours, which is canonical as it is.
+    fn set(&mut self, written: &str, key: Cow<'t, str>, text: &str) {
+        self.field(written, key, text, |out| out.extend_from_slice(text.as_bytes()));
+    }
+
+    /// What was done, noted behind everything else.
+    fn mark(&mut self, marker: String) {
+        self.set("\"_harn_projection\"", MARKER.into(), &marker);
+    }
+
+    fn field(&mut self, written: &str, key: Cow<'t, str>, text: &str, canonical: impl FnOnce(&mut Vec<u8>)) {
+        self.text.push(if self.text.is_empty() { '{' } else { ',' });
+        self.text.push_str(written);
+        self.text.push(':');
+        self.text.push_str(text);
+        let start = self.canonical.len();
+        hash::string(&key, &mut self.canonical);
+        self.canonical.push(b':');
+        canonical(&mut self.canonical);
+        self.fields.push((key, start..self.canonical.len()));
+    }
+
+    fn end(mut self) -> Written {
+        self.text.push_str(if self.text.is_empty() { "{}" } else { "}" });
+        self.fields.sort_by(|(one, _), (other, _)| one.cmp(other));
+        self.fields.dedup_by(|(one, _), (other, _)| one == other);
+        let mut canonical = Vec::with_capacity(self.canonical.len() + self.fields.len().max(1) + 1);
+        canonical.push(b'{');
+        for (n, (_, range)) in self.fields.into_iter().enumerate() {
+            if n > 0 {
+                canonical.push(b',');
+            }
+            canonical.extend_from_slice(&self.canonical[range]);
+        }
+        canonical.push(b'}');
+        Written { text: self.text, canonical }
     }
 }

@@ -6,134 +6,203 @@
 use super::Message;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use std::fmt::Write;
+use std::io::Write;
 
 /// A value's canonical JSON.
-pub(super) fn canonical(value: &Value) -> String {
-    canonical_of(value, 0)
+pub(super) fn canonical(value: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(value, &mut out);
+    out
 }
 
-/// The same, if it is known about how long it is.
-pub(super) fn canonical_of(value: &Value, bytes: usize) -> String {
-    let mut out = String::with_capacity(bytes);
-    write(value, &mut out, &mut Vec::new());
-    out
+/// Adds a value's canonical JSON to what is there.
+pub(super) fn write(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::String(text) => string(text, out),
+        other => write_with(other, out, &mut Vec::new()),
+    }
 }
 
 /// `sha256:` and the hash of a value's canonical JSON.
 pub(super) fn of_value(value: &Value) -> String {
-    spell(Sha256::digest(canonical(value)).as_slice())
+    spell(&Sha256::digest(canonical(value)))
 }
 
-/// How far the hash of a list of messages had come behind each of them.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Chain(Vec<(Message, Sha256)>);
-
-impl Chain {
-    /// The hash of the list's canonical JSON. Only what is behind the beginning that it shares with the last list is hashed.
-    pub(super) fn hash<'m>(&mut self, messages: impl Iterator<Item = &'m Message>) -> String {
-        let mut messages = messages.peekable();
-        let same = self.0.iter().take_while(|(known, _)| messages.next_if(|next| next.is(known)).is_some());
-        let same = same.count();
-        self.0.truncate(same);
-        for message in messages {
-            let mut hasher = self.0.last().map_or_else(Sha256::new, |(_, hasher)| hasher.clone());
-            hasher.update(if self.0.is_empty() { "[" } else { "," });
-            hasher.update(message.canonical());
-            self.0.push((message.clone(), hasher));
+/// The hash of the canonical JSON of a list of messages.
+pub(super) fn of_messages<'m>(messages: impl Iterator<Item = &'m Message>) -> String {
+    /// What is written is hashed while it is still in the processor's nearest cache.
+    const PIECE: usize = 16 << 10;
+    let mut hasher = Sha256::new();
+    let mut text = Vec::with_capacity(2 * PIECE);
+    let mut keys = Vec::new();
+    text.push(b'[');
+    for (n, message) in messages.enumerate() {
+        if n > 0 {
+            text.push(b',');
         }
-        let mut hasher = match self.0.last() {
-            Some((_, hasher)) => hasher.clone(),
-            None => Sha256::new_with_prefix("["),
-        };
-        hasher.update("]");
-        spell(hasher.finalize().as_slice())
+        message.write_canonical(&mut text, &mut keys);
+        if text.len() >= PIECE {
+            hasher.update(&text);
+            text.clear();
+        }
     }
+    text.push(b']');
+    hasher.update(&text);
+    spell(&hasher.finalize())
 }
 
 /// The hash of a tool result's body and its length: a string's own characters, of anything else the canonical JSON.
 pub(super) fn of_body(body: &Value) -> (String, usize) {
     let written;
     let text = match body {
-        Value::String(text) => text,
+        Value::String(text) => text.as_bytes(),
         other => {
             written = canonical(other);
             &written
         }
     };
-    (spell(Sha256::digest(text).as_slice()), text.chars().count())
+    (spell(&Sha256::digest(text)), chars(text))
+}
+
+/// How many characters of UTF-8 these bytes are.
+pub(super) fn chars(text: &[u8]) -> usize {
+    // All but the first byte of a character are 10xxxxxx. Sums that fit a byte let the processor count many at once.
+    let starts = |bytes: &[u8]| bytes.iter().map(|byte| u8::from((*byte as i8) >= -0x40)).sum::<u8>();
+    let (chunks, rest) = text.as_chunks::<192>();
+    chunks.iter().map(|chunk| usize::from(starts(chunk))).sum::<usize>() + usize::from(starts(rest))
 }
 
 fn spell(digest: &[u8]) -> String {
-    format!("sha256:{}", hex::encode(digest))
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut out = String::with_capacity("sha256:".len() + 2 * digest.len());
+    out.push_str("sha256:");
+    for byte in digest {
+        out.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        out.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    out
 }
 
-/// Recursion is bounded: what was parsed is not nested deeper than its parser allows. `keys` are those of the objects that
+/// The same for one value of many. Recursion is bounded: what was parsed is not nested deeper than its parser allows. `keys` are those of the objects that
 /// are being written, the innermost last: one list instead of one per object.
-fn write<'a>(value: &'a Value, out: &mut String, keys: &mut Vec<(&'a str, &'a Value)>) {
+pub(super) fn write_with<'a>(value: &'a Value, out: &mut Vec<u8>, keys: &mut Vec<(&'a str, &'a Value)>) {
     match value {
-        Value::Null => out.push_str("null"),
-        Value::Bool(true) => out.push_str("true"),
-        Value::Bool(false) => out.push_str("false"),
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
         Value::Number(number) => {
             // Writing into memory does not fail.
             let _ = write!(out, "{number}");
         }
         Value::String(text) => string(text, out),
         Value::Array(items) => {
+            out.push(b'[');
             for (n, item) in items.iter().enumerate() {
-                out.push(if n == 0 { '[' } else { ',' });
-                write(item, out, keys);
+                if n > 0 {
+                    out.push(b',');
+                }
+                write_with(item, out, keys);
             }
-            out.push_str(if items.is_empty() { "[]" } else { "]" });
+            out.push(b']');
         }
         Value::Object(fields) => {
             let start = keys.len();
             keys.extend(fields.iter().map(|(key, value)| (key.as_str(), value)));
             keys[start..].sort_unstable_by_key(|(key, _)| *key);
+            out.push(b'{');
             for n in start..start + fields.len() {
                 let (key, value) = keys[n];
-                out.push(if n == start { '{' } else { ',' });
+                if n > start {
+                    out.push(b',');
+                }
                 string(key, out);
-                out.push(':');
-                write(value, out, keys);
+                out.push(b':');
+                write_with(value, out, keys);
             }
-            out.push_str(if fields.is_empty() { "{}" } else { "}" });
+            out.push(b'}');
             keys.truncate(start);
         }
     }
 }
 
-/// Where the next byte is that cannot stand in a string as it is. Most text has few of them, so chunks are asked as a
-/// whole, which the compiler turns into a few instructions.
-fn next_escaped(bytes: &[u8], from: usize) -> Option<usize> {
-    let escaped = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
-    let (chunks, _) = bytes[from..].as_chunks::<16>();
-    let plain = chunks.iter().take_while(|chunk| !chunk.iter().fold(false, |any, byte| any | escaped(byte)));
-    let from = from + plain.count() * 16;
-    bytes[from..].iter().position(escaped).map(|n| from + n)
-}
-
-fn string(text: &str, out: &mut String) {
-    out.push('"');
-    let mut done = 0;
-    while let Some(at) = next_escaped(text.as_bytes(), done) {
-        // What is escaped is one byte long, so both cuts are between characters.
-        out.push_str(&text[done..at]);
-        done = at + 1;
-        match text.as_bytes()[at] {
-            b'"' => out.push_str("\\\""),
-            b'\\' => out.push_str("\\\\"),
-            b'\n' => out.push_str("\\n"),
-            b'\t' => out.push_str("\\t"),
-            b'\r' => out.push_str("\\r"),
-            0x08 => out.push_str("\\b"),
-            0x0c => out.push_str("\\f"),
-            other => {
-                let _ = write!(out, "\\u{other:04x}");
-            }
+/// Adds a JSON string.
+pub(super) fn string(text: &str, out: &mut Vec<u8>) {
+    let mut rest = text.as_bytes();
+    out.reserve(rest.len() + 2);
+    out.push(b'"');
+    // A block is taken over as it is, and what is behind its first byte that has to be escaped is taken back.
+    while let Some(block) = rest.first_chunk::<BLOCK>() {
+        out.extend_from_slice(block);
+        let plain = first_escaped(block);
+        if plain < BLOCK {
+            out.truncate(out.len() - (BLOCK - plain));
+            escape(block[plain], out);
+            rest = &rest[plain + 1..];
+        } else {
+            rest = &rest[BLOCK..];
         }
     }
-    out.push_str(&text[done..]);
-    out.push('"');
+    for byte in rest {
+        match byte {
+            b'"' | b'\\' | ..0x20 => escape(*byte, out),
+            plain => out.push(*plain),
+        }
+    }
+    out.push(b'"');
+}
+
+const BLOCK: usize = 16;
+
+/// How many bytes stand in front of the first that has to be escaped. Eight are compared at once, each in its place of a
+/// number.
+fn first_escaped(block: &[u8; BLOCK]) -> usize {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let marks = |bytes: [u8; 8]| {
+        let word = u64::from_le_bytes(bytes);
+        // The highest bit of each byte that is below a bound; behind the first such byte others may be marked too.
+        let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word;
+        let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+        (below(word, 0x20) | is(b'"') | is(b'\\')) & (ONES << 7)
+    };
+    let (halves, _) = block.as_chunks::<8>();
+    let (low, high) = (marks(halves[0]), marks(halves[1]));
+    let marked = if low == 0 { 64 + high.trailing_zeros() } else { low.trailing_zeros() };
+    marked as usize / 8
+}
+
+fn escape(byte: u8, out: &mut Vec<u8>) {
+    let short = match byte {
+        b'\n' => b'n',
+        b'\t' => b't',
+        b'\r' => b'r',
+        0x08 => b'b',
+        0x0c => b'f',
+        b'"' | b'\\' => byte,
+        other => {
+            // Writing into memory does not fail.
+            let _ = write!(out, "\\u{other:04x}");
+            return;
+        }
+    };
+    out.extend_from_slice(&[b'\\', short]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn strings_are_written_as_serde_json_does(text in "(\\PC|[\\x00-\\x7f]|[\"\\\\\n]|é){0,40}") {
+            let mut out = Vec::new();
+            string(&text, &mut out);
+            prop_assert_eq!(String::from_utf8(out).unwrap(), serde_json::to_string(&text).unwrap());
+        }
+
+        #[test]
+        fn characters_are_counted(text in "\\PC{0,700}") {
+            prop_assert_eq!(chars(text.as_bytes()), text.chars().count());
+        }
+    }
 }

@@ -1,61 +1,41 @@
 //! A message that views are made of.
 
 use super::hash;
-use super::reachability::Names;
 use crate::Error;
 use crate::json::Raw;
-use crate::message::carries_signature;
-use crate::pairing::Facts;
 use serde_json::Value;
 use std::sync::{Arc, OnceLock};
 
 /// A message as it came, and what it says. A clone is the same message, not a copy.
-///
-/// A transcript is projected again at every turn, so what projections ask of a message is worked out when it is first
-/// asked for and kept.
 #[derive(Clone, Debug)]
 pub struct Message(Arc<Kept>);
 
 #[derive(Debug)]
 struct Kept {
     raw: Raw,
-    value: Value,
-    /// What a view's hash is made of.
-    canonical: OnceLock<String>,
-    chars: OnceLock<usize>,
-    signed: OnceLock<bool>,
-    facts: OnceLock<Facts>,
-    names: OnceLock<Names>,
+    /// Of a message that was changed it is read only if somebody asks: most are just sent.
+    value: OnceLock<Value>,
+    /// What a view's hash is made of, of a message that was changed.
+    canonical: Option<Box<[u8]>>,
 }
 
 impl Message {
     /// Reads a message. A number too large for a double is its spelling in [`Message::value`]; what is shown and sent
     /// is the text, in which it stays as it is.
     pub fn read(raw: Raw) -> Result<Message, Error> {
-        let value = match serde_json::from_str(raw.get()) {
-            Ok(value) => value,
-            Err(_) => serde_json::from_str(&with_huge_numbers_quoted(raw.get())).map_err(|e| {
-                Error::invalid("projection.message", format!("the message cannot be read: {e}"))
-            })?,
-        };
-        Ok(Message::new(raw, value))
+        let value = parse(raw.get())
+            .map_err(|e| Error::invalid("projection.message", format!("the message cannot be read: {e}")))?;
+        Ok(Message(Arc::new(Kept { raw, value: value.into(), canonical: None })))
     }
 
     /// A message that was never text.
     pub fn of(value: Value) -> Result<Message, Error> {
-        Ok(Message::new(Raw::of(&value)?, value))
+        Ok(Message(Arc::new(Kept { raw: Raw::of(&value)?, value: value.into(), canonical: None })))
     }
 
-    fn new(raw: Raw, value: Value) -> Message {
-        Message(Arc::new(Kept {
-            raw,
-            value,
-            canonical: OnceLock::new(),
-            chars: OnceLock::new(),
-            signed: OnceLock::new(),
-            facts: OnceLock::new(),
-            names: OnceLock::new(),
-        }))
+    /// A message that was changed, and its canonical JSON.
+    pub(super) fn changed(raw: Raw, canonical: Vec<u8>) -> Message {
+        Message(Arc::new(Kept { raw, value: OnceLock::new(), canonical: Some(canonical.into()) }))
     }
 
     /// The text.
@@ -65,35 +45,25 @@ impl Message {
 
     /// What it says.
     pub fn value(&self) -> &Value {
-        &self.0.value
+        // What was changed was JSON before and is so after.
+        self.0.value.get_or_init(|| parse(self.raw().get()).unwrap_or_default())
     }
 
-    /// Whether the other is a clone of this one. Two that only say the same are not.
-    pub(super) fn is(&self, other: &Message) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    pub(super) fn canonical(&self) -> &str {
-        self.0.canonical.get_or_init(|| hash::canonical_of(self.value(), self.raw().get().len()))
+    /// `keys` is empty before and after; it spares an allocation for each message.
+    pub(super) fn write_canonical<'m>(&'m self, out: &mut Vec<u8>, keys: &mut Vec<(&'m str, &'m Value)>) {
+        match &self.0.canonical {
+            Some(canonical) => out.extend_from_slice(canonical),
+            None => hash::write_with(self.value(), out, keys),
+        }
     }
 
     pub(super) fn chars(&self) -> usize {
-        *self.0.chars.get_or_init(|| self.raw().get().chars().count())
+        hash::chars(self.raw().get().as_bytes())
     }
+}
 
-    pub(super) fn is_signed(&self) -> bool {
-        *self.0.signed.get_or_init(|| carries_signature(self.value()))
-    }
-
-    /// What pairing takes.
-    pub(super) fn paired(&self) -> (&Value, &Facts) {
-        (self.value(), self.0.facts.get_or_init(|| Facts::of(self.value())))
-    }
-
-    /// What its calls and results name.
-    pub(super) fn names(&self) -> &Names {
-        self.0.names.get_or_init(|| Names::of(self.value()))
-    }
+fn parse(text: &str) -> Result<Value, serde_json::Error> {
+    serde_json::from_str(text).or_else(|_| serde_json::from_str(&with_huge_numbers_quoted(text)))
 }
 
 fn with_huge_numbers_quoted(text: &str) -> String {

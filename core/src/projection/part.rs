@@ -2,11 +2,11 @@
 
 use super::edit::{self, Edit};
 use super::pointer::Pointer;
-use super::{Memo, Message, Shown, pair};
+use super::{Message, Shown, pair};
 use crate::Error;
 use crate::json::Raw;
 use crate::message::{self, Part, field};
-use crate::pairing::{Pairs, Place, pair_known};
+use crate::pairing::{self, Pairs, Place};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -63,7 +63,6 @@ impl Cut {
         mut self,
         messages: &'a [Message],
         mut shown: Vec<Shown<'a>>,
-        memo: &mut Memo,
     ) -> Result<Vec<Shown<'a>>, Error> {
         self.removed.sort_by_key(|(index, _)| *index);
         self.reclaimed.sort_by_key(|(index, _)| *index);
@@ -80,7 +79,7 @@ impl Cut {
                 edit.pointers.push(pointer);
             }
             if self.dropped.get(index) != Some(&true) {
-                shown[index].change(messages, edit, memo)?;
+                shown[index].change(messages, edit)?;
             }
         }
         if !self.dropped.is_empty() {
@@ -96,39 +95,22 @@ impl Cut {
 
 impl<'a> Shown<'a> {
     /// Edits the transcript's message anew with everything that was done so far, so that one edit tells it all.
-    pub(super) fn change(
-        &mut self,
-        messages: &'a [Message],
-        more: Edit,
-        memo: &mut Memo,
-    ) -> Result<(), Error> {
-        let index = self.source.filter(|_| !self.foreign);
-        let source = index.and_then(|index| Some((index, messages.get(index)?)));
-        let (text, mut edit) = match source {
-            None => (self.raw().get(), more),
-            Some((index, source)) => {
-                let mut all = std::mem::take(&mut self.edit);
+    pub(super) fn change(&mut self, messages: &'a [Message], more: Edit) -> Result<(), Error> {
+        let source = self.source.filter(|_| !self.foreign).and_then(|index| messages.get(index));
+        let (message, mut edit) = match source {
+            None => (&*self.message, more),
+            Some(source) => {
+                let mut all = self.edit.take().map(|edit| *edit).unwrap_or_default();
                 let places: Vec<_> = more.removed.iter().map(|place| all.origin(*place)).collect();
                 all.removed.extend(places);
                 all.removed.sort_by_key(|place| place.index());
                 all.pointers.extend(more.pointers);
-                if let Some((message, removed_chars)) = memo.edited(index, source, &all) {
-                    (self.message, self.edit) = (Cow::Owned(message), Edit { removed_chars, ..all });
-                    return Ok(());
-                }
-                (source.raw().get(), all)
+                (source, all)
             }
         };
-        let raw = Raw::of(
-            &serde_json::value::RawValue::from_string(edit::apply(text, &mut edit)?)
-                .map_err(|e| Error::internal("projection.edit", format!("an edit made no JSON: {e}")))?,
-        )?;
-        let message = Message::read(raw)?;
-        if let Some((index, source)) = source {
-            memo.keep(index, source, &edit, &message);
-            self.edit = edit;
-        }
-        self.message = Cow::Owned(message);
+        let edit::Written { text, canonical } = edit::apply(message.raw().get(), message.value(), &mut edit)?;
+        self.message = Cow::Owned(Message::changed(Raw::joined(text)?, canonical));
+        self.edit = source.map(|_| edit.into());
         Ok(())
     }
 }
@@ -184,7 +166,7 @@ fn drop_reasoning(pairs: &Pairs<'_>, dropped: &mut [bool]) {
 
 /// The messages of turns with signed reasoning: those that carry it, and what a signed reasoning item led to.
 pub(super) fn protected(shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Vec<bool> {
-    let mut protected: Vec<bool> = shown.iter().map(|shown| shown.message.is_signed()).collect();
+    let mut protected: Vec<bool> = shown.iter().map(|shown| shown.is_signed()).collect();
     let mut end_of_turn = 0;
     let signed: Vec<_> = pairs.reasoning.iter().filter(|(start, _)| protected[*start]).copied().collect();
     for (start, end) in signed {
@@ -230,11 +212,11 @@ pub(super) fn is_valid(messages: &[Message], shown: &[Shown<'_>]) -> bool {
     let mut gone: Vec<Option<HashSet<Place>>> = vec![None; messages.len()];
     for shown in shown {
         if let Some(source) = shown.source {
-            gone[source] = Some(shown.edit.removed.iter().copied().collect());
+            gone[source] = Some(shown.edit().removed.iter().copied().collect());
         }
     }
     let is_shown = |index: usize, place| gone[index].as_ref().is_some_and(|gone| !gone.contains(&place));
-    let pairs = pair_known(messages.iter().map(Message::paired));
+    let pairs = pairing::pair(messages.iter().map(Message::value));
     let whole = pairs.calls.iter().all(|call| {
         call.result
             .map(|result| &pairs.results[result])

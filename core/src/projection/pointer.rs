@@ -37,29 +37,29 @@ impl From<Pointed> for Pointer {
     }
 }
 
-/// What a [`Pointer`] says.
+/// What a [`Pointer`] says. The fields are sorted by their names, so that what is written is canonical at once.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Pointed {
-    /// The policy that reclaimed it.
-    pub policy: Cow<'static, str>,
-    /// `transcript.messages[N].content` or `transcript.messages[N].content[B].content`.
-    pub source: String,
-    /// N.
-    pub source_index: usize,
-    /// B, if the body is in a block.
-    pub source_block_index: Option<usize>,
+    /// How long the body is.
+    pub content_chars: usize,
     /// `sha256:` and the hash of the body.
     pub content_hash: String,
-    /// Its length.
-    pub content_chars: usize,
-    /// A quarter of that.
+    /// A quarter of its length.
     pub estimated_tokens_reclaimed: usize,
+    /// The policy that reclaimed it.
+    pub policy: Cow<'static, str>,
+    /// Why it was reclaimed.
+    pub reason: Cow<'static, str>,
+    /// `transcript.messages[N].content` or `transcript.messages[N].content[B].content`.
+    pub source: String,
+    /// B, if the body is in a block.
+    pub source_block_index: Option<usize>,
+    /// N.
+    pub source_index: usize,
     /// The call it answers, or is the argument of.
     pub tool_call_id: Option<String>,
     /// The tool.
     pub tool_name: Option<String>,
-    /// Why it was reclaimed.
-    pub reason: Cow<'static, str>,
     #[serde(skip)]
     pub(super) place: Place,
     /// The key of the body in what is at that place; `function.arguments` is nested.
@@ -67,11 +67,11 @@ pub struct Pointed {
     pub(super) field: String,
 }
 
-/// What is noted on a message or block of which a body was reclaimed.
+/// What is noted on a message or block of which a body was reclaimed. Sorted by name, as a pointer is.
 #[derive(Serialize)]
 struct Marker<'a> {
-    redacted: bool,
     policy: &'a str,
+    redacted: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     redaction_pointer: Option<&'a Pointer>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -168,9 +168,9 @@ impl Pointer {
     }
 
     /// What stands in the view instead: one line for a body, nothing for arguments, in the type they had.
-    pub(super) fn replacement(&self, was: &str) -> String {
+    pub(super) fn replacement(&self, was: &Value) -> String {
         if self.is_input() {
-            return if was.starts_with('"') { "\"{}\"" } else { "{}" }.to_string();
+            return if was.is_string() { "\"{}\"" } else { "{}" }.to_string();
         }
         crate::json::quote(&self.line())
     }
@@ -202,7 +202,7 @@ impl Pointer {
     fn find<'a>(&self, message: &'a RawValue) -> Option<&'a RawValue> {
         let get = |text: &'a RawValue, key: &str| {
             let fields: Fields<'a> = serde_json::from_str(text.get()).ok()?;
-            fields.0.into_iter().find(|(name, _)| name == key).map(|(_, value)| value)
+            fields.iter().find(|(_, name, _)| name == key).map(|(_, _, value)| value)
         };
         let at = |key: &str, n: usize| {
             let items: Vec<&'a RawValue> = serde_json::from_str(get(message, key)?.get()).ok()?;

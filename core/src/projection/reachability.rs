@@ -4,13 +4,16 @@
 //! that could have gone.
 
 use super::clearing::body_pointer;
-use super::hash::of_body;
+use super::hash::{chars, of_body};
 use super::part::Cut;
-use super::{Memo, Options, Policy, Shown, Signatures, pair};
+use super::{Options, Policy, Shown, Signatures, pair};
 use crate::identifier::{self, Kind};
-use crate::pairing::{self, Answer, Pairs};
+use crate::message::field;
+use crate::pairing::{Answer, Pairs};
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -19,7 +22,6 @@ pub(super) fn cut(
     shown: &[Shown<'_>],
     options: &Options,
     consulted: &mut Vec<String>,
-    memo: &Memo,
 ) -> (Cut, &'static str) {
     let knobs = &options.reachability;
     if knobs.require_write_barrier && !knobs.write_barrier {
@@ -30,8 +32,8 @@ pub(super) fn cut(
     let mut candidates = Vec::new();
     let mut kept = Vec::new();
     for result in pairs.results.iter().take_while(|result| result.message < window) {
-        let stays = result.failed
-            || options.signatures == Signatures::PerTurn && shown[result.message].message.is_signed();
+        let stays =
+            result.failed || options.signatures == Signatures::PerTurn && shown[result.message].is_signed();
         if stays || !is_long(result, knobs.min_chars) {
             kept.push(result);
         } else {
@@ -47,9 +49,7 @@ pub(super) fn cut(
     if window < shown.len() {
         note("root_window");
         for shown in &shown[window..] {
-            envelope(shown.value(), &mut |name, _| {
-                roots.insert(name);
-            });
+            envelope(shown.value(), &mut roots);
         }
     }
     for (field, value) in &knobs.roots {
@@ -58,7 +58,7 @@ pub(super) fn cut(
     }
     if knobs.transitive {
         for result in kept {
-            roots.extend(names_of(result, shown, &pairs).map(|(name, _)| name));
+            names_of(result, &pairs, &mut roots);
         }
     }
     // What every conversation is full of refers to nothing.
@@ -69,17 +69,15 @@ pub(super) fn cut(
         roots.remove(&hash(name));
     }
     let reached = if knobs.transitive {
-        reached_through_results(&candidates, shown, &pairs, &roots)
+        reached_through_results(&candidates, &pairs, &roots)
     } else {
         let refers = |result: &Answer<'_>| {
-            is_called_for(result, &pairs, &roots)
-                || names_of(result, shown, &pairs)
-                    .any(|(name, is_identifier)| is_identifier && roots.contains(&name))
+            is_called_for(result, &pairs, &roots) || !names_of(result, &pairs, &mut Unless(&roots))
         };
         candidates.iter().map(|result| refers(result)).collect()
     };
     let unreached = candidates.into_iter().zip(reached).filter(|(_, reached)| !reached);
-    let pointer = |result: &Answer<'_>| body_pointer(shown, &pairs, result, Policy::ReachabilityGc, memo);
+    let pointer = |result: &Answer<'_>| body_pointer(shown, &pairs, result, Policy::ReachabilityGc);
     let reclaimed = unreached.filter_map(|(result, _)| Some((result.message, pointer(result)?))).collect();
     (Cut { reclaimed, ..Cut::default() }, "reachability_gc")
 }
@@ -88,18 +86,13 @@ pub(super) fn cut(
 fn is_long(result: &Answer<'_>, min_chars: usize) -> bool {
     match result.content() {
         None => false,
-        Some(Value::String(text)) => text.len() >= min_chars && text.chars().count() >= min_chars,
+        Some(Value::String(text)) => text.len() >= min_chars && chars(text.as_bytes()) >= min_chars,
         Some(body) => of_body(body).1 >= min_chars,
     }
 }
 
 /// Which of the results are reached from the roots, directly or through another one.
-fn reached_through_results(
-    results: &[&Answer<'_>],
-    shown: &[Shown<'_>],
-    pairs: &Pairs<'_>,
-    roots: &Roots,
-) -> Vec<bool> {
+fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &Roots) -> Vec<bool> {
     let mut reached = vec![false; results.len()];
     let mut todo = Vec::new();
     let mut says: Vec<Vec<u64>> = vec![Vec::new(); results.len()];
@@ -117,10 +110,11 @@ fn reached_through_results(
             reached[n] = true;
             todo.push(n);
         }
-        for (name, is_identifier) in names_of(result, shown, pairs) {
-            if tools.contains(&name) {
-                continue;
-            }
+        let mut names = Vec::new();
+        names_of(result, pairs, &mut names);
+        names.sort_unstable();
+        names.dedup();
+        for (name, is_identifier) in names.into_iter().filter(|(name, _)| !tools.contains(name)) {
             says[n].push(name);
             if is_identifier {
                 let before = last.insert(name, bearers.len());
@@ -146,44 +140,57 @@ fn reached_through_results(
     reached
 }
 
-/// What the calls and results of a message name, each list without repetitions. The flag: an identifier (or the whole
-/// value of a reference field), and not just a word.
-#[derive(Debug)]
-pub(super) struct Names {
-    calls: Vec<Box<[Name]>>,
-    results: Vec<Box<[Name]>>,
+/// Who looks for names, each of which is given as its hash.
+trait Seeker {
+    /// Whether to hear of the name at all. What kind of word it is, is found out only then.
+    fn wants(&self, name: u64) -> bool;
+
+    /// A name; the flag: an identifier (or the whole value of a reference field), and not just a word. Whether to go on.
+    fn found(&mut self, name: u64, is_identifier: bool) -> bool;
 }
 
-type Name = (u64, bool);
+/// Takes them all.
+impl Seeker for Roots {
+    fn wants(&self, _: u64) -> bool {
+        true
+    }
 
-impl Names {
-    pub(super) fn of(message: &Value) -> Names {
-        fn collect(walk: impl FnOnce(Found<'_>)) -> Box<[Name]> {
-            let mut names = Vec::new();
-            walk(&mut |name, is_identifier| names.push((name, is_identifier)));
-            names.sort_unstable();
-            names.dedup();
-            names.into()
-        }
-        let pairs = pairing::pair([message]);
-        let arguments = pairs.calls.iter().map(|call| call.arguments().unwrap_or(&Value::Null));
-        Names {
-            calls: arguments.map(|arguments| collect(|found| walk("", arguments, found))).collect(),
-            results: pairs.results.iter().map(|one| collect(|found| envelope(one.whole(), found))).collect(),
-        }
+    fn found(&mut self, name: u64, _: bool) -> bool {
+        self.insert(name);
+        true
     }
 }
 
-/// The names in a tool result: in its body, its other fields, and the arguments of its call.
-fn names_of<'v>(
-    result: &Answer<'_>,
-    shown: &'v [Shown<'_>],
-    pairs: &Pairs<'_>,
-) -> impl Iterator<Item = Name> + 'v {
-    let names = |message: usize| shown[message].message.names();
-    let call = result.call.map(|call| &pairs.calls[call]);
-    let arguments = call.map(|call| &names(call.message).calls[call.nth]);
-    names(result.message).results[result.nth].iter().chain(arguments.into_iter().flatten()).copied()
+/// Takes them all, as often as they come.
+impl Seeker for Vec<(u64, bool)> {
+    fn wants(&self, _: u64) -> bool {
+        true
+    }
+
+    fn found(&mut self, name: u64, is_identifier: bool) -> bool {
+        self.push((name, is_identifier));
+        true
+    }
+}
+
+/// Goes on unless an identifier is among the roots.
+struct Unless<'r>(&'r Roots);
+
+impl Seeker for Unless<'_> {
+    fn wants(&self, name: u64) -> bool {
+        self.0.contains(&name)
+    }
+
+    fn found(&mut self, name: u64, is_identifier: bool) -> bool {
+        !(is_identifier && self.wants(name))
+    }
+}
+
+/// The names in a tool result: in the arguments of its call, its body and its other fields. Whether the end was reached,
+/// as with all that follow.
+fn names_of(result: &Answer<'_>, pairs: &Pairs<'_>, seeker: &mut impl Seeker) -> bool {
+    let arguments = result.call.and_then(|call| pairs.calls[call].arguments());
+    arguments.is_none_or(|arguments| walk("", arguments, seeker)) && envelope(result.whole(), seeker)
 }
 
 type Roots = HashSet<u64, Plain>;
@@ -212,17 +219,17 @@ fn hash(name: &str) -> u64 {
         let product = u128::from(hash ^ word).wrapping_mul(FACTOR);
         (product as u64) ^ (product >> 64) as u64
     };
-    let mut hash = 0x51_7c_c1_b7_27_22_0a_95 ^ name.len() as u64;
-    for chunk in name.as_bytes().chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        hash = fold(hash, u64::from_le_bytes(word));
-    }
-    fold(hash, 0)
+    let bytes = name.as_bytes();
+    let hash = 0x51_7c_c1_b7_27_22_0a_95 ^ bytes.len() as u64;
+    let (words, rest) = bytes.as_chunks::<8>();
+    let hash = words.iter().fold(hash, |hash, word| fold(hash, u64::from_le_bytes(*word)));
+    // The last eight bytes once more are as good as those that are left, and are there in one step.
+    let rest = match bytes.last_chunk::<8>() {
+        Some(last) => u64::from_le_bytes(*last),
+        None => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    };
+    fold(fold(hash, rest), 0)
 }
-
-/// Called with each name.
-type Found<'f> = &'f mut dyn FnMut(u64, bool);
 
 /// Words of the shapes themselves.
 #[rustfmt::skip]
@@ -270,65 +277,78 @@ fn is_called_for(result: &Answer<'_>, pairs: &Pairs<'_>, roots: &Roots) -> bool 
 }
 
 /// The names in a message, block, call or result: everything but the words of the shape.
-fn envelope(shape: &Value, found: Found<'_>) {
-    let Value::Object(fields) = shape else { return walk("", shape, found) };
-    for (key, value) in fields {
-        match key.as_str() {
-            key if is_envelope(key) => {}
-            "content" | "tool_calls" | "tool_results" => match value {
-                Value::Array(items) => items.iter().for_each(|item| match item.get("type") {
-                    None if key == "content" => walk("", item, found),
-                    _ => envelope(item, found),
-                }),
-                other => walk("", other, found),
-            },
-            "function" | "function_call" => envelope(value, found),
-            key => walk(key, value, found),
-        }
-    }
+fn envelope(shape: &Value, seeker: &mut impl Seeker) -> bool {
+    let Value::Object(fields) = shape else { return walk("", shape, seeker) };
+    fields.iter().all(|(key, value)| match key.as_str() {
+        key if is_envelope(key) => true,
+        "content" | "tool_calls" | "tool_results" => match value {
+            Value::Array(items) => items.iter().all(|item| match field(item, "type") {
+                None if key == "content" => walk("", item, seeker),
+                _ => envelope(item, seeker),
+            }),
+            other => walk("", other, seeker),
+        },
+        "function" | "function_call" => envelope(value, seeker),
+        key => walk(key, value, seeker),
+    })
 }
 
 /// The names in any JSON that stands under `key`.
-fn walk(key: &str, value: &Value, found: Found<'_>) {
+fn walk(key: &str, value: &Value, seeker: &mut impl Seeker) -> bool {
     match value {
-        Value::String(text) => string(key, text, found),
-        Value::Number(number) if is_reference(key) => found(hash(&number.to_string()), true),
-        Value::Array(items) => items.iter().for_each(|item| walk(key, item, found)),
-        Value::Object(fields) => fields.iter().for_each(|(key, value)| walk(key, value, found)),
-        _ => {}
+        Value::String(text) => string(key, text, seeker),
+        Value::Number(number) if is_reference(key) => seeker.found(hash(&number.to_string()), true),
+        Value::Array(items) => items.iter().all(|item| walk(key, item, seeker)),
+        Value::Object(fields) => fields.iter().all(|(key, value)| walk(key, value, seeker)),
+        _ => true,
     }
 }
 
 /// The names in a string. If it is JSON, those in its values; its keys are no names. JSON inside of that is read as
 /// text, so that nothing nests without end.
-fn string(key: &str, text: &str, found: Found<'_>) {
+fn string(key: &str, text: &str, seeker: &mut impl Seeker) -> bool {
     if text.trim_start().starts_with(['{', '[']) {
         let mut reader = serde_json::Deserializer::from_str(text);
-        loop {
+        let mut goes_on = true;
+        while goes_on {
             if reader.end().is_ok() {
-                return;
+                return true;
             }
             // Several values behind one another are JSON lines. What is no JSON to its end is read as text.
-            if (Walker { key: "", found: &mut *found }).deserialize(&mut reader).is_err() {
+            let walker = Walker { key: "", seeker: &mut *seeker, goes_on: &mut goes_on };
+            if walker.deserialize(&mut reader).is_err() {
                 break;
             }
         }
+        if !goes_on {
+            return false;
+        }
     }
-    plain(key, text, found);
+    plain(key, text, seeker)
 }
 
-fn plain(key: &str, text: &str, found: Found<'_>) {
-    if is_reference(key) && !text.is_empty() {
-        found(hash(text), true);
+fn plain(key: &str, text: &str, seeker: &mut impl Seeker) -> bool {
+    if is_reference(key) && !text.is_empty() && !seeker.found(hash(text), true) {
+        return false;
     }
-    identifier::words(text, |kind, word| {
+    identifier::words(text, &mut Words(seeker))
+}
+
+/// Hears of words, and passes their hashes on.
+struct Words<'s, S>(&'s mut S);
+
+impl<S: Seeker> identifier::Reader<'_> for Words<'_, S> {
+    fn wants(&self, word: &str) -> bool {
+        self.0.wants(hash(word))
+    }
+
+    fn found(&mut self, kind: Option<Kind>, word: &str) -> bool {
         match kind {
-            Some(Kind::Quantity) => {}
-            Some(Kind::Issue) => found(hash(&word[1..]), true),
-            kind => found(hash(word), kind.is_some()),
+            Some(Kind::Quantity) => true,
+            Some(Kind::Issue) => self.0.found(hash(&word[1..]), true),
+            kind => self.0.found(hash(word), kind.is_some()),
         }
-        true
-    });
+    }
 }
 
 /// The names in what a caller gave as roots. Each of its strings is one, whatever it is.
@@ -342,19 +362,19 @@ fn material(value: &Value, roots: &mut Roots) {
         _ => {}
     }
     if !matches!(value, Value::Array(_)) {
-        walk("", value, &mut |name, _| {
-            roots.insert(name);
-        });
+        walk("", value, roots);
     }
 }
 
 /// Reads JSON text without keeping it. Its depth is limited by the reader.
-struct Walker<'k, 'f> {
+struct Walker<'k, 's, S> {
     key: &'k str,
-    found: Found<'f>,
+    seeker: &'s mut S,
+    /// Whether the seeker has not found enough; what follows then is not looked at.
+    goes_on: &'s mut bool,
 }
 
-impl<'de> DeserializeSeed<'de> for Walker<'_, '_> {
+impl<'de, S: Seeker> DeserializeSeed<'de> for Walker<'_, '_, S> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -362,15 +382,20 @@ impl<'de> DeserializeSeed<'de> for Walker<'_, '_> {
     }
 }
 
-impl Walker<'_, '_> {
+impl<S: Seeker> Walker<'_, '_, S> {
     fn number(self, number: impl fmt::Display) {
-        if is_reference(self.key) {
-            (self.found)(hash(&number.to_string()), true);
+        if *self.goes_on && is_reference(self.key) {
+            *self.goes_on = self.seeker.found(hash(&number.to_string()), true);
         }
     }
 }
 
-impl<'de> Visitor<'de> for Walker<'_, '_> {
+/// A key, which is a copy only if something in it is escaped.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de, S: Seeker> Visitor<'de> for Walker<'_, '_, S> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -400,18 +425,22 @@ impl<'de> Visitor<'de> for Walker<'_, '_> {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        plain(self.key, text, self.found);
+        *self.goes_on = *self.goes_on && plain(self.key, text, self.seeker);
         Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while items.next_element_seed(Walker { key: self.key, found: self.found })?.is_some() {}
+        let Walker { key, seeker, goes_on } = self;
+        while items.next_element_seed(Walker { key, seeker: &mut *seeker, goes_on: &mut *goes_on })?.is_some()
+        {
+        }
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
-        while let Some(key) = fields.next_key::<std::borrow::Cow<'_, str>>()? {
-            fields.next_value_seed(Walker { key: &key, found: self.found })?;
+        let Walker { seeker, goes_on, .. } = self;
+        while let Some(Key(key)) = fields.next_key()? {
+            fields.next_value_seed(Walker { key: &key, seeker: &mut *seeker, goes_on: &mut *goes_on })?;
         }
         Ok(())
     }

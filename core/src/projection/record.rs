@@ -6,35 +6,55 @@
 use super::edit::Edit;
 use super::options::{Options, wrong};
 use super::pointer::Pointer;
-use super::{Decided, Memo, Message, Policy, Shown, Signatures, View};
+use super::{Decided, Message, Policy, Shown, Signatures, View, hash};
 use crate::Error;
+use crate::json::Raw;
 use crate::pairing::Place;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, HashSet};
 
-/// What was decided, beyond what the result says: parts that were taken out, and messages that were put in. `null` if
-/// a projector wrote messages of its own, which only it can do again.
-pub(super) fn decisions(shown: &[Shown<'_>], messages: usize) -> Value {
-    let mut edits = Vec::new();
-    let mut synthetic = Vec::new();
+/// What was decided, beyond what the result says: parts that were taken out, and messages that were put in.
+#[derive(Serialize)]
+pub(super) struct Choices<'v> {
+    messages: usize,
+    edits: Vec<Taken>,
+    synthetic: Vec<PutIn<'v>>,
+}
+
+#[derive(Serialize)]
+struct Taken {
+    index: usize,
+    removed: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct PutIn<'v> {
+    at: usize,
+    message: &'v Raw,
+}
+
+/// None if a projector wrote messages of its own, which only it can do again.
+pub(super) fn decisions<'v>(shown: &'v [Shown<'_>], messages: usize) -> Option<Choices<'v>> {
+    let (mut edits, mut synthetic) = (Vec::new(), Vec::new());
     let mut next = 0;
     for (at, shown) in shown.iter().enumerate() {
         match shown.source {
             Some(source) if !shown.foreign && source >= next => {
                 next = source + 1;
-                if !shown.edit.removed.is_empty() {
-                    let removed: Vec<_> = shown.edit.removed.iter().map(Place::to_string).collect();
-                    edits.push(json!({"index": source, "removed": removed}));
+                let removed = &shown.edit().removed;
+                if !removed.is_empty() {
+                    let removed = removed.iter().map(Place::to_string).collect();
+                    edits.push(Taken { index: source, removed });
                 }
             }
             None if shown.value().pointer("/_harn_projection/policy") == Some(&"summary_prefix".into()) => {
-                synthetic.push(json!({"at": at, "message": shown.value()}));
+                synthetic.push(PutIn { at, message: shown.raw() });
             }
-            _ => return Value::Null,
+            _ => return None,
         }
     }
-    json!({"messages": messages, "edits": edits, "synthetic": synthetic})
+    Some(Choices { messages, edits, synthetic })
 }
 
 /// What an event's metadata says about a view.
@@ -137,11 +157,7 @@ impl Recorded {
     }
 
     /// The view's messages, from the first of those given.
-    pub(super) fn shown<'a>(
-        &self,
-        messages: &'a [Message],
-        memo: &mut Memo,
-    ) -> Result<Vec<Shown<'a>>, Error> {
+    pub(super) fn shown<'a>(&self, messages: &'a [Message]) -> Result<Vec<Shown<'a>>, Error> {
         let then = messages.get(..self.messages).ok_or_else(|| {
             Error::conflict(
                 "projection.replay",
@@ -159,7 +175,7 @@ impl Recorded {
             put_in(&mut out)?;
             let mut shown = Shown::raw_from(index, message);
             if let Some(edit) = self.edits.get(&index) {
-                shown.change(messages, edit.clone(), memo)?;
+                shown.change(messages, edit.clone())?;
             }
             out.push(shown);
         }
@@ -174,12 +190,11 @@ pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<View<'a>,
         let what = "was made by a projector that wrote messages of its own; run that projector again";
         return Err(Error::invalid("projection.replay", format!("the view {what}")));
     };
-    let memo = &mut Memo::default();
-    let shown = recorded.shown(messages, memo)?;
-    for pointer in shown.iter().flat_map(|shown| &shown.edit.pointers) {
+    let shown = recorded.shown(messages)?;
+    for pointer in shown.iter().flat_map(|shown| &shown.edit().pointers) {
         super::resolve_pointer(messages, &json!(pointer))?;
     }
-    let found = memo.hash(&shown);
+    let found = hash::of_messages(shown.iter().map(|shown| &*shown.message));
     if found != recorded.prefix_hash {
         return Err(Error::conflict(
             "projection.replay",
@@ -217,10 +232,9 @@ pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<View<'a>,
         blocked: flag("provider_safety_blocked"),
         claim: indices("kept_indices").zip(indices("dropped_indices")),
     };
-    let mut view = decided.view(&messages[..recorded.messages], &options, memo);
+    let mut view = decided.view(&messages[..recorded.messages], &options);
     if let Some(tokens) = metadata.get("unchanged_leading_tokens").and_then(Value::as_u64) {
         view.unchanged_leading_tokens = Some(tokens as usize);
-        view.event["metadata"]["unchanged_leading_tokens"] = tokens.into();
     }
     Ok(view)
 }

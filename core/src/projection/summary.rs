@@ -3,6 +3,7 @@
 use super::part::{Cut, protected_with_partners};
 use super::{Message, Options, Shown, Signatures, pair};
 use crate::Error;
+use crate::pairing;
 use serde_json::json;
 
 pub(super) fn cut(
@@ -13,12 +14,12 @@ pub(super) fn cut(
     if options.keep_last >= shown.len() {
         return Ok((Cut::default(), "summary_prefix_noop_short_history"));
     }
-    let pairs = pair(shown);
-    let cut = pairs.cut_at_or_before(shown.len() - options.keep_last);
+    let cut = shown.len() - options.keep_last;
+    let cut = pairing::cut_at_or_before(shown.len(), |index| shown[index].value(), cut);
     let mut dropped = vec![false; shown.len()];
     dropped[..cut].fill(true);
     if options.signatures == Signatures::PerTurn {
-        let keep = protected_with_partners(shown, &pairs);
+        let keep = protected_with_partners(shown, &pair(shown));
         dropped.iter_mut().zip(keep).for_each(|(dropped, keep)| *dropped &= !keep);
     }
     let count = dropped.iter().filter(|dropped| **dropped).count();

@@ -351,7 +351,7 @@ fn summary_prefix_puts_one_message_in_place_of_the_beginning() {
     assert_eq!(one.messages[0].value(), &synthetic("so far"));
     assert_eq!((&one.source_indices[..], &one.kept_indices[..]), (&[None, Some(5)][..], &[5][..]));
     assert_eq!((one.dropped_count, one.first_changed_index), (5, Some(0)));
-    assert_eq!(one.event["metadata"]["summary_keep_last"], 1);
+    assert_eq!(one.event()["metadata"]["summary_keep_last"], 1);
     // The transcript's summary, else one that counts.
     let options = json!({"policy":"summary_prefix","keep_last":1});
     assert_eq!(with(options.clone(), Some("older")).messages[0].value(), &synthetic("older"));
@@ -492,7 +492,7 @@ fn a_policy_that_would_break_signed_reasoning_gives_the_raw_view() {
 
         let ignored = view(&messages, options(json!(false)));
         assert!(ignored.dropped_indices.starts_with(&[0, 1, 2, 3]));
-        assert_eq!(ignored.event["metadata"]["respects_provider_signatures"], false);
+        assert_eq!(ignored.event()["metadata"]["respects_provider_signatures"], false);
     }
 }
 

@@ -4,9 +4,11 @@
 
 use crate::projection_generated::{options, transcript};
 use everturn_core::json::Raw;
-use everturn_core::projection::{Memo, Message, View, project, project_after, replay, resolve_pointer};
+use everturn_core::pairing::pair;
+use everturn_core::projection::{Message, Options, View, project, project_after, replay, resolve_pointer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 
 /// What a provider would say: nothing, or why it refuses the messages.
@@ -183,7 +185,7 @@ proptest! {
     fn signed_reasoning_is_whole_unless_told_otherwise(messages in transcript(), options in options()) {
         let messages = read(&messages);
         let view = project(&messages, None, &options).unwrap();
-        if view.event["metadata"]["respects_provider_signatures"] == true {
+        if view.event()["metadata"]["respects_provider_signatures"] == true {
             let shown: HashSet<&str> = view.messages.iter().map(|shown| shown.raw().get()).collect();
             for message in messages.iter().filter(|m| m.raw().get().contains("\"signature\"") || m.raw().get().contains("encrypted")) {
                 prop_assert!(shown.contains(message.raw().get()));
@@ -230,7 +232,7 @@ proptest! {
     fn pointers_resolve_and_replay_gives_the_same_view(messages in transcript(), options in options()) {
         let messages = read(&messages);
         let view = project(&messages, Some("summary"), &options).unwrap();
-        let metadata = &view.event["metadata"];
+        let metadata = &view.event()["metadata"];
         for pointer in metadata["redaction_pointers"].as_array().unwrap() {
             let body = resolve_pointer(&messages, pointer).unwrap();
             let source = messages[pointer["source_index"].as_u64().unwrap() as usize].raw().get();
@@ -250,7 +252,7 @@ proptest! {
         let earlier: Vec<Value> = messages[..cut].iter().map(|m| m.value().clone()).collect();
         prop_assume!(refusal(&earlier).is_none());
         let first = project(&messages[..cut], None, &options).unwrap();
-        let second = project_after(&messages, None, &options, Some(&first.event["metadata"])).unwrap();
+        let second = project_after(&messages, None, &options, Some(&first.event()["metadata"])).unwrap();
         prop_assert_eq!(refusal(&values(&second)), None);
         if second.reason.ends_with("_frozen") {
             for (now, then) in second.messages.iter().zip(&first.messages) {
@@ -261,24 +263,39 @@ proptest! {
         }
     }
 
-    /// However the transcript grows, shrinks or is read anew, and whatever was asked for before.
+    /// A cut that is found from the end is the one that all messages together say, also where results come late or twice.
     #[test]
-    fn a_view_is_the_same_with_a_memo(messages in transcript(), wishes in prop::collection::vec((options(), any::<prop::sample::Index>(), any::<bool>()), 1..6)) {
-        let mut messages = (read(&messages), read(&messages));
-        let mut memo = Memo::default();
-        let mut previous: Option<Value> = None;
-        for (options, end, anew) in wishes {
-            if anew {
-                std::mem::swap(&mut messages.0, &mut messages.1);
-            }
-            let messages = &messages.0[..end.index(messages.0.len() + 1)];
-            for previous in [None, previous.clone()] {
-                let known = memo.project(messages, None, &options, previous.as_ref()).unwrap();
-                let fresh = project_after(messages, None, &options, previous.as_ref()).unwrap();
-                prop_assert_eq!(serde_json::to_string(&known).unwrap(), serde_json::to_string(&fresh).unwrap());
-            }
-            previous = Some(project(messages, None, &options).unwrap().event["metadata"].clone());
+    fn a_summary_replaces_as_much_as_can_go(
+        parts in prop::collection::vec(transcript(), 1..8),
+        swaps in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 0..4),
+        keep_last in 0..12usize,
+    ) {
+        let mut all: Vec<Value> = parts.into_iter().flatten().collect();
+        for (one, other) in swaps.iter().filter(|_| !all.is_empty()).map(|(a, b)| (a.index(all.len()), b.index(all.len()))).collect::<Vec<_>>() {
+            all.swap(one, other);
         }
+        let messages = read(&all);
+        let options = json!({"policy": "summary_prefix", "keep_last": keep_last, "respect_provider_signatures": false});
+        let view = project(&messages, None, &Options::parse(&options).unwrap()).unwrap();
+        let cut = match messages.len().checked_sub(keep_last) {
+            None | Some(0) => 0,
+            Some(cut) => pair(&all).cut_at_or_before(cut),
+        };
+        prop_assert_eq!(view.dropped_indices, (0..cut).collect::<Vec<_>>());
+    }
+
+    /// What is hashed is what is shown.
+    #[test]
+    fn the_hash_is_that_of_the_text(messages in transcript(), options in options()) {
+        let messages = read(&messages);
+        let view = project(&messages, None, &options).unwrap();
+        let texts: Vec<&str> = view.messages.iter().map(|shown| shown.raw().get()).collect();
+        let shown: Vec<Message> = texts.iter().map(|text| Message::read(Raw::new(text.to_string()).unwrap()).unwrap()).collect();
+        prop_assert_eq!(&view.prefix_hash, &project(&shown, None, &Options::default()).unwrap().prefix_hash);
+        let mut values: Vec<Value> = texts.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+        values.iter_mut().for_each(Value::sort_all_objects);
+        let sorted = serde_json::to_string(&values).unwrap();
+        prop_assert_eq!(view.prefix_hash, format!("sha256:{}", hex::encode(Sha256::digest(sorted))));
     }
 
     /// Bytes from outside never panic, whatever they say.

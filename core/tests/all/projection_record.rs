@@ -19,7 +19,7 @@ fn policies_in_a_list_apply_in_order_and_indices_are_those_of_the_transcript() {
     assert_eq!(both.redaction_pointers[0].source, "transcript.messages[1].content[1].content");
     assert_eq!(both.messages[1].value()["content"].as_array().unwrap().len(), 1);
     resolve_pointer(&messages, &serde_json::to_value(&both.redaction_pointers[0]).unwrap()).unwrap();
-    assert_eq!(replay(&messages, &both.event["metadata"]).unwrap().prefix_hash, both.prefix_hash);
+    assert_eq!(replay(&messages, &both.event()["metadata"]).unwrap().prefix_hash, both.prefix_hash);
     let hidden = json!({"type":"tool_use","id":"a","name":"ls","input":{}}).to_string().len();
     let failed =
         json!({"type":"tool_result","tool_use_id":"a","content":"x","is_error":true}).to_string().len();
@@ -39,7 +39,7 @@ fn replay_gives_the_view_again_or_says_what_differs() {
     let messages = read(&given);
     let options = json!({"policy":["clean_tool_repair","summary_prefix"],"keep_last":2});
     let first = project(&messages, Some("so far"), &Options::parse(&options).unwrap()).unwrap();
-    let metadata = &first.event["metadata"];
+    let metadata = &first.event()["metadata"];
     let mut longer = read(&given);
     longer.extend(read(&json!([{"role":"user","content":"more"}])));
     let again = replay(&longer, metadata).unwrap();
@@ -56,7 +56,7 @@ fn replay_gives_the_view_again_or_says_what_differs() {
     let given =
         |body: &str| read(&json!([call("a", "ls"), result("a", &long(body)), {"role":"user","content":"x"}]));
     let messages = given("one");
-    let metadata = view(&messages, gc(json!({}))).event["metadata"].clone();
+    let metadata = view(&messages, gc(json!({}))).event()["metadata"].clone();
     assert_eq!(replay(&given("two"), &metadata).unwrap_err().code(), "projection.pointer_hash");
 }
 
@@ -64,9 +64,9 @@ fn replay_gives_the_view_again_or_says_what_differs() {
 fn a_projectors_view_is_replayed_from_indices_unless_it_wrote_messages() {
     let messages = read(&failed_then_repaired());
     let picked = custom(&messages, json!("custom"), |m| pick(m, &[0, 5]));
-    assert_eq!(replay(&messages, &picked.event["metadata"]).unwrap().prefix_hash, picked.prefix_hash);
+    assert_eq!(replay(&messages, &picked.event()["metadata"]).unwrap().prefix_hash, picked.prefix_hash);
     let written = custom(&messages, json!("custom"), |_| json!([{"role":"user","content":"other"}]));
-    let error = replay(&messages, &written.event["metadata"]).unwrap_err();
+    let error = replay(&messages, &written.event()["metadata"]).unwrap_err();
     assert!(error.text().contains("run that projector again"), "{error}");
 }
 
@@ -74,7 +74,7 @@ fn a_projectors_view_is_replayed_from_indices_unless_it_wrote_messages() {
 fn the_event_keeps_root_material_only_as_its_hash() {
     let messages = read(&failed_then_repaired());
     let view = view(&messages, gc(json!({"scratchpad":"a very private plan"})));
-    let options = &view.event["metadata"]["options"];
+    let options = &view.event()["metadata"]["options"];
     assert!(options["scratchpad"].as_str().unwrap().starts_with("sha256:"));
     assert_eq!(options["root_window"], 1);
 }
@@ -98,17 +98,18 @@ fn frozen_decisions_stay_until_enough_can_be_gained() {
     // Two more turns could each give up their body; that is not enough for a freeze of three bodies.
     let messages = read(&transcript(5));
     let frozen =
-        project_after(&messages, None, &options(3 * tokens), Some(&first.event["metadata"])).unwrap();
+        project_after(&messages, None, &options(3 * tokens), Some(&first.event()["metadata"])).unwrap();
     assert_eq!(
         (&frozen.redacted_indices[..], frozen.reason.as_str()),
         (&[1, 3][..], "reachability_gc_frozen")
     );
     let chars: usize = first.messages.iter().map(|shown| shown.raw().get().chars().count()).sum();
     assert_eq!(frozen.unchanged_leading_tokens, Some(chars / 4));
-    assert_eq!(frozen.event["metadata"]["unchanged_leading_tokens"], chars / 4);
-    assert_eq!(replay(&messages, &frozen.event["metadata"]).unwrap().prefix_hash, frozen.prefix_hash);
+    assert_eq!(frozen.event()["metadata"]["unchanged_leading_tokens"], chars / 4);
+    assert_eq!(replay(&messages, &frozen.event()["metadata"]).unwrap().prefix_hash, frozen.prefix_hash);
 
-    let fresh = project_after(&messages, None, &options(2 * tokens), Some(&first.event["metadata"])).unwrap();
+    let fresh =
+        project_after(&messages, None, &options(2 * tokens), Some(&first.event()["metadata"])).unwrap();
     assert_eq!(fresh.redacted_indices, [1, 3, 5, 7]);
     let same: usize = first.messages[..5].iter().map(|shown| shown.raw().get().chars().count()).sum();
     assert_eq!(fresh.unchanged_leading_tokens, Some(same / 4));
@@ -120,7 +121,7 @@ fn decisions_about_other_messages_or_of_another_policy_are_not_kept() {
     let frozen = |policy: &str| Options::parse(&json!({"policy":policy,"freeze":1_000_000})).unwrap();
     let previous = project(&messages, None, &frozen("raw")).unwrap();
     let after = |messages, policy| {
-        project_after(messages, None, &frozen(policy), Some(&previous.event["metadata"])).unwrap()
+        project_after(messages, None, &frozen(policy), Some(&previous.event()["metadata"])).unwrap()
     };
     assert_eq!(after(&messages, "raw").reason, "raw_frozen");
     assert_eq!(after(&messages, "clean_tool_repair").dropped_count, 2);

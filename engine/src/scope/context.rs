@@ -343,7 +343,7 @@ impl Scope {
                 }
                 (None, None) => None,
             };
-            projection = view.as_ref().map(|view| view.event["metadata"].clone());
+            projection = view.as_ref().map(|view| view.event()["metadata"].take());
             material.tail = match view {
                 None => turns.into_iter().map(Tailed::said).collect(),
                 Some(view) => view

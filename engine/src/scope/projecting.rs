@@ -58,7 +58,7 @@ impl Scope {
             prefix_hash: view.prefix_hash.clone(),
             body: ProjectionBody {
                 text: view.reason.clone(),
-                metadata: view.event["metadata"].clone(),
+                metadata: view.event()["metadata"].take(),
                 after_seq,
                 through_seq: head,
             },
