@@ -253,6 +253,19 @@ impl Scope {
     /// A new conversation that shares this one's history up to a place, without copying it. What happens on one side
     /// afterwards does not show on the other; only an erasure does, because the words are kept once.
     pub fn fork(&self, id: ConversationId, at_seq: u64) -> Commit<Conversation> {
+        match self.shared().source.ulid() {
+            Ok(new) => self.fork_as(ConversationId(new), id, at_seq),
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+
+    /// The same, under an id that follows from something else.
+    pub(crate) fn fork_as(
+        &self,
+        new: ConversationId,
+        id: ConversationId,
+        at_seq: u64,
+    ) -> Commit<Conversation> {
         let prepared = (|| {
             let parent = self.shared().index.conversation(&self.key(id))?;
             let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
@@ -265,11 +278,10 @@ impl Scope {
                 ..self.settings_of(&parent)?
             };
             let draft = self.shared().draft(kind::FORKED, &settings)?;
-            let new = ConversationId(self.shared().source.ulid()?);
-            Ok((new, Action::Create { drafts: vec![draft], parent: Some(at), idempotency: None }))
+            Ok(Action::Create { drafts: vec![draft], parent: Some(at), idempotency: None })
         })();
         match prepared {
-            Ok((new, action)) => {
+            Ok(action) => {
                 self.write(new, Ok(action), |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
             }
             Err(error) => Commit::ready(Err(error)),

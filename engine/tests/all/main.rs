@@ -11,6 +11,7 @@ mod crash;
 mod dice;
 mod erasing;
 mod generating;
+mod importing;
 mod keeping;
 mod keys;
 mod lifecycle;
