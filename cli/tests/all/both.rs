@@ -84,6 +84,12 @@ const WRITING: Scene = &[
     (&["history", "zzz", "--json"], ""),
 ];
 
+const CLAUDE: &str = r#"{"type":"user","uuid":"u1","parentUuid":null,"sessionId":"s-both","cwd":"/w","version":"2","timestamp":"2026-01-01T00:00:00Z","message":{"role":"user","content":"find it"}}
+{"type":"user","uuid":"x1","parentUuid":null,"sessionId":"s-both","isSidechain":true,"agentId":"ada","message":{"role":"user","content":"look"}}
+{"type":"assistant","uuid":"a1","parentUuid":"u1","sessionId":"s-both","message":{"id":"m","role":"assistant","content":[{"type":"text","text":"here"}],"usage":{"input_tokens":1,"output_tokens":2}}}
+{"type":"mode","mode":"normal","sessionId":"s-both"}
+"#;
+
 const MESSAGE: &str = r#"{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"},
  {"type":"text","text":"Let me look.\nOne moment."},
  {"type":"image","source":{"type":"base64","media_type":"image/png","data":"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}},
@@ -255,6 +261,14 @@ const KEEPING: Scene = &[
     (&["import", "session.jsonl", "missing.json", "."], ""),
     (&["import", "session.jsonl", "--json"], ""),
     (&["import", "-"], TRANSCRIPT),
+    (&["import", "-"], CLAUDE),
+    (&["import", "-", "--json"], CLAUDE),
+    (&["history", "@last", "--json"], ""),
+    (
+        &["import", "-", "--json"],
+        r#"[{"role":"user","content":"hi"},{"role":"assistant","content":"hello"}]"#,
+    ),
+    (&["import", "-", "--dry-run"], CLAUDE),
     (&["import", "-"], ""),
     (&["import", "-", "--json"], "nonsense"),
     (&["import", "-"], r#"{"_type":"transcript","version":2,"messages":[{"content":1}]}"#),

@@ -1,5 +1,8 @@
 //! What agents leave on disk becomes conversations, once.
 
+pub mod faults;
+mod others;
+
 use crate::stage::{Short, memory, turns_of};
 use everturn_core::id::ConversationId;
 use everturn_core::message;

@@ -81,7 +81,7 @@ impl<R: BufRead> Elements<R> {
                         return Ok(Some(self.torn()));
                     }
                     self.skip()?;
-                    if LISTS.contains(&name.as_str()) && self.peek_token()? == Some(b'[') {
+                    if self.peek_token()? == Some(b'[') && LISTS.contains(&name.as_str()) {
                         self.enter(Place::List { within: true })?;
                         continue;
                     }
@@ -121,7 +121,7 @@ impl<R: BufRead> Elements<R> {
             if available.is_empty() {
                 return Ok(None);
             }
-            let at_start = self.offset == 0;
+            let at_start = self.offset < 3;
             let space =
                 |byte: &u8| byte.is_ascii_whitespace() || (at_start && [0xef, 0xbb, 0xbf].contains(byte));
             match available.iter().position(|byte| !space(byte)) {

@@ -217,14 +217,14 @@ fn compressed_files_are_read_and_bombs_are_not() {
     if let Opened::Agent(mut reader) = open(&packed[..packed.len() / 2], None).unwrap() {
         assert!(reader.by_ref().all(|entry| entry.is_ok()));
     }
-    let line = format!("{}\n", json!({"role":"user","content":"boom"}));
-    let bomb = zstd::encode_all(line.repeat(2_000_000).as_bytes(), 3).unwrap();
+    let line = format!("{}\n", json!({"role":"user","content":"boom ".repeat(1000)}));
+    let bomb = zstd::encode_all(line.repeat(20_000).as_bytes(), 3).unwrap();
     assert!(bomb.len() < 100_000);
     let Opened::Agent(reader) = open(&bomb[..], None).unwrap() else { panic!("messages") };
     let mut count = 0_u64;
     let error = reader.inspect(|_| count += 1).find_map(Result::err).expect("it ends early");
     assert!(error.text().contains("EXPANSION_MAX is 300"), "{error}");
-    assert!(count < 1_000_000, "{count}");
+    assert!(count < 10_000, "{count}");
 }
 
 fn gemini_messages() -> Vec<Value> {
