@@ -23,13 +23,15 @@ use everturn_core::turn::Successor;
 use everturn_core::write::{Summarized, SupersededBody};
 use everturn_formats::agents::{Entry, Reader, Said, Step, Thread};
 use everturn_store::TurnQuery;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::BufRead;
 
 /// The kind of an event that keeps a line as it was.
 const LINE: &str = "import.line";
 /// Bytes that may wait in all batches together.
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Conversations of a file that are at work at the same time.
+const OPEN_MAX: usize = 200;
 /// Problems that are told one by one.
 const PROBLEMS_MAX: usize = 100;
 /// Turns that are superseded in the same transaction as the turn that takes their place.
@@ -46,7 +48,8 @@ impl Scope {
         let mut import = Import {
             scope: self,
             format,
-            targets: Vec::new(),
+            targets: BTreeMap::new(),
+            met: BTreeSet::new(),
             waiting: 0,
             turns: 0,
             added: 0,
@@ -72,15 +75,16 @@ impl Scope {
         if more > 0 {
             problems.push(format!("and {more} more of the same kind"));
         }
-        let mut found = import.targets.iter().filter_map(|target| target.as_ref()?.conversation.as_ref());
-        let Some(conversation) = found.next().cloned() else {
+        let met: Vec<ConversationId> = import.met.iter().map(|at| reader.threads()[*at].id).collect();
+        let Some((first, linked)) = met.split_first() else {
             let text = format!("nothing in the file could be read; {}", problems.join("; "));
             return Err(Error::invalid("import.nothing", text));
         };
+        let conversation = self.shared().index.conversation(&self.key(*first))?;
         Ok(Imported {
             format: format.into(),
             conversation,
-            linked: found.map(|conversation| conversation.id).collect(),
+            linked: linked.to_vec(),
             events: reader.lines(),
             turns: import.turns,
             added: import.added,
@@ -94,8 +98,10 @@ impl Scope {
 struct Import<'a> {
     scope: &'a Scope,
     format: &'static str,
-    /// One for each thread that was met.
-    targets: Vec<Option<Target>>,
+    /// One for each thread that is at work.
+    targets: BTreeMap<usize, Target>,
+    /// The threads that have entries.
+    met: BTreeSet<usize>,
     /// Bytes in all batches.
     waiting: usize,
     turns: u64,
@@ -164,12 +170,12 @@ impl Import<'_> {
 
     fn target(&mut self, at: usize) -> Result<&mut Target, Error> {
         let missing = || Error::internal("import.thread", "an entry of a thread that was not opened");
-        self.targets.get_mut(at).and_then(Option::as_mut).ok_or_else(missing)
+        self.targets.get_mut(&at).ok_or_else(missing)
     }
 
     /// Finds out what is in the store of a thread.
     fn open(&mut self, threads: &[Thread], at: usize) -> Result<(), Error> {
-        if self.targets.get(at).is_some_and(Option::is_some) {
+        if self.targets.contains_key(&at) {
             return Ok(());
         }
         let missing =
@@ -200,8 +206,19 @@ impl Import<'_> {
             batch: Batch::default(),
         };
         self.remember(&mut target)?;
-        self.targets.resize_with(self.targets.len().max(at + 1), || None);
-        self.targets[at] = Some(target);
+        self.met.insert(at);
+        self.rest(threads)?;
+        self.targets.insert(at, target);
+        Ok(())
+    }
+
+    /// Forgets conversations that are not at work, where there are many: what they know is in the store.
+    fn rest(&mut self, threads: &[Thread]) -> Result<(), Error> {
+        if self.targets.len() < OPEN_MAX || threads.iter().any(|thread| thread.branch.is_some()) {
+            return Ok(());
+        }
+        self.flush_all()?;
+        self.targets.clear();
         Ok(())
     }
 
@@ -217,7 +234,7 @@ impl Import<'_> {
 
     /// The version of a turn that was taken over, also in a conversation that this one left.
     fn latest(&self, at: usize, name: u64) -> Option<u64> {
-        let target = self.targets.get(at)?.as_ref()?;
+        let target = self.targets.get(&at)?;
         let above = || self.latest(target.thread.branch?.of, name);
         target.known.get(&name).copied().or_else(above)
     }
@@ -363,7 +380,8 @@ impl Import<'_> {
     }
 
     fn flush_all(&mut self) -> Result<(), Error> {
-        (0..self.targets.len()).try_for_each(|at| self.flush(at))
+        let open: Vec<usize> = self.targets.keys().copied().collect();
+        open.into_iter().try_for_each(|at| self.flush(at))
     }
 
     /// What a new conversation begins with. It is a record of what was: it is not summarized by itself, and as long as it is.

@@ -19,6 +19,8 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Lines that may come before one that names the session.
 const WAITING_MAX: usize = 1000;
+/// Most conversations that one file becomes; what belongs to a further one goes into the first.
+const THREADS_MAX: usize = 10_000;
 /// Messages that may be open side by side: one for each subagent that works.
 const OPEN_MAX: usize = 32;
 
@@ -137,6 +139,9 @@ impl ClaudeCode {
         let key = (session.to_string(), agent);
         if let Some(thread) = self.homes.get(&key) {
             return *thread;
+        }
+        if self.threads.len() >= THREADS_MAX {
+            return 0;
         }
         let (session, agent) = key.clone();
         let own = |line: &Line<'_>, name: &str| line.text(name).map(Cow::into_owned);

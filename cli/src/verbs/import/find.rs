@@ -27,18 +27,23 @@ pub struct Input {
 
 /// The files that are named, those in the folders that are named, or without any those that agents left on this machine.
 pub fn find(paths: &[String]) -> Result<Found, Error> {
+    find_that(paths, &mut |path, _| is_readable(path))
+}
+
+/// The same, with somebody else to say which files of a folder can be imported.
+pub fn find_that(paths: &[String], so: &mut dyn FnMut(&Path, u64) -> bool) -> Result<Found, Error> {
     let mut found = Found { files: Vec::new(), places: Vec::new() };
     if paths.is_empty() {
         found.places = usual()?;
         for place in found.places.clone().iter().filter(|place| place.is_dir()) {
-            walk(place, place, DEPTH_MAX, &mut found.files);
+            walk(place, place, DEPTH_MAX, so, &mut found.files);
         }
     }
     for path in paths {
         let folder = Path::new(path);
         if path != "-" && folder.is_dir() {
             found.places.push(folder.to_path_buf());
-            walk(folder, folder, DEPTH_MAX, &mut found.files);
+            walk(folder, folder, DEPTH_MAX, so, &mut found.files);
         } else {
             let bytes = folder.metadata().map_or(0, |data| data.len());
             found.files.push(Input { path: path.clone(), bytes, place: path.clone() });
@@ -73,16 +78,25 @@ fn usual() -> Result<Vec<PathBuf>, Error> {
 }
 
 /// Files of a folder that can be imported, in order. Links to folders are not followed: they could lead in a circle.
-fn walk(place: &Path, folder: &Path, depth: usize, files: &mut Vec<Input>) {
+fn walk(
+    place: &Path,
+    folder: &Path,
+    depth: usize,
+    so: &mut dyn FnMut(&Path, u64) -> bool,
+    files: &mut Vec<Input>,
+) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     let mut entries: Vec<_> = entries.flatten().collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
         let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
         if kind.is_dir() && depth > 0 {
-            walk(place, &path, depth - 1, files);
-        } else if kind.is_file() && has_a_name_of_ours(&path) && is_readable(&path) {
+            walk(place, &path, depth - 1, so, files);
+        } else if kind.is_file() && has_a_name_of_ours(&path) {
             let bytes = entry.metadata().map_or(0, |data| data.len());
+            if !so(&path, bytes) {
+                continue;
+            }
             let (path, place) = (path.display().to_string(), place.display().to_string());
             files.push(Input { path, bytes, place });
         }
@@ -95,7 +109,7 @@ fn has_a_name_of_ours(path: &Path) -> bool {
 }
 
 /// Whether a file in a folder is one that can be imported. Others lie there too: settings, indexes, notes.
-fn is_readable(path: &Path) -> bool {
+pub fn is_readable(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     match agents::open(BufReader::new(file), None) {
         Ok(Opened::Agent(_)) => true,

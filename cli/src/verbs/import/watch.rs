@@ -3,7 +3,7 @@
 //! A file that has changed is imported again as soon as nobody has written for a moment, or when it has waited long
 //! enough: importing again adds only what is new. The store is open only meanwhile, so that others can write into it.
 
-use super::find::find;
+use super::find::{find_that, is_readable};
 use super::one;
 use crate::args::{Args, Import};
 use crate::open;
@@ -11,7 +11,7 @@ use crate::output::{self, Failure};
 use everturn_core::Error;
 use indicatif::ProgressBar;
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime};
@@ -22,6 +22,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const FIND_EVERY: Duration = Duration::from_secs(1);
 /// How long a change may wait while more is written.
 const WAIT_MAX: Duration = Duration::from_millis(800);
+/// How long a file or a store that cannot be used rests.
+const REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// A file that takes long to read again rests for so many times as long.
 const REST: u32 = 4;
 
@@ -34,6 +36,8 @@ struct Watched {
     seen: Option<(u64, Option<SystemTime>)>,
     /// Since when it has been different from what was imported.
     changed: Option<Instant>,
+    /// Size and time when it could not be imported, which was said.
+    failed: Option<(u64, Option<SystemTime>)>,
     /// Not before this.
     rests_until: Option<Instant>,
 }
@@ -63,12 +67,18 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     let woken = stop_at_a_signal(stopping.clone())?;
     let mut files: HashMap<String, Watched> = HashMap::new();
     let mut order: Vec<String> = Vec::new();
+    let mut others: HashMap<PathBuf, u64> = HashMap::new();
     let mut found_at: Option<Instant> = None;
     while !stopping.load(Ordering::SeqCst) {
         let now = Instant::now();
         if found_at.is_none_or(|at| now.duration_since(at) >= FIND_EVERY) {
             found_at = Some(now);
-            for file in find(&verb.paths)?.files {
+            // Looked into once, and again when they have grown: there may be thousands.
+            let mut so = |path: &Path, bytes: u64| {
+                let known = files.contains_key(&*path.to_string_lossy());
+                known || (others.insert(path.to_path_buf(), bytes) != Some(bytes) && is_readable(path))
+            };
+            for file in find_that(&verb.paths, &mut so)?.files {
                 files.entry(file.path.clone()).or_insert_with(|| {
                     order.push(file.path);
                     Watched::default()
@@ -100,19 +110,32 @@ fn take(
     files: &mut HashMap<String, Watched>,
     stopping: &AtomicBool,
 ) -> Result<(), Failure> {
-    let store = open::writing(args)?;
+    let store = match open::writing(args) {
+        Ok(store) => store,
+        // Somebody else writes into it just now.
+        Err(Failure::Error(Error::Busy(_))) => return Ok(()),
+        Err(failure) => return Err(failure),
+    };
     for (path, looked) in due {
         if stopping.load(Ordering::SeqCst) {
             break;
         }
         let start = Instant::now();
         let report = one(&*store, path, &ProgressBar::hidden());
-        if let Some(file) = files.get_mut(path) {
-            file.imported = Some(*looked);
-            file.changed = None;
-            file.rests_until = Some(Instant::now() + start.elapsed() * REST);
-        }
-        let news = report.imported.as_ref().is_none_or(|imported| imported.added > 0) || report.attached > 0;
+        let Some(file) = files.get_mut(path) else { continue };
+        file.changed = None;
+        let news = match &report.imported {
+            Some(imported) => {
+                file.imported = Some(*looked);
+                file.rests_until = Some(Instant::now() + start.elapsed() * REST);
+                imported.added > 0 || report.attached > 0
+            }
+            // It may be the server that is away, and not the file that is bad.
+            None => {
+                file.rests_until = Some(Instant::now() + REST_AFTER_FAILURE);
+                file.failed.replace(*looked) != Some(*looked)
+            }
+        };
         if news && args.json {
             output::json(&report)?;
         } else if news {

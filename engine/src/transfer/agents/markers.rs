@@ -96,9 +96,9 @@ impl Import<'_> {
 
     /// Writes a batch, and the marker behind it.
     pub(super) fn flush(&mut self, at: usize) -> Result<(), Error> {
-        let Some(mut target) = self.targets.get_mut(at).and_then(Option::take) else { return Ok(()) };
+        let Some(mut target) = self.targets.remove(&at) else { return Ok(()) };
         let flushed = self.write(&mut target);
-        self.targets[at] = Some(target);
+        self.targets.insert(at, target);
         flushed
     }
 

@@ -116,7 +116,7 @@ fn what_is_none_of_the_formats_is_refused() {
     assert!(import(&scope, "hello").is_err());
     assert!(import(&scope, "[1,2]").is_err());
     refused(
-        import(&scope, "{\"type\":\"user\",\"uuid\":\"u\",\"mess"),
+        import(&scope, "{\"parentUuid\":null,\"type\":\"user\",\"mess"),
         "import.nothing",
         "cut off at byte 0",
     );
@@ -133,4 +133,16 @@ fn another_tenant_has_the_same_session_for_itself() {
     assert_eq!((report.conversation.id, report.added), (id, 9));
     assert_eq!(stands(&other, id), stands(&scope, id));
     assert_ne!(other.turns(id)[0].id, scope.turns(id)[0].id);
+}
+
+#[test]
+fn a_file_with_a_conversation_a_line_gives_all_of_them() {
+    let (_store, scope) = memory();
+    let line = |n: usize| json!({"messages":[{"role":"user","content":format!("question {n}")},{"role":"assistant","content":"yes"}]});
+    let text: String = (0..450).map(|n| format!("{}\n", line(n))).collect();
+    let report = import(&scope, &text).unwrap();
+    assert_eq!((report.turns, report.added, report.linked.len()), (900, 900, 449));
+    assert_eq!(said(&scope, report.linked[448]), ["user question 449", "assistant yes"]);
+    let again = import(&scope, &text).unwrap();
+    assert_eq!((again.added, again.linked), (0, report.linked));
 }
