@@ -14,6 +14,7 @@ mod append;
 mod context;
 mod corpus;
 mod figures;
+mod import;
 mod open;
 mod place;
 mod processor;
@@ -70,6 +71,8 @@ enum What {
         #[arg(long)]
         reference: bool,
     },
+    /// Importing a session file of 1 GiB: rate and memory; not part of `all`
+    Import,
     /// Appends, events and contexts over HTTP against the engine, and 10,000 subscribers; not part of `all`
     Serve,
     /// The subscribers of `serve`, which starts this itself
@@ -123,6 +126,9 @@ fn run(args: &Args) -> Result<()> {
     }
     if let What::Project { reference } = args.what {
         done(&args.what, &mut rows, project::run(reference, scale)?);
+    }
+    if let What::Import = args.what {
+        done(&args.what, &mut rows, import::run(&place, args.quick)?);
     }
     if let What::Serve = args.what {
         done(&args.what, &mut rows, serve::run(&place, scale)?);

@@ -766,13 +766,25 @@ pub struct Export {
 }
 
 #[derive(ClapArgs)]
-#[command(
-    after_help = "Examples:\n  everturn import session.jsonl transcript.json\n  everturn import - < session.jsonl"
-)]
+#[command(after_help = "Examples:\n  \
+    everturn import                               (everything that agents left on this machine)\n  \
+    everturn import --dry-run                     (what there is, without taking it over)\n  \
+    everturn import session.jsonl transcript.json\n  \
+    everturn import ~/.claude/projects --watch\n  \
+    everturn import - < session.jsonl\n\n\
+    The format is told by the content: files that `export` wrote, session files, transcript values, Claude Code, Codex\n\
+    (also .zst), Gemini CLI, lists of OpenAI or Anthropic messages, and one message a line. Importing again adds only what\n\
+    is new. See docs/import.md.")]
 pub struct Import {
-    /// Files that `export` wrote, or transcript values; - is standard input
-    #[arg(value_name = "PATH", required = true)]
+    /// Files and folders; - is standard input [default: where Claude Code, Codex and Gemini CLI keep their sessions]
+    #[arg(value_name = "PATH")]
     pub paths: Vec<String>,
+    /// Only say what there is: conversations, turns and bytes
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Stay, and take over what is added until Ctrl-C
+    #[arg(long, conflicts_with = "dry_run")]
+    pub watch: bool,
 }
 
 #[derive(ClapArgs)]

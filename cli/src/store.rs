@@ -115,8 +115,11 @@ pub trait Store {
         out: &mut dyn Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Failure>;
-    /// Takes over a conversation from a file.
-    fn import(&self, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error>;
+    /// Takes over what is in a file; its name tells one from another where the content does not.
+    fn import(&self, name: Option<&str>, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error>;
+    /// Keeps bytes beside a conversation.
+    fn attach(&self, id: ConversationId, name: &str, mime_type: &str, bytes: Vec<u8>)
+    -> Result<Asset, Error>;
     /// Checks everything of the tenant.
     fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error>;
 

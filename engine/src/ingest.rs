@@ -86,6 +86,8 @@ pub enum Place {
     Whole,
     /// A complete turn of a transcript value, with the value's event where that says more than the message.
     Imported(Option<Raw>),
+    /// A complete turn whose id follows from where it was found, so that it is the same when it is found again.
+    Found(TurnId),
     /// A complete turn, in this role if it does not say in which: items of an answer do not all.
     Said(Role),
     /// The end of an open turn: which, the role that it was opened in, the kind of its end, and why.
@@ -141,8 +143,9 @@ impl Shared {
         let id = self.source.ulid()?;
         let turn_id = match &place {
             Place::Whole | Place::Imported(_) | Place::Said(_) => TurnId(id),
-            Place::End(turn, ..) => *turn,
+            Place::End(turn, ..) | Place::Found(turn) => *turn,
         };
+        let id = if let Place::Found(turn) = &place { turn.0 } else { id };
         for (asset_id, payload) in payloads {
             into.drafts.push(self.asset_draft(
                 &conversation.tenant,
@@ -165,7 +168,7 @@ impl Shared {
         }
         let whole = if role == Role::Tool { kind::TOOL_RESULT } else { kind::MESSAGE };
         let (kind, reason, event) = match place {
-            Place::Whole | Place::Said(_) => (whole, None, None),
+            Place::Whole | Place::Said(_) | Place::Found(_) => (whole, None, None),
             Place::Imported(event) => (whole, None, event),
             Place::End(_, _, kind, reason) => (kind, reason, None),
         };

@@ -1,5 +1,6 @@
 //! Whole conversations out of a store and into one.
 
+mod agents;
 mod export;
 mod session;
 
@@ -15,11 +16,13 @@ use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, Tenant};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::write::{Action, StateBody, Write};
+use everturn_formats::agents::Opened;
 use everturn_formats::jsonl::{self, AssetPiece, AssetPieces, Item};
 use everturn_formats::transcript;
 use everturn_store::TurnQuery;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
@@ -30,19 +33,28 @@ const TRANSCRIPT_BYTES_MAX: u64 = 512 * 1024 * 1024;
 const RESTORE_BATCH: usize = 500;
 
 /// How much of a file is looked at to tell what it is.
-const SNIFF_BYTES: u64 = 512;
+const SNIFF_BYTES: usize = 512;
 
 /// What an import did.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Imported {
-    /// What the file is: `jsonl`, `session` or `transcript`.
+    /// What the file is: `jsonl`, `session`, `transcript`, `claude-code`, `codex`, `gemini-cli`, `openai-chat`,
+    /// `openai-responses`, `anthropic` or `messages`.
     pub format: Cow<'static, str>,
     /// The conversation, as it is now.
     pub conversation: Conversation,
-    /// Events in the file.
+    /// Further conversations of the file: subagents, and branches that were taken up again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub linked: Vec<ConversationId>,
+    /// Events in the file: lines, or elements of a list.
     pub events: u64,
     /// Events that were new here.
     pub added: u64,
+    /// Turns in the file.
+    pub turns: u64,
+    /// What is no turn and was kept as an event `import.line`, by its type.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kept: BTreeMap<String, u64>,
     /// What could not be taken over, and why.
     pub problems: Vec<String>,
 }
@@ -103,13 +115,26 @@ impl Scope {
         })
     }
 
-    /// Takes over a conversation from a file of events or a transcript value; which, its first bytes tell. Importing a
-    /// file of events again adds only what is new.
-    pub fn import(&self, mut source: impl BufRead, progress: &mut dyn FnMut(u64)) -> Result<Imported, Error> {
+    /// Takes over what is in a file: an export, a session file, a transcript value, or what an agent or a chat program
+    /// left; which, its content tells. Importing a file again adds only what is new.
+    pub fn import(&self, source: impl BufRead, progress: &mut dyn FnMut(u64)) -> Result<Imported, Error> {
+        self.import_as(None, source, progress)
+    }
+
+    /// The same for a file with a name, which tells one conversation from another where the content does not: a list of
+    /// messages has no session id, and many begin with the same words.
+    pub fn import_as(
+        &self,
+        name: Option<&str>,
+        source: impl BufRead,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Imported, Error> {
         let unreadable = |e: std::io::Error| Error::internal("file.io", format!("cannot read the file: {e}"));
-        let mut start = Vec::new();
-        source.by_ref().take(SNIFF_BYTES).read_to_end(&mut start).map_err(unreadable)?;
-        let head = String::from_utf8_lossy(&start).into_owned();
+        let (start, source) = match everturn_formats::agents::open(source, name)? {
+            Opened::Agent(reader) => return self.import_agent(reader, progress),
+            Opened::Other(start, source) => (start, source),
+        };
+        let head = String::from_utf8_lossy(&start[..start.len().min(SNIFF_BYTES)]).into_owned();
         let source = start.as_slice().chain(source);
         if head.contains("\"session_start\"") && !head.contains("\"_type\"") {
             return self.import_jsonl(source, progress);
@@ -144,6 +169,7 @@ impl Scope {
             uploads: Vec::new(),
             conversation: None,
             events: 0,
+            turns: 0,
             added: 0,
         };
         let mut problems = Vec::new();
@@ -188,8 +214,11 @@ impl Scope {
         Ok(Imported {
             format: "jsonl".into(),
             conversation,
+            linked: Vec::new(),
             events: restore.events,
+            turns: restore.turns,
             added: restore.added,
+            kept: BTreeMap::new(),
             problems,
         })
     }
@@ -206,6 +235,7 @@ impl Scope {
             return Err(error);
         }
         let events = ingested.drafts.len() as u64;
+        let turns = ingested.drafts.iter().filter(|draft| kind::begins_turn(&draft.kind)).count() as u64;
         let action = Action::Create { drafts: ingested.drafts, parent: None, idempotency: None };
         let submitted = self.shared().submit(Write { key: self.key(id), action }, ingested.uploads);
         let conversation =
@@ -213,8 +243,11 @@ impl Scope {
         Ok(Imported {
             format: "transcript".into(),
             conversation,
+            linked: Vec::new(),
             events,
+            turns,
             added: events,
+            kept: BTreeMap::new(),
             problems: Vec::new(),
         })
     }
@@ -266,12 +299,14 @@ struct Restore<'a> {
     uploads: Vec<(Tenant, Hash)>,
     conversation: Option<Conversation>,
     events: u64,
+    turns: u64,
     added: u64,
 }
 
 impl Restore<'_> {
     fn event(&mut self, event: Event) -> Result<(), Error> {
         self.events += 1;
+        self.turns += u64::from(kind::begins_turn(&event.kind));
         // A fork's file has its ancestors' events in front; each conversation is restored as its own.
         if self.batch.len() == RESTORE_BATCH
             || self.batch.last().is_some_and(|last| last.conversation != event.conversation)

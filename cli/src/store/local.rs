@@ -191,8 +191,18 @@ impl Store for Local {
         Ok(self.scope.export(id, format.into(), out, progress)?)
     }
 
-    fn import(&self, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
-        self.scope.import(file, &mut |_| {})
+    fn import(&self, name: Option<&str>, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
+        self.scope.import_as(name, file, &mut |_| {})
+    }
+
+    fn attach(
+        &self,
+        id: ConversationId,
+        name: &str,
+        mime_type: &str,
+        bytes: Vec<u8>,
+    ) -> Result<Asset, Error> {
+        self.scope.add_asset(id, Some(name.to_string()), mime_type, bytes)
     }
 
     fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error> {

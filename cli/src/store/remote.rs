@@ -383,8 +383,19 @@ impl Store for Remote {
         transfer::export(&self.server, self.get_of(id, &["export"]).query("format", format), out, progress)
     }
 
-    fn import(&self, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
-        transfer::import(&self.server, file)
+    fn import(&self, name: Option<&str>, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
+        transfer::import(&self.server, name, file)
+    }
+
+    fn attach(
+        &self,
+        id: ConversationId,
+        name: &str,
+        mime_type: &str,
+        bytes: Vec<u8>,
+    ) -> Result<Asset, Error> {
+        let request = self.server.post(&["assets"]).query("conversation", id).query("name", name);
+        request.header("content-type", Some(mime_type)).body(bytes.into()).read()
     }
 
     fn doctor(&self, _: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error> {

@@ -1,11 +1,18 @@
 //! `everturn import`
 
+mod beside;
+mod dry_run;
+mod find;
+mod watch;
+
 use crate::args::{Args, Import};
 use crate::output::{self, Failure};
 use crate::store::Store;
 use crate::{open, show};
 use everturn_core::Error;
 use everturn_engine::Imported;
+use find::{Found, find};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use std::fs::File;
 use std::io::BufReader;
@@ -16,51 +23,88 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 /// What happened to one file.
 #[derive(Serialize)]
-struct Report<'a> {
-    path: &'a str,
+struct Report {
+    path: String,
     #[serde(flatten)]
     imported: Option<Imported>,
+    /// Files beside it that were attached.
+    #[serde(skip_serializing_if = "is_zero")]
+    attached: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
 pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
-    let store = open::writing(args)?;
-    let mut reports = Vec::new();
-    // One bad file does not keep the others out.
-    for path in &verb.paths {
-        let (imported, error) = match one(&*store, path) {
-            Ok(imported) => (Some(imported), None),
-            Err(error) => (None, Some(error.to_string())),
-        };
-        reports.push(Report { path, imported, error });
+    if verb.dry_run {
+        return dry_run::run(args, &find(&verb.paths)?);
     }
+    if verb.watch {
+        return watch::run(args, verb);
+    }
+    let found = find(&verb.paths)?;
+    let store = open::writing(args)?;
+    let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
+    let mut reports = Vec::new();
+    for file in &found.files {
+        let report = one(&*store, &file.path, &bar);
+        if !args.json {
+            bar.suspend(|| output::text(report.text()))?;
+        }
+        reports.push(report);
+    }
+    bar.finish_and_clear();
     if args.json {
         output::json_list(&reports, None)?;
-    } else {
-        reports.iter().try_for_each(|report| output::text(report.text()))?;
+    } else if let Some(text) = found.nothing() {
+        output::text(text)?;
     }
-    let clean =
-        |report: &Report| report.imported.as_ref().is_some_and(|imported| imported.problems.is_empty());
-    if reports.iter().all(clean) { Ok(()) } else { Err(Failure::Said) }
+    if reports.iter().all(Report::is_clean) { Ok(()) } else { Err(Failure::Said) }
 }
 
-fn one(store: &dyn Store, path: &str) -> Result<Imported, Error> {
+/// Takes over one file. A bad one does not keep the others out.
+fn one(store: &dyn Store, path: &str, bar: &ProgressBar) -> Report {
+    let (imported, error) = match take(store, path, bar) {
+        Ok(imported) => (Some(imported), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let mut report = Report { path: path.to_string(), imported, attached: 0, error };
+    if let Some(imported) = &mut report.imported {
+        match beside::attach(store, Path::new(path), imported) {
+            Ok(attached) => report.attached = attached,
+            Err(error) => imported.problems.push(error.to_string()),
+        }
+    }
+    report
+}
+
+fn take(store: &dyn Store, path: &str, bar: &ProgressBar) -> Result<Imported, Error> {
     if path == "-" {
-        return store.import(&mut BufReader::new(std::io::stdin()));
+        return store.import(None, &mut BufReader::new(std::io::stdin()));
     }
     let cannot = |e: std::io::Error| Error::invalid("file.cannot_open", format!("cannot open it: {e}"));
-    if Path::new(path).is_dir() {
-        return Err(Error::invalid("file.is_directory", "it is a directory; name the files in it"));
-    }
     let file = File::open(path).map_err(cannot)?;
-    let bar = output::progress(file.metadata().map_err(cannot)?.len(), "bytes");
-    let imported = store.import(&mut BufReader::with_capacity(PIECE_BYTES, bar.wrap_read(file)));
-    bar.finish_and_clear();
-    imported
+    let name = std::fs::canonicalize(path).map_err(cannot)?;
+    let mut file = BufReader::with_capacity(PIECE_BYTES, bar.wrap_read(file));
+    store.import(Some(&name.to_string_lossy()), &mut file)
 }
 
-impl Report<'_> {
+impl Found {
+    /// What to say where nothing was found.
+    fn nothing(&self) -> Option<String> {
+        let places: Vec<String> = self.places.iter().map(|place| place.display().to_string()).collect();
+        self.files.is_empty().then(|| format!("nothing to import in {}", places.join(", ")))
+    }
+}
+
+impl Report {
+    fn is_clean(&self) -> bool {
+        self.imported.as_ref().is_some_and(|imported| imported.problems.is_empty())
+    }
+
     fn text(&self) -> String {
         let Some(imported) = &self.imported else {
             let style = anstyle::AnsiColor::Red.on_default().bold();
@@ -71,13 +115,24 @@ impl Report<'_> {
             );
         };
         let mut out = format!(
-            "{}  {} ({}): {} in the file, {} new",
+            "{}  {} ({}): {} in the file, {}, {} new",
             imported.conversation.id,
             self.path,
             imported.format,
             show::count(imported.events, "event"),
+            show::count(imported.turns, "turn"),
             imported.added,
         );
+        for linked in &imported.linked {
+            out += &format!("\n  also {linked}");
+        }
+        if !imported.kept.is_empty() {
+            let kept: Vec<String> = imported.kept.iter().map(|(what, n)| format!("{what} {n}")).collect();
+            out += &format!("\n  kept as events import.line: {}", kept.join(", "));
+        }
+        if self.attached > 0 {
+            out += &format!("\n  attached {} beside it", show::count(self.attached as u64, "file"));
+        }
         imported.problems.iter().for_each(|problem| out += &format!("\n  {problem}"));
         out
     }

@@ -84,6 +84,12 @@ const WRITING: Scene = &[
     (&["history", "zzz", "--json"], ""),
 ];
 
+const CLAUDE: &str = r#"{"type":"user","uuid":"u1","parentUuid":null,"sessionId":"s-both","cwd":"/w","version":"2","timestamp":"2026-01-01T00:00:00Z","message":{"role":"user","content":"find it"}}
+{"type":"user","uuid":"x1","parentUuid":null,"sessionId":"s-both","isSidechain":true,"agentId":"ada","message":{"role":"user","content":"look"}}
+{"type":"assistant","uuid":"a1","parentUuid":"u1","sessionId":"s-both","message":{"id":"m","role":"assistant","content":[{"type":"text","text":"here"}],"usage":{"input_tokens":1,"output_tokens":2}}}
+{"type":"mode","mode":"normal","sessionId":"s-both"}
+"#;
+
 const MESSAGE: &str = r#"{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"},
  {"type":"text","text":"Let me look.\nOne moment."},
  {"type":"image","source":{"type":"base64","media_type":"image/png","data":"iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}},
@@ -264,6 +270,14 @@ const KEEPING: Scene = &[
     (&["import", "session.jsonl", "missing.json", "."], ""),
     (&["import", "session.jsonl", "--json"], ""),
     (&["import", "-"], TRANSCRIPT),
+    (&["import", "-"], CLAUDE),
+    (&["import", "-", "--json"], CLAUDE),
+    (&["history", "@last", "--json"], ""),
+    (
+        &["import", "-", "--json"],
+        r#"[{"role":"user","content":"hi"},{"role":"assistant","content":"hello"}]"#,
+    ),
+    (&["import", "-", "--dry-run"], CLAUDE),
     (&["import", "-"], ""),
     (&["import", "-", "--json"], "nonsense"),
     (&["import", "-"], r#"{"_type":"transcript","version":2,"messages":[{"content":1}]}"#),
@@ -332,7 +346,16 @@ const RECALL: Scene = &[
     (&["recall", "port"], ""),
     (&["new", "--title", "Deployment", "--json"], ""),
     (&["append", "conv-1", "--actor", "ana", "Which port should the relay listen on?"], ""),
-    (&["append", "conv-1", "--role", "assistant", "It listens on 8443: see src/relay/listen.rs, fn bind_listener."], ""),
+    (
+        &[
+            "append",
+            "conv-1",
+            "--role",
+            "assistant",
+            "It listens on 8443: see src/relay/listen.rs, fn bind_listener.",
+        ],
+        "",
+    ),
     (&["new", "--title", "Holidays"], ""),
     (&["append", "conv-2", "A port town in the south, with trains."], ""),
     (&["facts", "conv-1", "add", "relay", "listens on port", "8443"], ""),
@@ -349,7 +372,23 @@ const RECALL: Scene = &[
     (&["recall", "port", "--mode", "guess"], ""),
     (&["recall", "port", "--limit", "0"], ""),
     (&["recall", "AND \" * ( NEAR"], ""),
-    (&["context", "conv-1", "--budget", "900", "--last", "1", "--recall", "3", "--facts", "--input", "which port?", "--show"], ""),
+    (
+        &[
+            "context",
+            "conv-1",
+            "--budget",
+            "900",
+            "--last",
+            "1",
+            "--recall",
+            "3",
+            "--facts",
+            "--input",
+            "which port?",
+            "--show",
+        ],
+        "",
+    ),
     (&["erase", "turn-1", "--reason", "test"], ""),
     (&["recall", "which port should"], ""),
 ];

@@ -83,7 +83,7 @@ fn the_page_on_facts_runs_as_typed() {
 #[test]
 fn the_page_on_servers_runs_as_typed() {
     let out = run_as_typed(&page("docs/remote.md"));
-    assert!(out.contains("What changed?") && out.contains("2 events in the file, 0 new"), "{out}");
+    assert!(out.contains("What changed?") && out.contains("2 events in the file, 1 turn, 0 new"), "{out}");
 }
 
 #[test]
@@ -96,4 +96,14 @@ fn the_page_on_export_runs_as_typed() {
 fn the_page_on_context_runs_as_typed() {
     let out = run_as_typed(&page("docs/context.md"));
     assert!(out.contains("recorded at #"), "{out}");
+}
+
+#[test]
+fn the_page_on_importing_runs_as_typed() {
+    let out = run_as_typed(&page("docs/import.md"));
+    assert!(
+        out.contains("7 events in the file, 4 turns, 6 new") && out.contains("1 conversation, 4 turns"),
+        "{out}"
+    );
+    assert!(out.contains("now delete it"), "{out}");
 }

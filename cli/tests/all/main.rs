@@ -6,6 +6,7 @@ mod bad_input;
 mod both;
 mod conversations;
 mod documents;
+mod importing;
 mod process;
 mod reading;
 mod remote;

@@ -263,6 +263,20 @@ impl Scope {
         at_seq: Option<u64>,
         idempotency_key: Option<String>,
     ) -> Commit<Conversation> {
+        match self.shared().source.ulid() {
+            Ok(new) => self.fork_as(ConversationId(new), id, at_seq, idempotency_key),
+            Err(error) => Commit::ready(Err(error)),
+        }
+    }
+
+    /// The same, under an id that follows from something else.
+    pub(crate) fn fork_as(
+        &self,
+        new: ConversationId,
+        id: ConversationId,
+        at_seq: Option<u64>,
+        idempotency_key: Option<String>,
+    ) -> Commit<Conversation> {
         let prepared = (|| {
             let request = Hash::of(format!("fork {id} {at_seq:?}").as_bytes());
             let idempotency = idempotency(idempotency_key, Some(request))?;
@@ -278,11 +292,10 @@ impl Scope {
                 ..self.settings_of(&parent)?
             };
             let draft = self.shared().draft(kind::FORKED, &settings)?;
-            let new = ConversationId(self.shared().source.ulid()?);
-            Ok((new, Action::Create { drafts: vec![draft], parent: Some(at), idempotency }))
+            Ok(Action::Create { drafts: vec![draft], parent: Some(at), idempotency })
         })();
         match prepared {
-            Ok((new, action)) => {
+            Ok(action) => {
                 self.write(new, Ok(action), |committed| Ok(Arc::unwrap_or_clone(committed.conversation)))
             }
             Err(error) => Commit::ready(Err(error)),

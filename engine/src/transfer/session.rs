@@ -14,6 +14,7 @@ use everturn_core::write::{Action, Write};
 use everturn_formats::jsonl::{Header, Item};
 use everturn_formats::session::{self, Mapper, Recorded, Step};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Lines taken over in one transaction: each gives one event, and one more for each payload in it.
@@ -42,7 +43,7 @@ impl Scope {
         let mut import = Import { scope: self, id, conversation: None, done: 0, batch: None, added: 0 };
         import.begin(header)?;
         let mut mapper = Mapper::new(header);
-        let mut events = 1;
+        let (mut events, mut turns) = (1, 0);
         import.line(header.line, Mapper::start(header), &mut problems)?;
         for item in items {
             let (line, step) = match item? {
@@ -69,6 +70,7 @@ impl Scope {
                 }
             };
             events += 1;
+            turns += u64::from(matches!(step, Ok(Step::Turn { .. })));
             import.line(line, step, &mut problems)?;
             progress(events);
         }
@@ -77,7 +79,16 @@ impl Scope {
             Some(conversation) => conversation,
             None => self.shared().index.conversation(&self.key(id))?,
         };
-        Ok(Imported { format: FORMAT.into(), conversation, events, added: import.added, problems })
+        Ok(Imported {
+            format: FORMAT.into(),
+            conversation,
+            linked: Vec::new(),
+            events,
+            turns,
+            added: import.added,
+            kept: BTreeMap::new(),
+            problems,
+        })
     }
 
     /// The last line of the session that was taken over; 0 if none was.

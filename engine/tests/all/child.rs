@@ -18,6 +18,7 @@ fn a_process_with_a_job_of_its_own_comes_in_here() {
     end_with_the_parent();
     match job.as_str() {
         "append" => crate::crash::append_until_killed(),
+        "import" => crate::importing::faults::import_until_killed(),
         "own" => crate::processes::own_the_store(),
         other => panic!("no such job: {other}"),
     }

@@ -12,6 +12,7 @@ mod dice;
 mod erasing;
 mod facts;
 mod generating;
+mod importing;
 mod keeping;
 mod keys;
 mod lifecycle;

@@ -131,10 +131,21 @@ async fn verify(
     Ok(axum::Json(verdict).into_response())
 }
 
-/// Takes over a conversation from a file: an export, a session file or a transcript value; its first bytes tell which.
-/// Importing an export again adds only what is new.
+/// What the file is called.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Import {
+    /// Tells one conversation from another where the content does not: a list of messages has no session id.
+    #[param(value_type = Option<String>)]
+    name: Option<String>,
+}
+
+/// Takes over conversations from a file: an export, a session file, a transcript value, what Claude Code, Codex or Gemini
+/// CLI left on disk, or messages as providers take them; its content tells which. Importing a file again adds only what is
+/// new.
 #[utoipa::path(
-    post, path = "/import", tag = "transfer",
+    post, path = "/import", tag = "transfer", params(Import),
     request_body(
         content((String = "application/jsonl"), (schema::Transcript = "application/json")),
         description = "The file, of any content type.",
@@ -147,13 +158,14 @@ async fn verify(
 async fn import(
     State(app): State<Arc<App>>,
     Writer(scope): Writer,
+    Query(import): Query<Import>,
     body: Body,
 ) -> Result<axum::Json<Imported>, Problem> {
     let bytes_max = app.config.import_bytes_max;
     let mut file = pipe::read(body);
     let imported = tokio::task::spawn_blocking(move || {
         let mut within = Read::by_ref(&mut file).take(bytes_max);
-        let imported = scope.import(&mut within, &mut |_| {});
+        let imported = scope.import_as(import.name.as_deref(), &mut within, &mut |_| {});
         let too_large = within.limit() == 0 && file.read(&mut [0]).is_ok_and(|more| more > 0);
         let broken = file.broken;
         (imported, too_large, broken)

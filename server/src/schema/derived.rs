@@ -206,13 +206,20 @@ pub struct Exported(BTreeMap<String, Value>);
 /// What an import did.
 #[derive(ToSchema)]
 pub struct Imported {
-    /// `jsonl`, `session` or `transcript`.
+    /// `jsonl`, `session`, `transcript`, `claude-code`, `codex`, `gemini-cli`, `openai-chat`, `openai-responses`,
+    /// `anthropic` or `messages`.
     format: String,
     conversation: Conversation,
-    /// Events in the file.
+    /// Further conversations of the file: subagents, and branches that were taken up again.
+    linked: Option<Vec<String>>,
+    /// Events in the file: lines, or elements of a list.
     events: u64,
+    /// Turns in the file.
+    turns: u64,
     /// Events that were new here.
     added: u64,
+    /// What is no turn and was kept as an event `import.line`: how often, by its type.
+    kept: Option<std::collections::BTreeMap<String, u64>>,
     /// What could not be taken over, and why.
     problems: Vec<String>,
 }

@@ -110,8 +110,17 @@ async fn every_tool_does_what_it_says() {
     let listed = client.ask("tools/list", json!({})).await;
     let names: Vec<&str> =
         listed["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    let all =
-        ["list_conversations", "history", "recall", "build_context", "project", "verify", "append", "pin", "compact"];
+    let all = [
+        "list_conversations",
+        "history",
+        "recall",
+        "build_context",
+        "project",
+        "verify",
+        "append",
+        "pin",
+        "compact",
+    ];
     assert_eq!(names, all);
     for tool in listed["tools"].as_array().unwrap() {
         for schema in ["inputSchema", "outputSchema"] {

@@ -45,7 +45,11 @@ pub fn export(
 }
 
 /// Sends a file as it is read.
-pub fn import(server: &Server, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
+pub fn import(
+    server: &Server,
+    name: Option<&str>,
+    file: &mut (dyn BufRead + Send),
+) -> Result<Imported, Error> {
     std::thread::scope(|threads| {
         let (sender, receiver) = channel::<io::Result<Vec<u8>>>(PIECES);
         let reading = threads.spawn(move || -> io::Result<()> {
@@ -69,7 +73,8 @@ pub fn import(server: &Server, file: &mut (dyn BufRead + Send)) -> Result<Import
         let pieces = futures_util::stream::unfold(receiver, async |mut receiver: Receiver<_>| {
             receiver.recv().await.map(|piece| (piece, receiver))
         });
-        let imported = server.post(&["import"]).body(Body::wrap_stream(pieces)).read();
+        let imported =
+            server.post(&["import"]).query_some("name", name).body(Body::wrap_stream(pieces)).read();
         match reading.join() {
             Ok(Err(e)) => Err(Error::internal("file.io", format!("cannot read the file: {e}"))),
             _ => imported,

@@ -1,0 +1,123 @@
+//! Which files are meant.
+
+use everturn_core::Error;
+use everturn_formats::agents::{self, Opened};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+/// How deep folders are looked into.
+const DEPTH_MAX: usize = 16;
+
+/// Files to take over.
+pub struct Found {
+    pub files: Vec<Input>,
+    /// The folders that were looked into.
+    pub places: Vec<PathBuf>,
+}
+
+/// One file.
+pub struct Input {
+    /// As a person would write it; `-` is standard input.
+    pub path: String,
+    pub bytes: u64,
+    /// What was named, or the folder that it is in.
+    pub place: String,
+}
+
+/// The files that are named, those in the folders that are named, or without any those that agents left on this machine.
+pub fn find(paths: &[String]) -> Result<Found, Error> {
+    find_that(paths, &mut |path, _| is_readable(path))
+}
+
+/// The same, with somebody else to say which files of a folder can be imported.
+pub fn find_that(paths: &[String], so: &mut dyn FnMut(&Path, u64) -> bool) -> Result<Found, Error> {
+    let mut found = Found { files: Vec::new(), places: Vec::new() };
+    if paths.is_empty() {
+        found.places = usual()?;
+        for place in found.places.clone().iter().filter(|place| place.is_dir()) {
+            walk(place, place, DEPTH_MAX, so, &mut found.files);
+        }
+    }
+    for path in paths {
+        let folder = Path::new(path);
+        if path != "-" && folder.is_dir() {
+            found.places.push(folder.to_path_buf());
+            walk(folder, folder, DEPTH_MAX, so, &mut found.files);
+        } else {
+            let bytes = folder.metadata().map_or(0, |data| data.len());
+            found.files.push(Input { path: path.clone(), bytes, place: path.clone() });
+        }
+    }
+    Ok(found)
+}
+
+/// Where agents keep their sessions.
+fn usual() -> Result<Vec<PathBuf>, Error> {
+    let home = dirs::home_dir().ok_or_else(|| {
+        Error::invalid("import.no_home", "no home folder is known here; name the files or folders to import")
+    })?;
+    let place = |variable: &str, usual: &str| match std::env::var_os(variable).filter(|set| !set.is_empty()) {
+        Some(set) => PathBuf::from(set),
+        None => home.join(usual),
+    };
+    let mut places = vec![
+        place("CLAUDE_CONFIG_DIR", ".claude").join("projects"),
+        place("CODEX_HOME", ".codex").join("sessions"),
+    ];
+    let gemini = home.join(".gemini/tmp");
+    let projects = std::fs::read_dir(&gemini).into_iter().flatten().flatten();
+    let mut chats: Vec<PathBuf> = projects.map(|project| project.path().join("chats")).collect();
+    chats.retain(|chats| chats.is_dir());
+    chats.sort();
+    if chats.is_empty() {
+        chats.push(gemini);
+    }
+    places.extend(chats);
+    Ok(places)
+}
+
+/// Files of a folder that can be imported, in order. Links to folders are not followed: they could lead in a circle.
+fn walk(
+    place: &Path,
+    folder: &Path,
+    depth: usize,
+    so: &mut dyn FnMut(&Path, u64) -> bool,
+    files: &mut Vec<Input>,
+) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let mut entries: Vec<_> = entries.flatten().collect();
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+        if kind.is_dir() && depth > 0 {
+            walk(place, &path, depth - 1, so, files);
+        } else if kind.is_file() && has_a_name_of_ours(&path) {
+            let bytes = entry.metadata().map_or(0, |data| data.len());
+            if !so(&path, bytes) {
+                continue;
+            }
+            let (path, place) = (path.display().to_string(), place.display().to_string());
+            files.push(Input { path, bytes, place });
+        }
+    }
+}
+
+fn has_a_name_of_ours(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+    [".jsonl", ".json", ".jsonl.zst", ".json.zst"].iter().any(|end| name.ends_with(end))
+}
+
+/// Whether a file in a folder is one that can be imported. Others lie there too: settings, indexes, notes.
+pub fn is_readable(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    match agents::open(BufReader::new(file), None) {
+        Ok(Opened::Agent(_)) => true,
+        Ok(Opened::Other(head, _)) => {
+            let head = String::from_utf8_lossy(&head);
+            head.contains("\"session_start\"") || head.contains("\"_type\"")
+        }
+        // What is wrong with it is said when it is imported.
+        Err(_) => true,
+    }
+}

@@ -1,0 +1,175 @@
+//! Following files while agents write them.
+//!
+//! A file that has changed is imported again as soon as nobody has written for a moment, or when it has waited long
+//! enough: importing again adds only what is new. The store is open only meanwhile, so that others can write into it.
+
+use super::find::{find_that, is_readable};
+use super::one;
+use crate::args::{Args, Import};
+use crate::open;
+use crate::output::{self, Failure};
+use everturn_core::Error;
+use indicatif::ProgressBar;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How often files are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often folders are looked into for new files.
+const FIND_EVERY: Duration = Duration::from_secs(1);
+/// How long a change may wait while more is written.
+const WAIT_MAX: Duration = Duration::from_millis(800);
+/// How long a file or a store that cannot be used rests.
+const REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// A file that takes long to read again rests for so many times as long.
+const REST: u32 = 4;
+
+/// What is known of a file.
+#[derive(Default)]
+struct Watched {
+    /// Size and time when it was last imported.
+    imported: Option<(u64, Option<SystemTime>)>,
+    /// Size and time when it was last looked at.
+    seen: Option<(u64, Option<SystemTime>)>,
+    /// Since when it has been different from what was imported.
+    changed: Option<Instant>,
+    /// Size and time when it could not be imported, which was said.
+    failed: Option<(u64, Option<SystemTime>)>,
+    /// Not before this.
+    rests_until: Option<Instant>,
+}
+
+impl Watched {
+    /// Whether it is time to import it.
+    fn is_due(&mut self, now: Instant, looked: (u64, Option<SystemTime>)) -> bool {
+        let still = self.seen == Some(looked);
+        self.seen = Some(looked);
+        if self.imported == Some(looked) {
+            self.changed = None;
+            return false;
+        }
+        let first = self.imported.is_none();
+        let since = *self.changed.get_or_insert(now);
+        let rested = self.rests_until.is_none_or(|until| now >= until);
+        rested && (first || still || now.duration_since(since) >= WAIT_MAX)
+    }
+}
+
+pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
+    if verb.paths.iter().any(|path| path == "-") {
+        let text = "standard input cannot be watched; name files or folders";
+        return Err(Error::invalid("import.watch_stdin", text).into());
+    }
+    let stopping = Arc::new(AtomicBool::new(false));
+    let woken = stop_at_a_signal(stopping.clone())?;
+    let mut files: HashMap<String, Watched> = HashMap::new();
+    let mut order: Vec<String> = Vec::new();
+    let mut others: HashMap<PathBuf, u64> = HashMap::new();
+    let mut found_at: Option<Instant> = None;
+    while !stopping.load(Ordering::SeqCst) {
+        let now = Instant::now();
+        if found_at.is_none_or(|at| now.duration_since(at) >= FIND_EVERY) {
+            found_at = Some(now);
+            // Looked into once, and again when they have grown: there may be thousands.
+            let mut so = |path: &Path, bytes: u64| {
+                let known = files.contains_key(&*path.to_string_lossy());
+                known || (others.insert(path.to_path_buf(), bytes) != Some(bytes) && is_readable(path))
+            };
+            for file in find_that(&verb.paths, &mut so)?.files {
+                files.entry(file.path.clone()).or_insert_with(|| {
+                    order.push(file.path);
+                    Watched::default()
+                });
+            }
+        }
+        let mut due = Vec::new();
+        for path in &order {
+            let Ok(data) = Path::new(path).metadata() else { continue };
+            let looked = (data.len(), data.modified().ok());
+            if files.get_mut(path).is_some_and(|file| file.is_due(now, looked)) {
+                due.push((path.clone(), looked));
+            }
+        }
+        if !due.is_empty() {
+            take(args, &due, &mut files, &stopping)?;
+        }
+        // Wakes up at once when it is to end.
+        let _ = woken.recv_timeout(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+type Looked = (u64, Option<SystemTime>);
+
+fn take(
+    args: &Args,
+    due: &[(String, Looked)],
+    files: &mut HashMap<String, Watched>,
+    stopping: &AtomicBool,
+) -> Result<(), Failure> {
+    let store = match open::writing(args) {
+        Ok(store) => store,
+        // Somebody else writes into it just now.
+        Err(Failure::Error(Error::Busy(_))) => return Ok(()),
+        Err(failure) => return Err(failure),
+    };
+    for (path, looked) in due {
+        if stopping.load(Ordering::SeqCst) {
+            break;
+        }
+        let start = Instant::now();
+        let report = one(&*store, path, &ProgressBar::hidden());
+        let Some(file) = files.get_mut(path) else { continue };
+        file.changed = None;
+        let news = match &report.imported {
+            Some(imported) => {
+                file.imported = Some(*looked);
+                file.rests_until = Some(Instant::now() + start.elapsed() * REST);
+                imported.added > 0 || report.attached > 0
+            }
+            // It may be the server that is away, and not the file that is bad.
+            None => {
+                file.rests_until = Some(Instant::now() + REST_AFTER_FAILURE);
+                file.failed.replace(*looked) != Some(*looked)
+            }
+        };
+        if news && args.json {
+            output::json(&report)?;
+        } else if news {
+            output::text(report.text())?;
+        }
+    }
+    Ok(())
+}
+
+/// Notes the first signal to end, and wakes whoever waits. A second one ends at once: nothing is lost by it.
+fn stop_at_a_signal(stopping: Arc<AtomicBool>) -> Result<mpsc::Receiver<()>, Error> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let cannot =
+        |e: std::io::Error| Error::internal("import.signals", format!("cannot wait for signals: {e}"));
+    let (wake, woken) = mpsc::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt()).map_err(cannot)?, signal(SignalKind::terminate()).map_err(cannot)?)
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            for ended in [false, true] {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if ended {
+                    std::process::exit(130);
+                }
+                stopping.store(true, Ordering::SeqCst);
+                let _ = wake.send(());
+            }
+        });
+    });
+    Ok(woken)
+}

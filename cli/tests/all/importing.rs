@@ -1,0 +1,156 @@
+//! `import` of what agents leave on disk: files, folders, the usual places, following.
+
+use crate::Shell;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// More than any step takes, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn line(session: &str, uuid: &str, text: &str) -> String {
+    let message = json!({"role":"user","content":text});
+    let line = json!({"type":"user","uuid":uuid,"sessionId":session,"cwd":"/w","timestamp":"2026-01-01T00:00:00Z","message":message});
+    format!("{line}\n")
+}
+
+fn put(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+/// A home with sessions of three agents, and other files beside them.
+fn home(shell: &Shell) {
+    put(&shell.path(".claude/projects/-w/one.jsonl"), &line("one", "u1", "first of one"));
+    put(&shell.path(".claude/projects/-w/two.jsonl"), &line("two", "u1", "first of two"));
+    put(&shell.path(".claude/projects/-w/sessions-index.json"), "{\"version\":1,\"entries\":[]}");
+    put(&shell.path(".claude/projects/-w/one/tool-results/big.txt"), "a large result");
+    let rollout = [
+        json!({"timestamp":"2026-01-01T00:00:00Z","type":"session_meta","payload":{"id":"c-1","cwd":"/w"}}),
+        json!({"timestamp":"2026-01-01T00:00:01Z","type":"response_item","payload":{"type":"message","role":"user","content":[{"type":"input_text","text":"from codex"}]}}),
+    ];
+    let rollout: String = rollout.iter().map(|line| format!("{line}\n")).collect();
+    put(&shell.path(".codex/sessions/2026/01/01/rollout-1.jsonl"), &rollout);
+    let chat = json!({"sessionId":"g","projectHash":"h","startTime":"t","messages":[{"id":"1","type":"user","content":"from gemini"}]});
+    put(&shell.path(".gemini/tmp/abc/chats/session-1.json"), &chat.to_string());
+    put(&shell.path(".gemini/tmp/abc/logs.json"), "[{\"type\":\"user\",\"message\":\"not a chat\"}]");
+}
+
+fn at_home(shell: &Shell, args: &[&str]) -> std::process::Command {
+    let mut command = shell.command(args);
+    command.env("HOME", shell.folder.path()).env_remove("CLAUDE_CONFIG_DIR").env_remove("CODEX_HOME");
+    command
+}
+
+fn run(shell: &Shell, args: &[&str]) -> (String, i32) {
+    let said = crate::Said::from(at_home(shell, args).output().unwrap());
+    (format!("{}{}", said.out, said.err), said.code)
+}
+
+#[test]
+fn without_a_path_everything_that_agents_left_is_found() {
+    let shell = Shell::new();
+    home(&shell);
+    let (dry, code) = run(&shell, &["import", "--dry-run", "--json"]);
+    assert_eq!(code, 0, "{dry}");
+    let dry: Value = serde_json::from_str(&dry).unwrap();
+    let found: Vec<_> = dry["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|source| {
+            (
+                source["format"].as_str().unwrap().to_string(),
+                source["files"].clone(),
+                source["conversations"].clone(),
+                source["turns"].clone(),
+            )
+        })
+        .collect();
+    let expected = [("claude-code", 2), ("codex", 1), ("gemini-cli", 1)];
+    assert_eq!(found, expected.map(|(format, n)| (format.to_string(), json!(n), json!(n), json!(n))));
+    assert!(!shell.path("store.db").exists(), "nothing was made");
+    let (text, _) = run(&shell, &["import", "--dry-run"]);
+    assert!(text.contains("projects: 2 files, 2 conversations, 2 turns, "), "{text}");
+
+    let (said, code) = run(&shell, &["import"]);
+    assert_eq!((said.lines().filter(|line| line.contains(" new")).count(), code), (4, 0), "{said}");
+    assert!(said.contains("attached 1 file beside it"), "{said}");
+    assert_eq!(shell.json(&["list", "--json"])["data"].as_array().unwrap().len(), 4);
+    let (again, code) = run(&shell, &["import"]);
+    assert_eq!((again.lines().filter(|line| line.ends_with(" 0 new")).count(), code), (4, 0), "{again}");
+    assert!(!again.contains("attached"), "{again}");
+    assert!(shell.ok(&["doctor"]).contains("everything is in order"));
+}
+
+#[test]
+fn where_nothing_is_that_is_said() {
+    let shell = Shell::new();
+    let (said, code) = run(&shell, &["import"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("nothing to import in") && said.contains(".claude/projects"), "{said}");
+}
+
+#[test]
+fn one_bad_file_does_not_keep_the_others_out() {
+    let shell = Shell::new();
+    put(&shell.path("good.jsonl"), &line("good", "u1", "hello"));
+    put(&shell.path("bad.jsonl"), "nonsense");
+    put(&shell.path("torn.jsonl"), &format!("{}{{\"type\":\"us", line("torn", "u1", "hello")));
+    let said = shell.run(&["import", "bad.jsonl", "good.jsonl", "torn.jsonl", "absent.jsonl", "--json"]);
+    assert_eq!(said.code, 1);
+    let reports: Value = serde_json::from_str(&said.out).unwrap();
+    let reports = reports["data"].as_array().unwrap();
+    assert!(reports[0]["error"].is_string() && reports[3]["error"].as_str().unwrap().contains("cannot open"));
+    assert_eq!((&reports[1]["turns"], &reports[1]["added"]), (&json!(1), &json!(1)));
+    assert!(reports[2]["problems"][0].as_str().unwrap().contains("cut off"), "{reports:?}");
+    assert_eq!(shell.json(&["list", "--json"])["data"].as_array().unwrap().len(), 2);
+}
+
+/// Waits until a file says so.
+fn until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    start.elapsed()
+}
+
+#[test]
+fn a_file_is_followed_until_ctrl_c() {
+    let shell = Shell::new();
+    let file = shell.path("logs/live.jsonl");
+    put(&file, &line("live", "u1", "first words"));
+    let mut child = at_home(&shell, &["import", "logs", "--watch"]).spawn().unwrap();
+    let has = |text: &str| {
+        let said = shell.run(&["history", "@last"]);
+        said.out.contains(text)
+    };
+    until("the first line is there", || has("first words"));
+    let mut out = std::fs::OpenOptions::new().append(true).open(&file).unwrap();
+    // Half a line, then the rest of it.
+    let second = line("live", "u2", "second words");
+    out.write_all(&second.as_bytes()[..30]).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    out.write_all(&second.as_bytes()[30..]).unwrap();
+    until("the second line is there", || has("second words"));
+    // A file that was not there.
+    put(&shell.path("logs/new.jsonl"), &line("new", "u1", "other words"));
+    until("the new file is there", || has("other words"));
+    // Others can write meanwhile.
+    assert_eq!(shell.run(&["append", "@last", "mine"]).code, 0);
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(0));
+    let turns = shell.json(&["history", "@last", "--json"])["data"].as_array().unwrap().len();
+    assert_eq!(turns, 2);
+}
+
+#[test]
+fn standard_input_cannot_be_watched() {
+    let shell = Shell::new();
+    assert!(shell.refused(&["import", "-", "--watch"]).contains("standard input cannot be watched"));
+}

@@ -1,0 +1,399 @@
+//! What agents and chat programs leave on disk becomes conversations.
+//!
+//! Entries are taken over in batches, each one transaction with a marker behind it that says what it took over. The next
+//! import of the same session, from this file or another, after a crash or a year, reads the markers and adds the rest.
+
+mod batch;
+mod markers;
+
+use super::Imported;
+use crate::ingest::NewTurn;
+use crate::scope::Scope;
+use batch::Batch;
+use everturn_core::Error;
+use everturn_core::chain::{Hash, Head};
+use everturn_core::compaction::{self, Checkpoint, CompactionBody, Covers};
+use everturn_core::conversation::{Conversation, Settings};
+use everturn_core::event::{Draft, kind};
+use everturn_core::id::{ConversationId, Key, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::limits::METADATA_BYTES_MAX;
+use everturn_core::tokens::Family;
+use everturn_core::turn::Successor;
+use everturn_core::write::{Summarized, SupersededBody};
+use everturn_formats::agents::{Entry, Reader, Said, Step, Thread};
+use everturn_store::TurnQuery;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::BufRead;
+
+/// The kind of an event that keeps a line as it was.
+const LINE: &str = "import.line";
+/// Bytes that may wait in all batches together.
+const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Conversations of a file that are at work at the same time.
+const OPEN_MAX: usize = 200;
+/// Problems that are told one by one.
+const PROBLEMS_MAX: usize = 100;
+/// Turns that are superseded in the same transaction as the turn that takes their place.
+const SUPERSEDED_AT_ONCE: usize = 200;
+
+impl Scope {
+    /// Takes over everything that a reader finds.
+    pub(super) fn import_agent<R: BufRead>(
+        &self,
+        mut reader: Reader<R>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Imported, Error> {
+        let format = reader.format().name();
+        let mut import = Import {
+            scope: self,
+            format,
+            targets: BTreeMap::new(),
+            met: BTreeSet::new(),
+            waiting: 0,
+            turns: 0,
+            added: 0,
+            kept: BTreeMap::new(),
+        };
+        let read = (|| {
+            while let Some(entry) = reader.next() {
+                import.take(reader.threads(), entry?)?;
+                progress(reader.lines());
+            }
+            Ok(())
+        })();
+        // What was read before a failure stays.
+        let flushed = import.flush_all();
+        read.and(flushed)?;
+        let told = reader.problems();
+        let more = told.len().saturating_sub(PROBLEMS_MAX);
+        let mut problems: Vec<String> = told
+            .iter()
+            .take(PROBLEMS_MAX)
+            .map(|problem| format!("line {}: {}", problem.line, problem.text))
+            .collect();
+        if more > 0 {
+            problems.push(format!("and {more} more of the same kind"));
+        }
+        let met: Vec<ConversationId> = import.met.iter().map(|at| reader.threads()[*at].id).collect();
+        let Some((first, linked)) = met.split_first() else {
+            let text = format!("nothing in the file could be read; {}", problems.join("; "));
+            return Err(Error::invalid("import.nothing", text));
+        };
+        let conversation = self.shared().index.conversation(&self.key(*first))?;
+        Ok(Imported {
+            format: format.into(),
+            conversation,
+            linked: linked.to_vec(),
+            events: reader.lines(),
+            turns: import.turns,
+            added: import.added,
+            kept: import.kept,
+            problems,
+        })
+    }
+}
+
+/// An import on its way.
+struct Import<'a> {
+    scope: &'a Scope,
+    format: &'static str,
+    /// One for each thread that is at work.
+    targets: BTreeMap<usize, Target>,
+    /// The threads that have entries.
+    met: BTreeSet<usize>,
+    /// Bytes in all batches.
+    waiting: usize,
+    turns: u64,
+    added: u64,
+    kept: BTreeMap<String, u64>,
+}
+
+/// The conversation that a thread becomes.
+struct Target {
+    key: Key,
+    thread: Thread,
+    /// What turn ids are made from: a branch inherits turns of the conversation that it left.
+    root: ConversationId,
+    /// As it is in the store; not there yet, if nothing was written.
+    conversation: Option<Conversation>,
+    /// The newest version of everything that was taken over, by its name.
+    known: HashMap<u64, u64>,
+    /// The place of the last marker.
+    marker: Option<u64>,
+    batch: Batch,
+}
+
+impl Import<'_> {
+    fn take(&mut self, threads: &[Thread], entry: Entry) -> Result<(), Error> {
+        self.open(threads, entry.thread)?;
+        let at = entry.thread;
+        match &entry.step {
+            Step::Turn(_) => self.turns += 1,
+            Step::Event { what, .. } | Step::Compaction { what, .. } => {
+                *self.kept.entry(what.clone()).or_default() += 1;
+            }
+        }
+        let before = self.target(at)?.known.get(&entry.name).copied();
+        if before == Some(entry.key) {
+            return Ok(());
+        }
+        let (name, key, title) = (entry.name, entry.key, entry.title);
+        let waiting = self.target(at)?.batch.bytes;
+        match entry.step {
+            Step::Turn(said) => {
+                let id = self.turn_id(at, key)?;
+                // An older version than what is here: the file is a copy from before.
+                if before.is_some() && self.stands(at, id)?.is_some() {
+                    return Ok(());
+                }
+                self.turn(at, entry.line, id, *said, entry.at, before)?;
+            }
+            Step::Event { body, .. } => self.event(at, entry.line, body, entry.at)?,
+            Step::Compaction { summary, tokens_before, body, .. } => {
+                self.event(at, entry.line, body, entry.at)?;
+                self.compaction(at, summary, tokens_before, entry.at)?;
+            }
+        }
+        self.added += 1;
+        let target = self.target(at)?;
+        target.known.insert(name, key);
+        target.batch.names.push((name, key));
+        target.batch.title = title.or(target.batch.title.take());
+        let (full, grown) = (target.batch.is_full(), target.batch.bytes.saturating_sub(waiting));
+        self.waiting += grown;
+        if self.waiting > WAITING_BYTES_MAX {
+            return self.flush_all();
+        }
+        if full { self.flush(at) } else { Ok(()) }
+    }
+
+    fn target(&mut self, at: usize) -> Result<&mut Target, Error> {
+        let missing = || Error::internal("import.thread", "an entry of a thread that was not opened");
+        self.targets.get_mut(&at).ok_or_else(missing)
+    }
+
+    /// Finds out what is in the store of a thread.
+    fn open(&mut self, threads: &[Thread], at: usize) -> Result<(), Error> {
+        if self.targets.contains_key(&at) {
+            return Ok(());
+        }
+        let missing =
+            || Error::internal("import.thread", "an entry of a thread that the reader does not know");
+        let thread = threads.get(at).ok_or_else(missing)?.clone();
+        let key = self.scope.key(thread.id);
+        let mut conversation = match self.scope.shared().index.conversation(&key) {
+            Ok(conversation) => Some(conversation),
+            Err(Error::NotFound(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let mut root = thread.id;
+        if let Some(branch) = thread.branch {
+            self.open(threads, branch.of)?;
+            self.flush(branch.of)?;
+            root = self.target(branch.of)?.root;
+            if conversation.is_none() {
+                conversation = Some(self.fork(&thread, branch.of, branch.before)?);
+            }
+        }
+        let mut target = Target {
+            key,
+            thread,
+            root,
+            conversation,
+            known: HashMap::new(),
+            marker: None,
+            batch: Batch::default(),
+        };
+        self.remember(&mut target)?;
+        self.met.insert(at);
+        self.rest(threads)?;
+        self.targets.insert(at, target);
+        Ok(())
+    }
+
+    /// Forgets conversations that are not at work, where there are many: what they know is in the store.
+    fn rest(&mut self, threads: &[Thread]) -> Result<(), Error> {
+        if self.targets.len() < OPEN_MAX || threads.iter().any(|thread| thread.branch.is_some()) {
+            return Ok(());
+        }
+        self.flush_all()?;
+        self.targets.clear();
+        Ok(())
+    }
+
+    /// A branch begins where the other conversation was before it left that branch.
+    fn fork(&mut self, thread: &Thread, of: usize, before: u64) -> Result<Conversation, Error> {
+        let left = self.latest(of, before);
+        let parent = self.target(of)?.key.clone();
+        let missing = || Error::internal("import.branch", "a branch of a turn that was not taken over");
+        let turn = self.turn_id(of, left.ok_or_else(missing)?)?;
+        let at_seq = self.scope.shared().index.turn_in(&parent, turn)?.seq.saturating_sub(1);
+        self.scope.fork_as(thread.id, parent.id, Some(at_seq), None).wait()
+    }
+
+    /// The version of a turn that was taken over, also in a conversation that this one left.
+    fn latest(&self, at: usize, name: u64) -> Option<u64> {
+        let target = self.targets.get(&at)?;
+        let above = || self.latest(target.thread.branch?.of, name);
+        target.known.get(&name).copied().or_else(above)
+    }
+
+    /// The id of a turn: the same whenever it is imported here.
+    fn turn_id(&mut self, at: usize, key: u64) -> Result<TurnId, Error> {
+        let Target { root, key: Key { tenant, .. }, .. } = self.target(at)?;
+        let name = format!("{tenant}/{root}/{key:016x}");
+        let mut bytes = root.to_bytes();
+        bytes[6..].copy_from_slice(&Hash::of(name.as_bytes()).0[..10]);
+        Ok(TurnId::from_bytes(bytes))
+    }
+
+    /// Whether a turn is there, and then whether nothing took its place.
+    fn stands(&mut self, at: usize, id: TurnId) -> Result<Option<bool>, Error> {
+        let target = self.target(at)?;
+        if let Some(stands) = target.batch.turns.get(&id) {
+            return Ok(Some(*stands));
+        }
+        if target.conversation.is_none() {
+            return Ok(None);
+        }
+        let key = target.key.clone();
+        match self.scope.shared().index.turn_in(&key, id) {
+            Ok(turn) => Ok(Some(!matches!(turn.superseded_by, Some(Successor::Turn(_))))),
+            Err(Error::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn turn(
+        &mut self,
+        at: usize,
+        line: u64,
+        id: TurnId,
+        said: Said,
+        occurred_at: Option<everturn_core::time::Timestamp>,
+        before: Option<u64>,
+    ) -> Result<(), Error> {
+        let versions = before.into_iter();
+        let left: Vec<u64> = said.supersedes.iter().filter_map(|name| self.latest(at, *name)).collect();
+        let mut superseded = Vec::new();
+        for key in versions.chain(left) {
+            let old = self.turn_id(at, key)?;
+            if old != id && self.stands(at, old)? == Some(true) {
+                superseded.push(old);
+            }
+        }
+        // Too many for one transaction go first. After a crash in between the next import finds the rest standing.
+        while superseded.len() > SUPERSEDED_AT_ONCE {
+            let some = superseded.split_off(superseded.len() - SUPERSEDED_AT_ONCE);
+            self.supersede(at, &some, id)?;
+            self.flush(at)?;
+        }
+        let turn = NewTurn {
+            model: said.model,
+            tokens: said.tokens,
+            visibility: said.visibility,
+            metadata: said.metadata,
+            occurred_at,
+            adapter: Some(self.format.into()),
+            ..NewTurn::message(said.message)
+        };
+        let scope = self.scope;
+        let target = self.target(at)?;
+        let fresh;
+        let conversation = match &target.conversation {
+            Some(conversation) => conversation,
+            None => {
+                let genesis = Head::genesis(target.key.id);
+                fresh = Conversation::new(target.key.id, scope.tenant.clone(), scope.shared().now(), genesis);
+                &fresh
+            }
+        };
+        target.batch.turn(scope.shared(), conversation, id, turn, line)?;
+        self.supersede(at, &superseded, id)
+    }
+
+    fn supersede(&mut self, at: usize, turns: &[TurnId], by: TurnId) -> Result<(), Error> {
+        let shared = self.scope.shared();
+        for turn in turns {
+            let draft = shared.draft(kind::SUPERSEDED, &SupersededBody { by })?;
+            let batch = &mut self.target(at)?.batch;
+            batch.push(Draft { turn: Some(*turn), ..draft });
+            batch.turns.insert(*turn, false);
+        }
+        Ok(())
+    }
+
+    fn event(
+        &mut self,
+        at: usize,
+        line: u64,
+        body: Raw,
+        occurred_at: Option<everturn_core::time::Timestamp>,
+    ) -> Result<(), Error> {
+        let shared = self.scope.shared();
+        let tenant = self.scope.tenant.clone();
+        self.target(at)?.batch.line(shared, &tenant, line, body, occurred_at)
+    }
+
+    /// The program summarized what came before: the same happens here, with its words.
+    fn compaction(
+        &mut self,
+        at: usize,
+        summary: String,
+        tokens_before: Option<u64>,
+        occurred_at: Option<everturn_core::time::Timestamp>,
+    ) -> Result<(), Error> {
+        self.flush(at)?;
+        let shared = self.scope.shared();
+        let target = self.target(at)?;
+        let Some(conversation) = &target.conversation else { return Ok(()) };
+        let query =
+            TurnQuery { limit: 1, descending: true, include_superseded: true, ..TurnQuery::default() };
+        let Some(last) = shared.index.turns(&target.key, &query)?.pop() else { return Ok(()) };
+        let previous = conversation.checkpoint;
+        if previous.is_some_and(|previous| previous.through_seq >= last.seq) {
+            return Ok(());
+        }
+        let (from_seq, before) = previous.map_or((1, 0), |at| (at.through_seq + 1, at.turns_before));
+        let turns = conversation.turns;
+        let input_hash = Hash::of(summary.as_bytes());
+        let checkpoint = Checkpoint { handoff_md: summary, ..Checkpoint::default() };
+        let tokens_after = Family::default().count(&compaction::render(&checkpoint));
+        let body = CompactionBody {
+            checkpoint: Some(checkpoint),
+            covers: Covers { from_seq, to_seq: last.seq, turns: turns.saturating_sub(before) },
+            summarized: Some(Summarized { through: last.id, through_seq: last.seq, turns_before: turns }),
+            previous,
+            summarizer: self.format.into(),
+            prompt_hash: None,
+            input_hash,
+            tokens_before: tokens_before.unwrap_or_default(),
+            tokens_after,
+            reverts: None,
+            restores: None,
+        };
+        let draft = Draft { occurred_at, ..shared.draft(kind::COMPACTION, &body)? };
+        draft.check()?;
+        self.target(at)?.batch.push(draft);
+        Ok(())
+    }
+
+    fn flush_all(&mut self) -> Result<(), Error> {
+        let open: Vec<usize> = self.targets.keys().copied().collect();
+        open.into_iter().try_for_each(|at| self.flush(at))
+    }
+
+    /// What a new conversation begins with. It is a record of what was: it is not summarized by itself, and as long as it is.
+    fn settings(&self, target: &Target) -> Result<Settings, Error> {
+        let mut settings = Settings { title: target.batch.title.clone().map(Some), ..Settings::default() };
+        let origin = Raw::of(&target.thread.origin)?;
+        if origin.get().len() <= METADATA_BYTES_MAX / 2 {
+            settings.metadata.insert("import".into(), origin);
+        }
+        settings.policy.insert("compaction".into(), Raw::new(r#"{"auto":false}"#.into())?);
+        let unbounded = r#"{"max_messages":null,"max_events":null}"#;
+        settings.policy.insert("budget".into(), Raw::new(unbounded.into())?);
+        settings.normalise()
+    }
+}

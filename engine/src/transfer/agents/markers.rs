@@ -1,0 +1,181 @@
+//! What was taken over before: markers in the log, each with the place of the one before it.
+
+use super::{Import, Target};
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::event::{Draft, Event, kind};
+use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::write::{Action, Write};
+use everturn_store::Committed;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The body of `import.finished` behind each batch. Names and versions are 16 hexadecimal digits each; of what has but one
+/// version only the name is there. Stored in the log, so its fields are frozen.
+#[derive(Serialize, Deserialize)]
+struct Marker {
+    format: String,
+    /// Names of what has one version.
+    keys: String,
+    /// Pairs of name and version.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    versions: String,
+    /// The marker before this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    previous: Option<u64>,
+}
+
+/// Digits of a name.
+const DIGITS: usize = 16;
+/// Attempts to append while others write into the same conversation.
+const ATTEMPTS: usize = 5;
+
+impl Marker {
+    fn new(format: &str, names: &[(u64, u64)], previous: Option<u64>) -> Marker {
+        let (mut keys, mut versions) = (String::new(), String::new());
+        for (name, key) in names {
+            match name == key {
+                true => keys += &format!("{name:016x}"),
+                false => versions += &format!("{name:016x}{key:016x}"),
+            }
+        }
+        Marker { format: format.to_string(), keys, versions, previous }
+    }
+
+    /// Notes what it says, unless something newer is known.
+    fn read(&self, known: &mut HashMap<u64, u64>) {
+        let number = |digits: &[u8]| {
+            std::str::from_utf8(digits).ok().and_then(|text| u64::from_str_radix(text, 16).ok())
+        };
+        for name in self.keys.as_bytes().chunks_exact(DIGITS).filter_map(number) {
+            known.entry(name).or_insert(name);
+        }
+        for pair in self.versions.as_bytes().chunks_exact(2 * DIGITS) {
+            if let (Some(name), Some(key)) = (number(&pair[..DIGITS]), number(&pair[DIGITS..])) {
+                known.entry(name).or_insert(key);
+            }
+        }
+    }
+}
+
+impl Import<'_> {
+    fn marker(&self, event: &Event) -> Option<Marker> {
+        let marker = event.read::<Marker>().filter(|_| event.kind == kind::IMPORT_FINISHED)?;
+        (marker.format == self.format).then_some(marker)
+    }
+
+    /// Reads all markers of a conversation, the newest first.
+    pub(super) fn remember(&self, target: &mut Target) -> Result<(), Error> {
+        const PAGE: u64 = 100;
+        let Some(conversation) = &target.conversation else { return Ok(()) };
+        let log = &self.scope.shared().log;
+        let mut end = conversation.head.seq;
+        let mut next = None;
+        while end > 0 && next.is_none() {
+            let after = end.saturating_sub(PAGE);
+            let page = log.events(&target.key, after, (end - after) as usize)?;
+            next = page.iter().rev().find_map(|event| Some((event.seq, self.marker(event)?)));
+            end = after;
+        }
+        target.marker = next.as_ref().map(|(seq, _)| *seq);
+        while let Some((seq, marker)) = next {
+            marker.read(&mut target.known);
+            // A marker that was made up could lead in a circle.
+            let previous = marker.previous.filter(|previous| (1..seq).contains(previous));
+            next = match previous {
+                Some(previous) => {
+                    let event = log.events(&target.key, previous - 1, 1)?.pop();
+                    event.and_then(|event| Some((event.seq, self.marker(&event)?)))
+                }
+                None => None,
+            };
+        }
+        Ok(())
+    }
+
+    /// Writes a batch, and the marker behind it.
+    pub(super) fn flush(&mut self, at: usize) -> Result<(), Error> {
+        let Some(mut target) = self.targets.remove(&at) else { return Ok(()) };
+        let flushed = self.write(&mut target);
+        self.targets.insert(at, target);
+        flushed
+    }
+
+    fn write(&mut self, target: &mut Target) -> Result<(), Error> {
+        if target.batch.ingested.drafts.is_empty() && target.batch.names.is_empty() {
+            return Ok(());
+        }
+        let shared = self.scope.shared();
+        let prepared = (|| {
+            let marker = Marker::new(self.format, &target.batch.names, target.marker);
+            let marker = shared.draft(kind::IMPORT_FINISHED, &marker)?;
+            let mut settings = self.settings(target)?;
+            let first = match &target.conversation {
+                None => self.scope.setting_drafts(kind::CREATED, &settings)?,
+                Some(conversation) => {
+                    let title = settings.title.take().filter(|title| *title != conversation.title);
+                    settings = everturn_core::conversation::Settings { title, ..Default::default() };
+                    let changes =
+                        settings.title.is_some().then(|| self.scope.setting_drafts(kind::UPDATED, &settings));
+                    changes.transpose()?.unwrap_or_default()
+                }
+            };
+            Ok((first, marker))
+        })();
+        let batch = std::mem::take(&mut target.batch);
+        self.waiting = self.waiting.saturating_sub(batch.bytes);
+        let (first, marker) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                shared.uploaded(&batch.ingested.uploads);
+                return Err(error);
+            }
+        };
+        let drafts: Vec<Draft> = first.into_iter().chain(batch.ingested.drafts).chain([marker]).collect();
+        let uploads = batch.ingested.uploads;
+        let written = self.commit(target, drafts);
+        // Whether it was written or not: from here on the events keep the bytes, or nobody does.
+        shared.uploaded(&uploads);
+        let committed = written?;
+        target.marker = committed.events.last().map(|event| event.seq);
+        target.conversation = Some(Arc::unwrap_or_clone(committed.conversation));
+        Ok(())
+    }
+
+    fn commit(&self, target: &Target, drafts: Vec<Draft>) -> Result<Committed, Error> {
+        let submit = |action| {
+            let write = Write { key: target.key.clone(), action };
+            Commit::new(self.scope.shared().submit(write, Vec::new()), Ok).wait()
+        };
+        let Some(conversation) = &target.conversation else {
+            return submit(Action::Create { drafts, parent: None, idempotency: None });
+        };
+        let mut head = conversation.head.seq;
+        for _ in 1..ATTEMPTS {
+            let drafts = drafts.clone();
+            match submit(Action::Append { drafts, expected_seq: Some(head), idempotency: None }) {
+                Err(error) if error.code() == "append.stale_seq" => {
+                    head = self.stepped_aside(target, head)?
+                }
+                written => return written,
+            }
+        }
+        submit(Action::Append { drafts, expected_seq: Some(head), idempotency: None })
+    }
+
+    /// Somebody else wrote into the conversation. That is none of our business, unless it is the same import.
+    fn stepped_aside(&self, target: &Target, mut head: u64) -> Result<u64, Error> {
+        loop {
+            let page = self.scope.shared().log.events(&target.key, head, PAGE_ENTRIES_MAX)?;
+            if page.iter().any(|event| self.marker(event).is_some()) {
+                let text = "the same session is being imported by somebody else; import it again, what is here is left out";
+                return Err(Error::conflict("import.concurrent", text));
+            }
+            match page.last() {
+                Some(last) => head = last.seq,
+                None => return Ok(head),
+            }
+        }
+    }
+}

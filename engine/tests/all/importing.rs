@@ -1,0 +1,335 @@
+//! What agents leave on disk becomes conversations, once.
+
+pub mod faults;
+mod others;
+
+use crate::stage::{Short, memory, turns_of};
+use everturn_core::id::ConversationId;
+use everturn_core::message;
+use everturn_core::turn::Turn;
+use everturn_engine::{CompactOptions, Error, HistoryQuery, Imported, NewTurn, Scope};
+use serde_json::{Value, json};
+
+/// A file of Claude Code, line by line.
+#[derive(Clone, Default)]
+pub struct Claude {
+    pub lines: Vec<String>,
+}
+
+impl Claude {
+    fn push(&mut self, uuid: &str, parent: Option<&str>, rest: Value) {
+        let n = self.lines.len();
+        let mut line = json!({
+            "parentUuid": parent, "isSidechain": false, "userType": "external", "cwd": "/work", "sessionId": "s-1",
+            "version": "2.1.0", "gitBranch": "main", "uuid": uuid,
+            "timestamp": format!("2026-01-01T00:{:02}:{:02}.000Z", n / 60 % 60, n % 60),
+        });
+        line.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        self.lines.push(line.to_string());
+    }
+
+    pub fn user(&mut self, uuid: &str, parent: Option<&str>, text: &str) {
+        self.push(uuid, parent, json!({"type":"user","message":{"role":"user","content":text}}));
+    }
+
+    pub fn block(&mut self, uuid: &str, parent: Option<&str>, id: &str, block: Value, output_tokens: u64) {
+        let message = json!({"id":id,"type":"message","role":"assistant","model":"claude-opus","content":[block],
+            "usage":{"input_tokens":3,"cache_read_input_tokens":100,"output_tokens":output_tokens}});
+        self.push(uuid, parent, json!({"type":"assistant","requestId":"r","message":message}));
+    }
+
+    pub fn say(&mut self, uuid: &str, parent: Option<&str>, text: &str) {
+        self.block(uuid, parent, &format!("msg_{uuid}"), json!({"type":"text","text":text}), 5);
+    }
+
+    pub fn result(&mut self, uuid: &str, parent: Option<&str>, call: &str, text: &str) {
+        let block = json!({"type":"tool_result","tool_use_id":call,"content":text});
+        let rest = json!({"type":"user","message":{"role":"user","content":[block]},"toolUseResult":{"stdout":text}});
+        self.push(uuid, parent, rest);
+    }
+
+    pub fn other(&mut self, line: Value) {
+        self.lines.push(line.to_string());
+    }
+
+    pub fn text(&self) -> String {
+        self.lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+}
+
+fn call(id: &str) -> Value {
+    json!({"type":"tool_use","id":id,"name":"Bash","input":{"command":"ls"}})
+}
+
+fn import(scope: &Scope, text: &str) -> Result<Imported, Error> {
+    scope.import(text.as_bytes(), &mut |_| {})
+}
+
+/// The turns that stand.
+fn standing(scope: &Scope, id: ConversationId) -> Vec<Turn> {
+    turns_of(scope.history(id, HistoryQuery { limit: 1000, ..HistoryQuery::default() }).unwrap().data)
+}
+
+/// What stands, as people read it.
+fn said(scope: &Scope, id: ConversationId) -> Vec<String> {
+    let read = |turn: &Turn| message::render(&turn.value().unwrap(), |_| None);
+    standing(scope, id).iter().map(|turn| format!("{} {}", turn.role, read(turn))).collect()
+}
+
+/// What stands, in every detail that does not depend on when it was imported.
+fn stands(scope: &Scope, id: ConversationId) -> Vec<String> {
+    let detail = |turn: &Turn| {
+        let metadata = serde_json::to_string(&turn.metadata).unwrap();
+        let message = turn.message.as_ref().unwrap().get();
+        format!(
+            "{} {message} {metadata} {:?} {:?} {:?}",
+            turn.role, turn.tokens, turn.model, turn.occurred_at
+        )
+    };
+    standing(scope, id).iter().map(detail).collect()
+}
+
+/// The lines that were kept as events.
+fn kept(scope: &Scope, id: ConversationId) -> Vec<String> {
+    let mut kept = Vec::new();
+    let mut after = 0;
+    loop {
+        let page = scope.events(id, after, 1000).unwrap();
+        let Some(last) = page.last() else { return kept };
+        after = last.seq;
+        let lines = page.iter().filter(|event| event.kind == "import.line");
+        kept.extend(lines.map(|event| event.text().unwrap().to_string()));
+    }
+}
+
+/// Everything that a session file of Claude Code can have.
+pub fn session() -> Claude {
+    let mut file = Claude::default();
+    file.other(json!({"type":"file-history-snapshot","messageId":"u1","snapshot":{}}));
+    file.user("u1", None, "list the files, please");
+    file.block("a1", Some("u1"), "msg_1", json!({"type":"thinking","thinking":"hm","signature":"sig=="}), 1);
+    file.block("a2", Some("a1"), "msg_1", json!({"type":"text","text":"I look."}), 4);
+    file.block("a3", Some("a2"), "msg_1", call("c1"), 9);
+    file.result("r1", Some("a3"), "c1", "a.txt");
+    file.block("a4", Some("a3"), "msg_1", call("c2"), 20);
+    file.result("r2", Some("a4"), "c2", "b.txt");
+    file.say("a5", Some("r1"), "Two files.");
+    file.user("u2", Some("a5"), "delete them");
+    file.say("a6", Some("u2"), "Gone.");
+    // Edited: from a5 on anew.
+    file.user("u3", Some("a5"), "keep them");
+    file.say("a7", Some("u3"), "Kept.");
+    file.other(json!({"type":"queue-operation","operation":"enqueue","sessionId":"s-1","content":"x"}));
+    file
+}
+
+#[test]
+fn a_session_of_claude_code_is_one_conversation_with_one_turn_a_message() {
+    let (_store, scope) = memory();
+    let file = session();
+    let report = import(&scope, &file.text()).unwrap();
+    assert_eq!((&*report.format, report.events, report.problems.len()), ("claude-code", 14, 0));
+    assert_eq!((report.turns, report.added), (9, 11));
+    let expected = [("file-history-snapshot".to_string(), 1), ("queue-operation".to_string(), 1)];
+    assert_eq!(report.kept.into_iter().collect::<Vec<_>>(), expected);
+    let id = report.conversation.id;
+    assert_eq!(
+        said(&scope, id),
+        [
+            "user list the files, please",
+            "assistant I look. <tool_call:Bash> <tool_call:Bash>",
+            "user <tool_result>",
+            "user <tool_result>",
+            "assistant Two files.",
+            "user keep them",
+            "assistant Kept.",
+        ]
+    );
+    let turns = standing(&scope, id);
+    // The message as the last line has it, with all blocks, and what was counted last.
+    let message: Value = serde_json::from_str(turns[1].message.as_ref().unwrap().get()).unwrap();
+    assert_eq!(message["content"].as_array().unwrap().len(), 4);
+    assert_eq!(message["content"][0], json!({"type":"thinking","thinking":"hm","signature":"sig=="}));
+    assert_eq!(message["usage"]["output_tokens"], 20);
+    let tokens = turns[1].tokens.unwrap();
+    assert_eq!((tokens.prompt, tokens.completion), (Some(103), Some(20)));
+    assert_eq!(turns[1].model.as_deref(), Some("claude-opus"));
+    assert_eq!(turns[1].adapter.as_deref(), Some("claude-code"));
+    assert_eq!(turns[0].occurred_at.unwrap().to_string(), "2026-01-01T00:00:01.000000Z");
+    assert!(turns[2].metadata["claude_code"].get().contains(r#""toolUseResult":{"stdout":"a.txt"}"#));
+    // A message that is on one line keeps its bytes.
+    let line: Value = serde_json::from_str(&file.lines[8]).unwrap();
+    assert_eq!(turns[4].message.as_ref().unwrap().get(), line["message"].to_string());
+    // What was edited away is there, behind what took its place.
+    assert_eq!(scope.turns(id).len(), 9);
+    let conversation = scope.get(id).unwrap();
+    assert_eq!(conversation.title.as_deref(), Some("list the files, please"));
+    let origin: Value = serde_json::from_str(conversation.metadata["import"].get()).unwrap();
+    assert_eq!(
+        origin,
+        json!({"format":"claude-code","session":"s-1","cwd":"/work","git_branch":"main","version":"2.1.0"})
+    );
+    assert_eq!(kept(&scope, id), [file.lines[0].clone(), file.lines[13].clone()]);
+    scope.verify(id, None).unwrap();
+
+    // Again: nothing. And after something was said here: still nothing.
+    assert_eq!(import(&scope, &file.text()).unwrap().added, 0);
+    scope.say(id, NewTurn::user("mine"));
+    let again = import(&scope, &file.text()).unwrap();
+    assert_eq!((again.added, again.turns, again.conversation.id), (0, 9, id));
+}
+
+#[test]
+fn a_file_that_grew_line_by_line_stands_as_the_whole_does() {
+    let file = session();
+    let (_whole, whole) = memory();
+    let id = import(&whole, &file.text()).unwrap().conversation.id;
+    for step in [1, 2, 3] {
+        let (_store, scope) = memory();
+        for end in (step..file.lines.len()).step_by(step).chain([file.lines.len()]) {
+            let part = Claude { lines: file.lines[..end].to_vec() };
+            let text = part.text();
+            // Cut off in the middle of the next line.
+            let torn = file.lines.get(end).map_or("", |next| &next[..next.len() / 2]);
+            let report = import(&scope, &format!("{text}{torn}")).unwrap();
+            assert_eq!(report.problems.len(), usize::from(!torn.is_empty()), "{:?}", report.problems);
+        }
+        assert_eq!(stands(&scope, id), stands(&whole, id), "{step} lines at a time");
+        assert_eq!(kept(&scope, id), kept(&whole, id));
+        assert_eq!(import(&scope, &file.text()).unwrap().added, 0);
+        scope.verify(id, None).unwrap();
+    }
+}
+
+#[test]
+fn what_the_program_summarized_is_a_compaction() {
+    let (_store, scope) = memory();
+    let mut file = Claude::default();
+    file.user("u1", None, "first");
+    file.say("a1", Some("u1"), "one");
+    file.push(
+        "b1",
+        None,
+        json!({"type":"system","subtype":"compact_boundary","logicalParentUuid":"a1",
+        "content":"Conversation compacted","compactMetadata":{"trigger":"auto","preTokens":155000}}),
+    );
+    file.push(
+        "u2",
+        Some("b1"),
+        json!({"type":"user","isCompactSummary":true,"isVisibleInTranscriptOnly":true,
+        "message":{"role":"user","content":"They counted to one."}}),
+    );
+    file.user("u3", Some("u2"), "next");
+    file.say("a3", Some("u3"), "two");
+    let report = import(&scope, &file.text()).unwrap();
+    let id = report.conversation.id;
+    assert_eq!(said(&scope, id), ["user first", "assistant one", "user next", "assistant two"]);
+    assert_eq!(scope.get(id).unwrap().checkpoint.unwrap().turns_before, 2);
+    let events = scope.events(id, 0, 100).unwrap();
+    let compaction = events.iter().find(|event| event.kind == "compaction").unwrap();
+    let body: Value = serde_json::from_str(compaction.text().unwrap()).unwrap();
+    assert_eq!(body["checkpoint"]["handoff_md"], "They counted to one.");
+    assert_eq!((&body["tokens_before"], &body["summarizer"]), (&json!(155000), &json!("claude-code")));
+    // The model reads the summary and what came after it.
+    let transcript: Value = serde_json::from_str(&scope.transcript(id).unwrap()).unwrap();
+    assert_eq!(transcript["summary"], "They counted to one.");
+    assert_eq!(import(&scope, &file.text()).unwrap().added, 0);
+    // And goes on from there by itself when asked to.
+    let compacted = scope.compact(id, CompactOptions { keep_last: Some(1), ..CompactOptions::default() });
+    assert_eq!(compacted.unwrap().covers.turns, 1);
+    scope.verify(id, None).unwrap();
+}
+
+#[test]
+fn subagents_are_conversations_of_their_own_that_name_the_one_they_worked_for() {
+    let (_store, scope) = memory();
+    let mut file = Claude::default();
+    file.user("u1", None, "look into it");
+    let side = json!({"isSidechain":true,"agentId":"agent-7"});
+    let with = |line: &str| {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        line.as_object_mut().unwrap().extend(side.as_object().unwrap().clone());
+        line
+    };
+    let mut agent = Claude::default();
+    agent.user("x1", None, "find the bug");
+    agent.say("x2", Some("x1"), "found");
+    agent.lines.iter().for_each(|line| file.other(with(line)));
+    file.say("a1", Some("u1"), "it is here");
+    let report = import(&scope, &file.text()).unwrap();
+    let main = report.conversation.id;
+    assert_eq!(said(&scope, main), ["user look into it", "assistant it is here"]);
+    let [side] = report.linked[..] else { panic!("{:?}", report.linked) };
+    assert_eq!(said(&scope, side), ["user find the bug", "assistant found"]);
+    let origin: Value = serde_json::from_str(scope.get(side).unwrap().metadata["import"].get()).unwrap();
+    assert_eq!((&origin["parent"], &origin["agent"]), (&json!(main), &json!("agent-7")));
+
+    // The rest of the subagent's work, in a file of its own, and the rest of the session in another.
+    let mut rest = Claude::default();
+    rest.user("x3", Some("x2"), "fix it");
+    let rest = with(&rest.lines[0]).to_string();
+    let report = import(&scope, &format!("{rest}\n")).unwrap();
+    assert_eq!((report.conversation.id, report.added), (side, 1));
+    let mut second = Claude::default();
+    second.user("u1", None, "look into it");
+    second.user("u2", Some("a1"), "thanks");
+    let report = import(&scope, &second.text()).unwrap();
+    assert_eq!((report.conversation.id, report.added), (main, 1));
+    assert_eq!(said(&scope, main), ["user look into it", "assistant it is here", "user thanks"]);
+    assert_eq!(scope.list(Default::default()).unwrap().data.len(), 2);
+}
+
+#[test]
+fn a_branch_that_was_left_and_taken_up_again_is_a_fork() {
+    let (_store, scope) = memory();
+    let mut file = Claude::default();
+    file.user("u1", None, "one");
+    file.say("a1", Some("u1"), "1");
+    file.user("u2", Some("a1"), "two");
+    file.say("a2", Some("u2"), "2");
+    file.user("v2", Some("a1"), "zwei");
+    file.say("b2", Some("v2"), "II");
+    // In another window the first branch goes on.
+    file.user("u3", Some("a2"), "three");
+    file.say("a3", Some("u3"), "3");
+    file.user("v3", Some("b2"), "drei");
+    let report = import(&scope, &file.text()).unwrap();
+    let main = report.conversation.id;
+    assert_eq!(said(&scope, main), ["user one", "assistant 1", "user zwei", "assistant II", "user drei"]);
+    let [fork] = report.linked[..] else { panic!("{:?}", report.linked) };
+    assert_eq!(
+        said(&scope, fork),
+        ["user one", "assistant 1", "user two", "assistant 2", "user three", "assistant 3"]
+    );
+    assert_eq!(scope.get(fork).unwrap().parent.unwrap().conversation, main);
+    scope.verify(fork, None).unwrap();
+    let again = import(&scope, &file.text()).unwrap();
+    assert_eq!((again.added, again.linked), (0, vec![fork]));
+    // Only a part at a time.
+    let (_store, parts) = memory();
+    for end in 1..=file.lines.len() {
+        import(&parts, &Claude { lines: file.lines[..end].to_vec() }.text()).unwrap();
+    }
+    assert_eq!(stands(&parts, main), stands(&scope, main));
+    assert_eq!(stands(&parts, fork), stands(&scope, fork));
+}
+
+#[test]
+fn circles_unknown_parents_and_repeated_ids_lose_nothing() {
+    let (_store, scope) = memory();
+    let mut file = Claude::default();
+    file.user("u1", Some("a1"), "in a circle");
+    file.say("a1", Some("u1"), "yes");
+    file.user("u2", Some("nobody"), "from nowhere");
+    file.user("u3", Some("u3"), "from myself");
+    file.user("u1", Some("a1"), "with an id that was there");
+    let report = import(&scope, &file.text()).unwrap();
+    let id = report.conversation.id;
+    assert_eq!(
+        said(&scope, id),
+        ["user in a circle", "assistant yes", "user from nowhere", "user from myself"]
+    );
+    assert_eq!(report.kept.get("duplicate uuid"), Some(&1));
+    assert_eq!(kept(&scope, id), [file.lines[4].clone()]);
+    assert_eq!(import(&scope, &file.text()).unwrap().added, 0);
+}

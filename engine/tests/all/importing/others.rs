@@ -1,0 +1,148 @@
+//! Files of other programs than Claude Code.
+
+use super::{import, kept, said, stands};
+use crate::stage::{Short, memory, refused};
+use everturn_engine::{Error, Imported, Scope};
+use serde_json::json;
+
+fn rollout() -> Vec<String> {
+    let line = |kind: &str, payload: serde_json::Value| {
+        json!({"timestamp":"2026-01-02T03:04:05.678Z","type":kind,"payload":payload}).to_string()
+    };
+    vec![
+        line("session_meta", json!({"id":"sess-1","cwd":"/work","cli_version":"0.146.0"})),
+        line("event_msg", json!({"type":"user_message","message":"List the files"})),
+        line(
+            "response_item",
+            json!({"type":"message","role":"user","content":[{"type":"input_text","text":"List the files"}]}),
+        ),
+        line("response_item", json!({"type":"reasoning","summary":[],"encrypted_content":"gAAA+/=="})),
+        line(
+            "response_item",
+            json!({"type":"function_call","name":"shell","arguments":"{\"command\":[\"ls\"]}","call_id":"c1"}),
+        ),
+        line("response_item", json!({"type":"function_call_output","call_id":"c1","output":"a.txt"})),
+        line("compacted", json!({"message":"There is one file."})),
+        line(
+            "response_item",
+            json!({"type":"message","role":"assistant","content":[{"type":"output_text","text":"One file."}]}),
+        ),
+        line("event_msg", json!({"type":"agent_message","message":"One file."})),
+    ]
+}
+
+#[test]
+fn a_session_of_codex_is_one_conversation_with_its_items_byte_for_byte() {
+    let lines = rollout();
+    let (_store, whole) = memory();
+    let report = import(&whole, &format!("{}\n", lines.join("\n"))).unwrap();
+    let id = report.conversation.id;
+    assert_eq!((&*report.format, report.events, report.turns, report.added), ("codex", 9, 5, 9));
+    let all = [
+        "user List the files",
+        "assistant ",
+        "assistant <tool_call:shell>",
+        "tool <tool_result>",
+        "assistant One file.",
+    ];
+    assert_eq!(said(&whole, id), all);
+    assert!(stands(&whole, id)[1].contains(r#""encrypted_content":"gAAA+/==""#));
+    assert_eq!(whole.get(id).unwrap().checkpoint.unwrap().turns_before, 4);
+    assert_eq!(kept(&whole, id).len(), 4);
+    let (_store, parts) = memory();
+    for end in 1..=lines.len() {
+        import(&parts, &format!("{}\n", lines[..end].join("\n"))).unwrap();
+    }
+    assert_eq!(stands(&parts, id), stands(&whole, id));
+    assert_eq!(kept(&parts, id), kept(&whole, id));
+    assert_eq!(parts.get(id).unwrap().checkpoint.unwrap().turns_before, 4);
+}
+
+#[test]
+fn a_message_of_gemini_cli_that_is_completed_takes_the_place_of_what_it_was() {
+    let (_store, scope) = memory();
+    let file = |messages: &[serde_json::Value]| {
+        json!({"sessionId":"g","projectHash":"h","startTime":"t","messages":messages}).to_string()
+    };
+    let asked = json!({"id":"1","type":"user","content":"List files."});
+    let call = json!({"id":"2","type":"gemini","content":"","toolCalls":[{"id":"t","name":"ls","args":{}}]});
+    let mut answered = call.clone();
+    answered["toolCalls"][0]["result"] = json!([{"functionResponse":{"response":{"output":"a.txt"}}}]);
+    let said_last = json!({"id":"3","type":"gemini","content":"One file."});
+    let early = file(&[asked.clone(), call]);
+    let id = import(&scope, &early).unwrap().conversation.id;
+    assert_eq!(said(&scope, id), ["user List files.", "assistant <tool_call:ls>"]);
+    let late = file(&[asked, answered, said_last]);
+    import(&scope, &late).unwrap();
+    let all =
+        ["user List files.", "assistant <tool_call:ls>", "tool <tool_result:ls>", "assistant One file."];
+    assert_eq!(said(&scope, id), all);
+    assert_eq!(scope.turns(id).len(), 5);
+    assert_eq!(import(&scope, &late).unwrap().added, 0);
+    // A copy from before changes nothing.
+    import(&scope, &early).unwrap();
+    assert_eq!(said(&scope, id), all);
+    scope.verify(id, None).unwrap();
+}
+
+fn named(scope: &Scope, name: &str, text: &str) -> Result<Imported, Error> {
+    scope.import_as(Some(name), text.as_bytes(), &mut |_| {})
+}
+
+#[test]
+fn lists_of_messages_are_told_apart_by_their_names() {
+    let (_store, scope) = memory();
+    let one = r#"[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"}]"#;
+    let more = r#"[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"},{"role":"assistant","content":"hello"}]"#;
+    let a = named(&scope, "/a.json", one).unwrap();
+    let b = named(&scope, "/b.json", one).unwrap();
+    assert_ne!(a.conversation.id, b.conversation.id);
+    let grown = named(&scope, "/a.json", more).unwrap();
+    assert_eq!((grown.conversation.id, grown.added), (a.conversation.id, 1));
+    assert_eq!(said(&scope, a.conversation.id), ["system Be brief.", "user hi", "assistant hello"]);
+    // Without a name, what was said first tells.
+    let c = import(&scope, one).unwrap();
+    assert_eq!(import(&scope, more).unwrap().conversation.id, c.conversation.id);
+    let report =
+        import(&scope, "{\"role\":\"user\",\"content\":\"a\"}\n{\"role\":\"assistant\",\"content\":\"b\"}\n")
+            .unwrap();
+    assert_eq!((&*report.format, report.turns), ("messages", 2));
+}
+
+#[test]
+fn what_is_none_of_the_formats_is_refused() {
+    let (_store, scope) = memory();
+    refused(import(&scope, ""), "import.empty", "the file is empty");
+    assert!(import(&scope, "hello").is_err());
+    assert!(import(&scope, "[1,2]").is_err());
+    refused(
+        import(&scope, "{\"parentUuid\":null,\"type\":\"user\",\"mess"),
+        "import.nothing",
+        "cut off at byte 0",
+    );
+    assert_eq!(scope.list(Default::default()).unwrap().data.len(), 0);
+}
+
+#[test]
+fn another_tenant_has_the_same_session_for_itself() {
+    let (store, scope) = memory();
+    let text = format!("{}\n", rollout().join("\n"));
+    let id = import(&scope, &text).unwrap().conversation.id;
+    let other = store.tenant("other").unwrap();
+    let report = import(&other, &text).unwrap();
+    assert_eq!((report.conversation.id, report.added), (id, 9));
+    assert_eq!(stands(&other, id), stands(&scope, id));
+    assert_ne!(other.turns(id)[0].id, scope.turns(id)[0].id);
+}
+
+#[test]
+fn a_file_with_a_conversation_a_line_gives_all_of_them() {
+    let (_store, scope) = memory();
+    let line = |n: usize| json!({"messages":[{"role":"user","content":format!("question {n}")},{"role":"assistant","content":"yes"}]});
+    let text: String = (0..450).map(|n| format!("{}\n", line(n))).collect();
+    let report = import(&scope, &text).unwrap();
+    assert_eq!((report.turns, report.added, report.linked.len()), (900, 900, 449));
+    assert_eq!(said(&scope, report.linked[448]), ["user question 449", "assistant yes"]);
+    let again = import(&scope, &text).unwrap();
+    assert_eq!((again.added, again.linked), (0, report.linked));
+}

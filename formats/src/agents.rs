@@ -1,0 +1,203 @@
+//! What agents and chat programs leave on disk: Claude Code, Codex, Gemini CLI, and messages as providers take them.
+//!
+//! [`open`] tells the format by the content, [`Reader`] reads a file from its beginning in bounded memory and gives an
+//! [`Entry`] for everything in it: a turn, a compaction, or an event that keeps a line as it was. One file may hold several
+//! conversations ([`Thread`]s): subagents, and branches that were left and taken up again.
+//!
+//! Nothing in here depends on where a file lies or how often it was read. Every entry has a name (what it is) and a key
+//! (which version of it), made from the content alone. Whoever has taken over an entry with the same name and key has
+//! nothing to do; the same name with another key is a newer version of the same turn. So a file that has grown, was
+//! copied, or is read again after a crash gives what is new, and only that.
+
+mod claude;
+mod codex;
+mod detect;
+mod elements;
+mod expand;
+mod gemini;
+mod line;
+mod lines;
+mod messages;
+mod reader;
+mod tree;
+
+pub use detect::{Format, HEAD_BYTES, detect};
+pub use expand::{EXPANSION_MAX, Expanded};
+pub use reader::{Opened, Reader, open};
+
+use everturn_core::chain::Hash;
+use everturn_core::event::Visibility;
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Tokens;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Longest line or element that is read, in bytes. A longer one is left out and reported.
+pub const LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Something in a file.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Entry {
+    /// Which of the reader's threads it belongs to.
+    pub thread: usize,
+    /// The line (or element) where it begins, from 1.
+    pub line: u64,
+    /// What it is, the same in every version of the file.
+    pub name: u64,
+    /// Which version of it.
+    pub key: u64,
+    /// When it happened.
+    pub at: Option<Timestamp>,
+    /// What the conversation is called from here on.
+    pub title: Option<String>,
+    /// What it becomes.
+    pub step: Step,
+}
+
+/// What an entry becomes.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Step {
+    /// Something that was said.
+    Turn(Box<Said>),
+    /// Something that has no place among the turns, kept as it was.
+    Event {
+        /// Its type, for the report.
+        what: String,
+        /// The line as it came, or an object that holds it where it is not JSON.
+        body: Raw,
+    },
+    /// The program summarized everything before this place.
+    Compaction {
+        /// Its type, for the report.
+        what: String,
+        /// What the model reads instead.
+        summary: String,
+        /// Tokens that were summarized, where the file says so.
+        tokens_before: Option<u64>,
+        /// The line as it came.
+        body: Raw,
+    },
+}
+
+/// A turn.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Said {
+    /// The message as it came; joined, where several lines are one message.
+    pub message: String,
+    /// Which model said it.
+    pub model: Option<String>,
+    /// What the provider counted.
+    pub tokens: Option<Tokens>,
+    /// Who may see it, where that is not what its role says.
+    pub visibility: Option<Visibility>,
+    /// What the message has no place for.
+    pub metadata: BTreeMap<String, Raw>,
+    /// The names of turns that this one takes the place of: it goes on from before them.
+    pub supersedes: Vec<u64>,
+}
+
+/// A conversation within a file.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Thread {
+    /// The conversation it becomes: the same whenever and wherever it is imported.
+    pub id: ConversationId,
+    /// What the conversation is created with: where the session ran, by which version, and what it belongs to.
+    pub origin: Origin,
+    /// Where it leaves another thread, if it is a branch that was taken up again.
+    pub branch: Option<Branch>,
+}
+
+/// Where a conversation comes from; its metadata under `import`.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Origin {
+    /// The format's name.
+    pub format: &'static str,
+    /// What the program calls the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// The subagent, if it is one's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// The conversation that a subagent worked for, or that this one was forked from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<ConversationId>,
+    /// The working folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// The branch that was checked out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub git_branch: Option<String>,
+    /// The program's version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+}
+
+/// A place in another thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Branch {
+    /// The other thread.
+    pub of: usize,
+    /// The name of its turn before which it leaves.
+    pub before: u64,
+}
+
+/// Something about a file that a person should know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// The line or element.
+    pub line: u64,
+    /// What, and what became of it.
+    pub text: String,
+}
+
+/// The id of the conversation that parts of a name stand for.
+fn conversation_id(parts: &[&str]) -> ConversationId {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest(parts).0[..16]);
+    ConversationId::from_bytes(bytes)
+}
+
+/// A name made of parts.
+fn name_of(parts: &[&str]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&digest(parts).0[..8]);
+    u64::from_be_bytes(bytes)
+}
+
+/// The n-th version of a name, or the n-th of several that are spelt the same; the first is the name itself.
+fn nth(name: u64, n: u64) -> u64 {
+    if n == 0 { name } else { name_of(&[&name.to_string(), &n.to_string()]) }
+}
+
+fn digest(parts: &[&str]) -> Hash {
+    // Lengths in between, so that no two lists of parts read the same.
+    let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.len() + 8).sum());
+    for part in parts {
+        bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        bytes.extend_from_slice(part.as_bytes());
+    }
+    Hash::of(&bytes)
+}
+
+/// The beginning of a text as a title.
+fn title(text: &str) -> Option<String> {
+    const CHARS_MAX: usize = 80;
+    let mut words = String::new();
+    for word in text.split_whitespace() {
+        if words.chars().count() + word.chars().count() >= CHARS_MAX {
+            let room = CHARS_MAX.saturating_sub(words.chars().count() + 1);
+            if words.is_empty() {
+                words.extend(word.chars().take(room));
+            }
+            words.push('…');
+            break;
+        }
+        if !words.is_empty() {
+            words.push(' ');
+        }
+        words.push_str(word);
+    }
+    (!words.is_empty()).then_some(words)
+}

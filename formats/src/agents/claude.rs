@@ -1,0 +1,462 @@
+//! Claude Code: one line for every block of a message, linked into a tree.
+//!
+//! Lines with the same `message.id` are one turn. What tools answer in between, and other lines, wait until the message is
+//! whole (a [`Bundle`]), because a result must not come before its call. Where a file ends in the middle of a message, the
+//! turn is given as far as it is there; what comes later is a newer version of it.
+
+mod bundle;
+
+use super::line::{Line, made, words};
+use super::reader::Mapper;
+use super::tree::{Found, Tree};
+use super::{Branch, Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, title};
+use bundle::Bundle;
+use everturn_core::event::Visibility;
+use everturn_core::json::Raw;
+use everturn_core::turn::Tokens;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+
+/// Lines that may come before one that names the session.
+const WAITING_MAX: usize = 1000;
+/// Most conversations that one file becomes; what belongs to a further one goes into the first.
+const THREADS_MAX: usize = 10_000;
+/// Messages that may be open side by side: one for each subagent that works.
+const OPEN_MAX: usize = 32;
+
+const NAME: &str = "claude-code";
+/// Where a turn's metadata has the rest of its line.
+const METADATA: &str = "claude_code";
+
+/// Reads the lines of one file.
+pub struct ClaudeCode {
+    threads: Vec<Thread>,
+    notes: Vec<Notes>,
+    tree: Tree,
+    /// The thread of a session, or of a subagent in it.
+    homes: HashMap<(String, Option<String>), usize>,
+    session: Option<String>,
+    waiting: Vec<Waiting>,
+    /// Stands for the session in a file where no line names one.
+    fallback: Option<String>,
+}
+
+/// What is remembered of a thread.
+struct Notes {
+    /// The thread that it is, or is a branch of.
+    home: usize,
+    bundle: Option<Bundle>,
+    /// How good its title is.
+    rank: u8,
+    /// What the last boundary said of the size before it.
+    tokens_before: Option<u64>,
+}
+
+enum Waiting {
+    Line(u64, String),
+    Unreadable(u64, Raw),
+}
+
+/// What a line is.
+enum Kind<'a> {
+    /// A part of a message of the model, and the message's id.
+    Answer(Line<'a>, Option<Cow<'a, str>>),
+    /// Nothing but answers of tools.
+    Results(Line<'a>),
+    Prompt(Line<'a>),
+    Summary(Line<'a>),
+    Other,
+}
+
+impl<'a> Kind<'a> {
+    fn of(line: &Line<'a>) -> Kind<'a> {
+        let Some(message) = line.object("message").filter(|message| message.raw("content").is_some()) else {
+            return Kind::Other;
+        };
+        match (line.text("type").as_deref(), message.text("role").as_deref()) {
+            (Some("user"), Some("user")) if line.is("isCompactSummary") => Kind::Summary(message),
+            (Some("user"), Some("user")) => match only_results(&message) {
+                true => Kind::Results(message),
+                false => Kind::Prompt(message),
+            },
+            (Some("assistant"), Some("assistant")) => {
+                let id = message.text("id").filter(|id| !id.is_empty());
+                Kind::Answer(message, id)
+            }
+            _ => Kind::Other,
+        }
+    }
+}
+
+fn only_results(message: &Line<'_>) -> bool {
+    let Some(blocks) = message.list("content") else { return false };
+    let is_result = |block: &&serde_json::value::RawValue| {
+        Line::parse(block.get()).is_some_and(|block| block.text("type").as_deref() == Some("tool_result"))
+    };
+    !blocks.is_empty() && blocks.iter().all(is_result)
+}
+
+impl ClaudeCode {
+    /// For a file with this name.
+    pub fn new(fallback: Option<String>) -> ClaudeCode {
+        ClaudeCode {
+            threads: Vec::new(),
+            notes: Vec::new(),
+            tree: Tree::default(),
+            homes: HashMap::new(),
+            session: None,
+            waiting: Vec::new(),
+            fallback,
+        }
+    }
+
+    fn begin(&mut self, session: String, out: &mut Vec<Entry>) {
+        self.session = Some(session);
+        for waiting in std::mem::take(&mut self.waiting) {
+            match waiting {
+                Waiting::Line(number, text) => self.take(number, &text, out),
+                Waiting::Unreadable(number, body) => self.keep(number, "unreadable", body, out),
+            }
+        }
+    }
+
+    /// No line tells where the session runs, or only one far away.
+    fn begin_without(&mut self, out: &mut Vec<Entry>) {
+        let texts = self.waiting.iter().map(|waiting| match waiting {
+            Waiting::Line(_, text) => text.as_str(),
+            Waiting::Unreadable(_, body) => body.get(),
+        });
+        let texts: Vec<&str> = texts.collect();
+        let Some(first) = texts.first() else { return };
+        let named = texts.iter().find_map(|text| session_of(&Line::parse(text)?).map(Cow::into_owned));
+        let stand_in = || format!("file:{:016x}", name_of(&[self.fallback.as_deref().unwrap_or(first)]));
+        let session = named.unwrap_or_else(stand_in);
+        self.begin(session, out);
+    }
+
+    /// The thread of the session, or of a subagent.
+    fn home(&mut self, session: &str, agent: Option<String>, line: &Line<'_>) -> usize {
+        let key = (session.to_string(), agent);
+        if let Some(thread) = self.homes.get(&key) {
+            return *thread;
+        }
+        if self.threads.len() >= THREADS_MAX {
+            return 0;
+        }
+        let (session, agent) = key.clone();
+        let own = |line: &Line<'_>, name: &str| line.text(name).map(Cow::into_owned);
+        let main = conversation_id(&[NAME, &session]);
+        let origin = Origin {
+            format: Format::ClaudeCode.name(),
+            cwd: own(line, "cwd"),
+            git_branch: own(line, "gitBranch").filter(|branch| !branch.is_empty()),
+            version: own(line, "version"),
+            parent: agent.is_some().then_some(main),
+            session: Some(session.clone()),
+            agent: agent.clone(),
+        };
+        let id = match &agent {
+            Some(agent) => conversation_id(&[NAME, &session, "agent", agent]),
+            None => main,
+        };
+        let thread = self.tree.chain();
+        self.threads.push(Thread { id, origin, branch: None });
+        self.notes.push(Notes { home: thread, bundle: None, rank: 0, tokens_before: None });
+        self.homes.insert(key, thread);
+        thread
+    }
+
+    /// A thread for a branch that is taken up again.
+    fn branch(&mut self, of: usize, segment: u32, line: &str, out: &mut Vec<Entry>) -> Option<usize> {
+        // What it leaves must be there before it.
+        self.close(of, out);
+        let (thread, before) = self.tree.fork(segment)?;
+        let home = self.notes[of].home;
+        let origin = Origin { parent: Some(self.threads[of].id), ..self.threads[of].origin.clone() };
+        let (session, agent) = (origin.session.clone(), origin.agent.clone());
+        let parts = [
+            NAME,
+            session.as_deref().unwrap_or_default(),
+            "branch",
+            agent.as_deref().unwrap_or_default(),
+            line,
+        ];
+        self.threads.push(Thread {
+            id: conversation_id(&parts),
+            origin,
+            branch: Some(Branch { of, before }),
+        });
+        self.notes.push(Notes { home, bundle: None, rank: u8::MAX, tokens_before: None });
+        Some(thread)
+    }
+
+    /// The thread that a line belongs to, and behind how many turns it stands there.
+    fn place(&mut self, line: &Line<'_>, session: &str, parent: Option<u64>) -> (usize, Option<Found>) {
+        let found = parent.and_then(|parent| self.tree.find(parent));
+        let of = |found: &Found| match found {
+            Found::On { chain, .. } | Found::Left { chain, .. } => *chain,
+        };
+        let home = match line.is("isSidechain") {
+            false => self.home(session, None, line),
+            true => {
+                let agent = line.text("agentId").filter(|agent| !agent.is_empty()).map(Cow::into_owned);
+                let known =
+                    found.as_ref().map(of).filter(|thread| self.threads[*thread].origin.agent.is_some());
+                match (agent, known) {
+                    (Some(agent), _) => self.home(session, Some(agent), line),
+                    // Older files name no agent: a subagent's lines hang together.
+                    (None, Some(thread)) => self.notes[thread].home,
+                    (None, None) => {
+                        let root = line.text("uuid").unwrap_or_default().into_owned();
+                        self.home(session, Some(root), line)
+                    }
+                }
+            }
+        };
+        (home, found.filter(|found| self.notes[of(found)].home == home))
+    }
+
+    fn event(&mut self, thread: usize, entry: Entry, out: &mut Vec<Entry>) {
+        match &mut self.notes[thread].bundle {
+            Some(bundle) => bundle.also(entry),
+            None => out.push(entry),
+        }
+    }
+
+    fn close(&mut self, thread: usize, out: &mut Vec<Entry>) {
+        if let Some(mut bundle) = self.notes[thread].bundle.take() {
+            bundle.give(out);
+        }
+    }
+
+    /// What the conversation is to be called, if this is better than what it is called.
+    fn call(&mut self, thread: usize, rank: u8, text: Option<Cow<'_, str>>) -> Option<String> {
+        let notes = &mut self.notes[thread];
+        let first = rank == PROMPT;
+        let better = if first { notes.rank < rank } else { notes.rank <= rank };
+        let title = text.filter(|_| better).and_then(|text| title(&text))?;
+        notes.rank = rank;
+        Some(title)
+    }
+
+    /// The title that a line gives.
+    fn titled(&mut self, thread: usize, line: &Line<'_>) -> Option<String> {
+        match line.text("type")?.as_ref() {
+            "custom-title" => self.call(thread, 4, line.text("customTitle")),
+            "ai-title" => self.call(thread, 3, line.text("aiTitle")),
+            // At the beginning of a file there are summaries of other sessions.
+            "summary" if line.text("leafUuid").is_some_and(|leaf| self.tree.has(uuid(&leaf))) => {
+                self.call(thread, 2, line.text("summary"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// How good the beginning of what was asked first is as a title.
+const PROMPT: u8 = 1;
+
+fn session_of<'a>(line: &Line<'a>) -> Option<Cow<'a, str>> {
+    ["sessionId", "session_id"].iter().find_map(|name| line.text(name)).filter(|id| !id.is_empty())
+}
+
+fn uuid(text: &str) -> u64 {
+    name_of(&["uuid", text])
+}
+
+impl Mapper for ClaudeCode {
+    fn threads(&self) -> &[Thread] {
+        &self.threads
+    }
+
+    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+        let line = Line::parse(text).unwrap_or_default();
+        let named = session_of(&line);
+        let session = match (named, &self.session) {
+            (Some(named), Some(_)) => named.into_owned(),
+            (None, Some(session)) => session.clone(),
+            // What stands in front of the first message says little of the session.
+            (Some(named), None) if line.raw("cwd").is_some() || line.raw("message").is_some() => {
+                if !line.is("isSidechain") {
+                    self.home(&named, None, &line);
+                }
+                self.begin(named.to_string(), out);
+                named.into_owned()
+            }
+            (_, None) => {
+                self.waiting.push(Waiting::Line(number, text.to_string()));
+                if self.waiting.len() == WAITING_MAX {
+                    self.begin_without(out);
+                }
+                return;
+            }
+        };
+        let own = line.text("uuid").filter(|id| !id.is_empty()).map(|id| uuid(&id));
+        let parent = ["parentUuid", "logicalParentUuid"].iter().find_map(|name| line.text(name));
+        let parent = parent.map(|id| uuid(&id));
+        let (home, found) = self.place(&line, &session, parent);
+        let at = line.time("timestamp");
+        let repeated = own.is_some_and(|own| self.tree.has(own));
+        let name = match own.filter(|_| !repeated) {
+            Some(own) => own,
+            None => {
+                let spelt = name_of(&["line", text]);
+                nth(spelt, self.tree.count(spelt))
+            }
+        };
+        let kind = if repeated { Kind::Other } else { Kind::of(&line) };
+        let on = |found: Option<Found>| match found {
+            Some(Found::On { chain, depth }) => Some((chain, Some(depth))),
+            _ => None,
+        };
+        let (message, id, result, prompt) = match kind {
+            Kind::Answer(message, id) => (message, id, false, false),
+            Kind::Results(message) => (message, None, true, false),
+            Kind::Prompt(message) => (message, None, false, true),
+            Kind::Summary(message) => {
+                let (thread, _) = on(found).unwrap_or((home, None));
+                self.close(thread, out);
+                self.tree.note(name, thread, None);
+                let step = Step::Compaction {
+                    what: "user/compact_summary".into(),
+                    summary: words(message.raw("content").unwrap_or_default()),
+                    tokens_before: self.notes[thread].tokens_before.take(),
+                    body: made(text.to_string()),
+                };
+                out.push(Entry { thread, line: number, name, key: name, at, title: None, step });
+                return;
+            }
+            Kind::Other => {
+                let (thread, _) = on(found).unwrap_or((home, None));
+                let what = if repeated { "duplicate uuid".into() } else { what(&line) };
+                if own.is_some() && !repeated {
+                    match parent.filter(|_| found.is_some()) {
+                        Some(parent) => self.tree.alias(name, parent),
+                        None => self.tree.note(name, thread, None),
+                    }
+                }
+                if let Some(size) = line.object("compactMetadata").and_then(|data| data.number("preTokens")) {
+                    self.notes[thread].tokens_before = Some(size);
+                }
+                let title = self.titled(thread, &line);
+                let step = Step::Event { what, body: made(text.to_string()) };
+                self.event(thread, Entry { thread, line: number, name, key: name, at, title, step }, out);
+                return;
+            }
+        };
+        let (thread, depth) = match (on(found), found) {
+            (Some(on), _) => on,
+            (None, Some(Found::Left { chain, segment, depth })) => {
+                match self.branch(chain, segment, &format!("{name:016x}"), out) {
+                    Some(thread) => (thread, Some(depth)),
+                    None => (home, None),
+                }
+            }
+            _ => (home, None),
+        };
+        if let Some(bundle) = self.notes[thread].bundle.as_mut().filter(|bundle| !bundle.is_full()) {
+            if id.as_deref().is_some_and(|id| bundle.is(id)) {
+                let depth = bundle.depth();
+                bundle.block(&line, &message, at);
+                self.tree.note(name, thread, depth);
+                return;
+            }
+            if result {
+                self.tree.append(thread, depth, name, true);
+                self.tree.note(name, thread, None);
+                bundle.result(entry(thread, number, name, at, said(&line, &message, Vec::new())));
+                return;
+            }
+        }
+        self.close(thread, out);
+        let supersedes = self.tree.append(thread, depth, name, result);
+        self.tree.note(name, thread, None);
+        let said = said(&line, &message, supersedes);
+        let mut entry = entry(thread, number, name, at, said);
+        if prompt && !line.is("isMeta") {
+            let text = words(message.raw("content").unwrap_or_default());
+            // Commands and notices of the program itself are in tags.
+            entry.title = self.call(
+                thread,
+                PROMPT,
+                Some(text.into()).filter(|text: &Cow<'_, str>| !text.starts_with('<')),
+            );
+        }
+        match id {
+            None => out.push(entry),
+            Some(id) => {
+                if self.notes.iter().filter(|notes| notes.bundle.is_some()).count() >= OPEN_MAX {
+                    (0..self.notes.len()).for_each(|thread| self.close(thread, out));
+                }
+                let depth = self.tree.find(name).and_then(|found| match found {
+                    Found::On { depth, .. } => Some(depth),
+                    Found::Left { .. } => None,
+                });
+                self.notes[thread].bundle = Some(Bundle::new(entry, &id, depth, &line, &message));
+            }
+        }
+    }
+
+    fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>) {
+        let Some(session) = self.session.clone() else {
+            self.waiting.push(Waiting::Unreadable(number, body));
+            return;
+        };
+        let thread = self.home(&session, None, &Line::default());
+        let spelt = name_of(&["line", body.get()]);
+        let name = nth(spelt, self.tree.count(spelt));
+        let step = Step::Event { what: what.into(), body };
+        self.event(thread, Entry { thread, line: number, name, key: name, at: None, title: None, step }, out);
+    }
+
+    fn settle(&mut self, out: &mut Vec<Entry>) {
+        if self.session.is_none() {
+            self.begin_without(out);
+        }
+        for notes in &mut self.notes {
+            if let Some(bundle) = &mut notes.bundle {
+                bundle.give(out);
+            }
+        }
+    }
+}
+
+fn entry(
+    thread: usize,
+    line: u64,
+    name: u64,
+    at: Option<everturn_core::time::Timestamp>,
+    said: Said,
+) -> Entry {
+    Entry { thread, line, name, key: name, at, title: None, step: Step::Turn(Box::new(said)) }
+}
+
+fn said(line: &Line<'_>, message: &Line<'_>, supersedes: Vec<u64>) -> Said {
+    let internal = line.is("isMeta") || only_results(message);
+    Said {
+        message: line.raw("message").unwrap_or_default().to_string(),
+        model: message.text("model").filter(|model| model != "<synthetic>").map(Cow::into_owned),
+        tokens: tokens(message),
+        visibility: internal.then_some(Visibility::Internal),
+        metadata: BTreeMap::from([(METADATA.to_string(), made(line.without("message")))]),
+        supersedes,
+    }
+}
+
+/// What went in includes what was read from and written to a cache.
+fn tokens(message: &Line<'_>) -> Option<Tokens> {
+    let usage = message.object("usage")?;
+    let counted = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
+    let counted: Vec<u64> = counted.iter().filter_map(|name| usage.number(name)).collect();
+    let prompt = (!counted.is_empty()).then(|| counted.iter().fold(0, |sum: u64, n| sum.saturating_add(*n)));
+    Some(Tokens { prompt, completion: usage.number("output_tokens") })
+}
+
+fn what(line: &Line<'_>) -> String {
+    let kind = line.text("type").unwrap_or("no type".into());
+    let inner = || line.object("attachment")?.text("type");
+    match line.text("subtype").or_else(inner) {
+        Some(subtype) => format!("{kind}/{subtype}"),
+        None => kind.into_owned(),
+    }
+}

@@ -1,0 +1,258 @@
+//! Codex: a line is an envelope with a time, a type and a payload. Files from before there were envelopes have the items
+//! alone.
+//!
+//! Items that go to the model (`response_item`) are turns, as they are: their encrypted parts stay byte for byte. Events
+//! for the screen (`event_msg`) repeat messages and are kept as events; only where a file has no items at all are the
+//! messages among them turns.
+
+use super::line::{Line, made, words};
+use super::reader::Mapper;
+use super::{Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, title};
+use everturn_core::json::{Raw, quote};
+use everturn_core::message;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Role;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+
+const NAME: &str = "codex";
+
+/// Longest summary that is put together from a history, in bytes.
+const SUMMARY_BYTES_MAX: usize = 256 * 1024;
+
+/// Reads the lines of one file.
+pub struct Codex {
+    threads: Vec<Thread>,
+    fallback: Option<String>,
+    /// How often a line was seen.
+    seen: HashMap<u64, u32>,
+    model: Option<String>,
+    titled: bool,
+    /// Whether a message came as an item.
+    items: bool,
+    /// A message that came as an event, while there were no items.
+    heard: Option<Entry>,
+    /// Whether such a message became a turn: then no items are to be expected.
+    events_only: bool,
+}
+
+impl Codex {
+    /// For a file with this name.
+    pub fn new(fallback: Option<String>) -> Codex {
+        Codex {
+            threads: Vec::new(),
+            fallback,
+            seen: HashMap::new(),
+            model: None,
+            titled: false,
+            items: false,
+            heard: None,
+            events_only: false,
+        }
+    }
+
+    /// The first line tells which session it is. A fork's file repeats its parent's first line behind its own.
+    fn begin(&mut self, text: &str) {
+        if !self.threads.is_empty() {
+            return;
+        }
+        let line = Line::parse(text).unwrap_or_default();
+        let meta = match line.text("type").as_deref() {
+            Some("session_meta") => line.object("payload"),
+            None => Some(line.clone()),
+            Some(_) => None,
+        };
+        let meta = meta.unwrap_or_default();
+        let own = |line: &Line<'_>, name: &str| {
+            line.text(name).filter(|text| !text.is_empty()).map(Cow::into_owned)
+        };
+        let session = own(&meta, "id").or_else(|| own(&meta, "session_id"));
+        let id = match (&session, &self.fallback) {
+            (Some(session), _) => conversation_id(&[NAME, session]),
+            (None, Some(name)) => conversation_id(&[NAME, "file", name]),
+            (None, None) => conversation_id(&[NAME, "line", text]),
+        };
+        let spawned =
+            meta.object("source").and_then(|source| source.object("subagent")?.object("thread_spawn"));
+        let parent = ["parent_thread_id", "forked_from_id"].iter().find_map(|name| own(&meta, name));
+        let parent = parent.or_else(|| own(spawned.as_ref()?, "parent_thread_id"));
+        let branch = meta.object("git").and_then(|git| own(&git, "branch"));
+        let origin = Origin {
+            format: Format::Codex.name(),
+            agent: spawned.as_ref().and_then(|spawned| own(spawned, "agent_nickname")),
+            parent: parent.map(|parent| conversation_id(&[NAME, &parent])),
+            cwd: own(&meta, "cwd"),
+            git_branch: branch,
+            version: own(&meta, "cli_version"),
+            session,
+        };
+        self.threads.push(Thread { id, origin, branch: None });
+    }
+
+    fn name(&mut self, text: &str) -> u64 {
+        let spelt = name_of(&["line", text]);
+        let count = self.seen.entry(spelt).or_default();
+        *count += 1;
+        nth(spelt, u64::from(*count - 1))
+    }
+
+    fn titled(&mut self, text: Option<&str>) -> Option<String> {
+        // What Codex itself tells the model is in tags, or is a file of instructions.
+        let text = text.filter(|text| !self.titled && !text.starts_with(['<', '#']))?;
+        let title = title(text)?;
+        self.titled = true;
+        Some(title)
+    }
+
+    /// A message that came as an event becomes a turn, if there are no items.
+    fn hear(&mut self, entry: Option<Entry>, out: &mut Vec<Entry>) {
+        if let Some(heard) = self.heard.take().filter(|_| !self.items) {
+            self.events_only = true;
+            out.push(heard);
+        }
+        self.heard = entry;
+    }
+
+    fn item(&mut self, item: &str, line: &Line<'_>) -> Option<(Said, Option<String>)> {
+        let fields = Line::parse(item)?;
+        let role = message::role(&speaker(&fields)).ok()?;
+        let spoken = fields.text("type").as_deref() == Some("message") || fields.raw("role").is_some();
+        self.items |= spoken;
+        let mut metadata = BTreeMap::new();
+        if line.raw("payload").is_some() {
+            metadata.insert(NAME.to_string(), made(line.without("payload")));
+        }
+        let text = || words(fields.raw("content").unwrap_or_default());
+        let title = if spoken && role == Role::User { self.titled(Some(&text())) } else { None };
+        let said = Said {
+            message: item.to_string(),
+            model: self.model.clone().filter(|_| role == Role::Assistant),
+            metadata,
+            ..Said::default()
+        };
+        Some((said, title))
+    }
+}
+
+impl Mapper for Codex {
+    fn threads(&self) -> &[Thread] {
+        &self.threads
+    }
+
+    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+        self.begin(text);
+        let name = self.name(text);
+        let line = Line::parse(text).unwrap_or_default();
+        let at = line.time("timestamp");
+        let body = || made(text.to_string());
+        let kind = line.text("type").unwrap_or_default();
+        let payload = line.object("payload");
+        let entry = |step, title| Entry { thread: 0, line: number, name, key: name, at, title, step };
+        match (kind.as_ref(), &payload) {
+            ("response_item", Some(payload)) => {
+                let item = line.raw("payload").unwrap_or_default();
+                out.push(match self.item(item, &line) {
+                    Some((said, title)) => entry(Step::Turn(Box::new(said)), title),
+                    None => entry(Step::Event { what: what(&kind, payload), body: body() }, None),
+                });
+            }
+            ("compacted", Some(payload)) => {
+                let summary = summary(payload);
+                let what = what(&kind, payload);
+                out.push(match summary.is_empty() {
+                    true => entry(Step::Event { what, body: body() }, None),
+                    false => {
+                        entry(Step::Compaction { what, summary, tokens_before: None, body: body() }, None)
+                    }
+                });
+            }
+            (_, Some(payload)) => {
+                if kind == "turn_context" {
+                    self.model = payload.text("model").map(Cow::into_owned).or(self.model.take());
+                }
+                let inner = payload.text("type").unwrap_or_default();
+                let mut renamed = None;
+                if kind == "event_msg" && matches!(inner.as_ref(), "user_message" | "agent_message") {
+                    let role = if inner == "user_message" { "user" } else { "assistant" };
+                    let heard = payload.text("message").filter(|_| !self.items).map(|words| {
+                        let message = format!("{{\"role\":\"{role}\",\"content\":{}}}", quote(&words));
+                        let model = self.model.clone().filter(|_| role == "assistant");
+                        let name = name_of(&["heard", &name.to_string()]);
+                        let said = Said { message, model, ..Said::default() };
+                        Entry { name, key: name, ..entry(Step::Turn(Box::new(said)), None) }
+                    });
+                    self.hear(heard, out);
+                    if role == "user" {
+                        renamed = self.titled(payload.text("message").as_deref());
+                    }
+                }
+                if inner == "thread_name_updated" {
+                    renamed = payload.text("thread_name").as_deref().and_then(title);
+                    self.titled |= renamed.is_some();
+                }
+                out.push(entry(Step::Event { what: what(&kind, payload), body: body() }, renamed));
+            }
+            (_, None) => out.push(match self.item(text, &line) {
+                Some((said, title)) => entry(Step::Turn(Box::new(said)), title),
+                None => entry(Step::Event { what: what(&kind, &line), body: body() }, None),
+            }),
+        }
+    }
+
+    fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>) {
+        self.begin(body.get());
+        let name = self.name(body.get());
+        let step = Step::Event { what: what.into(), body };
+        let at: Option<Timestamp> = None;
+        out.push(Entry { thread: 0, line: number, name, key: name, at, title: None, step });
+    }
+
+    fn settle(&mut self, out: &mut Vec<Entry>) {
+        // The item that it repeats may still come, unless this is known to be a file without.
+        if self.events_only {
+            self.hear(None, out);
+        }
+    }
+}
+
+/// The fields of an item that say in which role it speaks.
+fn speaker(item: &Line<'_>) -> Value {
+    let fields =
+        ["role", "type"].into_iter().filter_map(|name| Some((name.to_string(), item.text(name)?.into())));
+    Value::Object(fields.collect())
+}
+
+fn what(kind: &str, payload: &Line<'_>) -> String {
+    match (kind, payload.text("type")) {
+        ("", Some(inner)) => inner.into_owned(),
+        ("", None) if payload.raw("record_type").is_some() => "record".into(),
+        ("", None) => "session".into(),
+        (kind, Some(inner)) if inner != kind => format!("{kind}/{inner}"),
+        (kind, _) => kind.into(),
+    }
+}
+
+/// What the model reads after a compaction: the summary, or the history that replaces everything before.
+fn summary(payload: &Line<'_>) -> String {
+    if let Some(message) = payload.text("message").filter(|message| !message.trim().is_empty()) {
+        return message.into_owned();
+    }
+    let mut out = String::new();
+    let items: Vec<&RawValue> = payload.list("replacement_history").unwrap_or_default();
+    for item in items.iter().filter_map(|item| Line::parse(item.get())) {
+        let text = words(item.raw("content").unwrap_or_default());
+        if text.trim().is_empty() {
+            continue;
+        }
+        if out.len() + text.len() > SUMMARY_BYTES_MAX {
+            break;
+        }
+        if !out.is_empty() {
+            out += "\n\n";
+        }
+        out += &format!("{}: {text}", item.text("role").as_deref().unwrap_or("note"));
+    }
+    out
+}

@@ -1,0 +1,112 @@
+//! Compressed files, with a limit on what they may become.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+/// What a compressed file begins with.
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// How many times larger than itself a compressed file may become, once it is over [`FREE_BYTES`]. Sessions compress to a
+/// tenth or a fiftieth; what becomes ten thousand times larger was made to fill a disk.
+pub const EXPANSION_MAX: u64 = 300;
+
+/// What a file may become in any case.
+const FREE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The largest window, as a power of two: what the decoder may remember.
+const WINDOW_LOG_MAX: u32 = 27;
+
+/// A file as it is, or expanded while it is read.
+pub enum Expanded<R: BufRead> {
+    /// Not compressed.
+    Plain(R),
+    /// Zstandard.
+    Zstd(BufReader<Bounded<R>>),
+}
+
+impl<R: BufRead> Expanded<R> {
+    /// Looks at the first bytes.
+    pub fn new(mut source: R) -> io::Result<Expanded<R>> {
+        if !source.fill_buf()?.starts_with(&MAGIC) {
+            return Ok(Expanded::Plain(source));
+        }
+        let mut decoder = zstd::Decoder::with_buffer(Counted { source, bytes: 0 })?;
+        decoder.window_log_max(WINDOW_LOG_MAX)?;
+        Ok(Expanded::Zstd(BufReader::new(Bounded { decoder, bytes: 0 })))
+    }
+}
+
+impl<R: BufRead> Read for Expanded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Expanded::Plain(source) => source.read(buffer),
+            Expanded::Zstd(source) => source.read(buffer),
+        }
+    }
+}
+
+impl<R: BufRead> BufRead for Expanded<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        match self {
+            Expanded::Plain(source) => source.fill_buf(),
+            Expanded::Zstd(source) => source.fill_buf(),
+        }
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        match self {
+            Expanded::Plain(source) => source.consume(bytes),
+            Expanded::Zstd(source) => source.consume(bytes),
+        }
+    }
+}
+
+/// Counts what is read.
+struct Counted<R> {
+    source: R,
+    bytes: u64,
+}
+
+impl<R: BufRead> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(buffer)?;
+        self.bytes += read as u64;
+        Ok(read)
+    }
+}
+
+impl<R: BufRead> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.source.fill_buf()
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+        self.source.consume(bytes);
+    }
+}
+
+/// A decoder that stops when the file becomes too large.
+pub struct Bounded<R: BufRead> {
+    decoder: zstd::Decoder<'static, Counted<R>>,
+    bytes: u64,
+}
+
+impl<R: BufRead> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = match self.decoder.read(buffer) {
+            Ok(read) => read,
+            // A file that is still being written ends in the middle of a frame; what is there of it was given.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
+            Err(error) => return Err(error),
+        };
+        self.bytes += read as u64;
+        let most = FREE_BYTES.max(self.decoder.get_ref().bytes.saturating_mul(EXPANSION_MAX));
+        if self.bytes > most {
+            let text = format!(
+                "EXPANSION_MAX is {EXPANSION_MAX} times, this compressed file becomes larger; expand it yourself if it is yours"
+            );
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        }
+        Ok(read)
+    }
+}

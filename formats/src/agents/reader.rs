@@ -1,0 +1,266 @@
+//! From bytes to entries, whatever the format.
+
+use super::claude::ClaudeCode;
+use super::codex::Codex;
+use super::detect::{self, HEAD_BYTES, Layout};
+use super::elements::{Elements, Piece};
+use super::expand::Expanded;
+use super::gemini::Gemini;
+use super::line::made;
+use super::lines::{Found, Lines};
+use super::messages::Messages;
+use super::{Entry, Format, LINE_BYTES_MAX, Problem, Thread};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use everturn_core::Error;
+use everturn_core::json::{self, Raw};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::io::{self, BufRead, Cursor, Read};
+
+/// How one format becomes entries.
+pub(super) trait Mapper {
+    /// The conversations so far.
+    fn threads(&self) -> &[Thread];
+    /// One line or element, which is JSON.
+    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>);
+    /// One that is not, in an object that holds it.
+    fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>);
+    /// A field beside the messages, where the file is one value.
+    fn field(&mut self, _name: &str, _text: &str) {}
+    /// The file ends here, for now.
+    fn settle(&mut self, out: &mut Vec<Entry>);
+}
+
+/// A file that was looked into.
+pub enum Opened<R: BufRead> {
+    /// One of these formats.
+    Agent(Reader<R>),
+    /// None of them: what it begins with, and the rest.
+    Other(Vec<u8>, Expanded<R>),
+}
+
+/// Looks into a file, which may be compressed. `name` stands for the session where the file itself names none.
+pub fn open<R: BufRead>(source: R, name: Option<&str>) -> Result<Opened<R>, Error> {
+    let mut source = Expanded::new(source).map_err(|error| unreadable(&error))?;
+    let mut head = Vec::new();
+    source.by_ref().take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(|error| unreadable(&error))?;
+    match detect::layout(&head) {
+        Some((format, layout)) => Ok(Opened::Agent(Reader::new(format, layout, head, source, name))),
+        None => Ok(Opened::Other(head, source)),
+    }
+}
+
+type Source<R> = io::Chain<Cursor<Vec<u8>>, Expanded<R>>;
+
+enum Input<R: BufRead> {
+    Lines(Lines<Source<R>>),
+    Value { elements: Elements<Source<R>>, number: u64 },
+}
+
+/// Gives the entries of a file one by one. An `Err` ends the iteration: the source failed.
+pub struct Reader<R: BufRead> {
+    format: Format,
+    input: Input<R>,
+    mapper: Box<dyn Mapper + Send>,
+    ready: VecDeque<Entry>,
+    problems: Vec<Problem>,
+    lines: u64,
+    done: bool,
+}
+
+impl<R: BufRead> Reader<R> {
+    fn new(
+        format: Format,
+        layout: Layout,
+        head: Vec<u8>,
+        source: Expanded<R>,
+        name: Option<&str>,
+    ) -> Reader<R> {
+        let source = Cursor::new(head).chain(source);
+        let input = match layout {
+            Layout::Lines => Input::Lines(Lines::new(source)),
+            Layout::Value => Input::Value { elements: Elements::new(source), number: 0 },
+        };
+        let name = name.map(str::to_string);
+        let mapper: Box<dyn Mapper + Send> = match format {
+            Format::ClaudeCode => Box::new(ClaudeCode::new(name)),
+            Format::Codex => Box::new(Codex::new(name)),
+            Format::Gemini => Box::new(Gemini::new(name)),
+            other => Box::new(Messages::new(other, name)),
+        };
+        Reader { format, input, mapper, ready: VecDeque::new(), problems: Vec::new(), lines: 0, done: false }
+    }
+
+    /// How the file is written.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The conversations that were found so far.
+    pub fn threads(&self) -> &[Thread] {
+        self.mapper.threads()
+    }
+
+    /// Lines or elements that were read.
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// How much of the (expanded) file was read, in bytes.
+    pub fn offset(&self) -> u64 {
+        match &self.input {
+            Input::Lines(lines) => lines.offset(),
+            Input::Value { elements, .. } => elements.offset(),
+        }
+    }
+
+    /// What a person should know, and was not told yet.
+    pub fn problems(&mut self) -> Vec<Problem> {
+        std::mem::take(&mut self.problems)
+    }
+
+    /// Reads a line or an element further.
+    fn advance(&mut self) -> Result<(), Error> {
+        let mut out = Vec::new();
+        let offset = self.offset();
+        let found = match &mut self.input {
+            Input::Lines(lines) => match lines.next().map_err(|error| unreadable(&error))? {
+                None => Step::End,
+                Some(Found::Skipped { number, bytes }) => Step::Skipped(number, bytes),
+                Some(Found::Line { number, bytes, last }) => {
+                    Step::Text { number, bytes: bytes.to_vec(), last }
+                }
+            },
+            Input::Value { elements, number } => {
+                match elements.next().map_err(|error| unreadable(&error))? {
+                    None => Step::End,
+                    Some(Piece::Torn) => Step::Torn,
+                    Some(Piece::Field(name, bytes)) => {
+                        if let Ok(text) = std::str::from_utf8(&bytes)
+                            && json::check(text).is_ok()
+                        {
+                            self.mapper.field(&name, text);
+                        }
+                        return Ok(());
+                    }
+                    Some(Piece::Skipped(bytes)) => {
+                        *number += 1;
+                        Step::Skipped(*number, bytes)
+                    }
+                    Some(Piece::Element(bytes)) => {
+                        *number += 1;
+                        Step::Text { number: *number, bytes, last: false }
+                    }
+                }
+            }
+        };
+        match found {
+            Step::Text { number, bytes, last } => {
+                if self.text(number, &bytes, last, &mut out) {
+                    self.lines += 1;
+                } else {
+                    let text = format!(
+                        "the last line is cut off at byte {offset} ({} bytes); it is taken over once it is whole",
+                        bytes.len()
+                    );
+                    self.problems.push(Problem { line: number, text });
+                }
+            }
+            Step::Skipped(line, bytes) => {
+                let text = format!("LINE_BYTES_MAX is {LINE_BYTES_MAX}, this is {bytes}; left out");
+                self.problems.push(Problem { line, text });
+                self.lines += 1;
+            }
+            Step::Torn => {
+                let text = format!("the file is not whole JSON from byte {} on; left out", self.offset());
+                self.problems.push(Problem { line: self.lines + 1, text });
+            }
+            Step::End => {
+                self.done = true;
+                self.mapper.settle(&mut out);
+            }
+        }
+        self.ready.extend(out);
+        Ok(())
+    }
+
+    /// Takes a line; false if it is one that was not written to its end.
+    fn text(&mut self, number: u64, bytes: &[u8], last: bool, out: &mut Vec<Entry>) -> bool {
+        #[derive(Serialize)]
+        struct Unreadable<'a> {
+            text: &'a str,
+            /// The bytes, where the text does not say them all.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            base64: Option<String>,
+            reason: &'a str,
+        }
+        let lossy = String::from_utf8_lossy(bytes);
+        let reason = match (std::str::from_utf8(bytes), json::check(&lossy)) {
+            (Ok(text), Ok(())) => {
+                self.mapper.take(number, text, out);
+                return true;
+            }
+            _ if last => return false,
+            (Err(error), _) => format!("not UTF-8 at its byte {}", error.valid_up_to()),
+            (Ok(_), Err(error)) => error.text().to_string(),
+        };
+        // A line that was cut off when the program died, and another that was written behind it.
+        let glued = (self.lines_only()).then(|| glued(&lossy)).flatten();
+        let text = glued.map_or(&*lossy, |at| &lossy[..at]);
+        let base64 = std::str::from_utf8(bytes).is_err().then(|| BASE64.encode(bytes));
+        let body = serde_json::to_string(&Unreadable { text, base64, reason: &reason }).unwrap_or_default();
+        self.mapper.keep(number, "unreadable", made(body), out);
+        if let Some(at) = glued {
+            self.mapper.take(number, &lossy[at..], out);
+        }
+        true
+    }
+
+    fn lines_only(&self) -> bool {
+        matches!(self.input, Input::Lines(_))
+    }
+}
+
+enum Step {
+    Text { number: u64, bytes: Vec<u8>, last: bool },
+    Skipped(u64, u64),
+    Torn,
+    End,
+}
+
+/// Where a whole object begins that ends a broken line.
+fn glued(line: &str) -> Option<usize> {
+    const TRIES: usize = 64;
+    let starts = line.match_indices("{\"").map(|(at, _)| at).filter(|at| *at > 0);
+    starts.take(TRIES).find(|at| line.as_bytes()[at - 1] != b':' && json::check(&line[*at..]).is_ok())
+}
+
+impl<R: BufRead> Iterator for Reader<R> {
+    type Item = Result<Entry, Error>;
+
+    fn next(&mut self) -> Option<Result<Entry, Error>> {
+        loop {
+            if let Some(entry) = self.ready.pop_front() {
+                return Some(Ok(entry));
+            }
+            if self.done {
+                return None;
+            }
+            if let Err(error) = self.advance() {
+                self.done = true;
+                return Some(Err(error));
+            }
+        }
+    }
+}
+
+fn unreadable(error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => Error::too_large("limit.exceeded", error.to_string()),
+        io::ErrorKind::InvalidData | io::ErrorKind::Other => {
+            Error::invalid("import.malformed", format!("cannot read the file: {error}"))
+        }
+        _ => Error::internal("file.io", format!("cannot read the file: {error}")),
+    }
+}

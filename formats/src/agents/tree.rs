@@ -1,0 +1,220 @@
+//! Which line goes on from which: a tree that is read in the order of its lines, with what stands kept as paths.
+//!
+//! A line whose parent is the newest turn goes on. One whose parent is an earlier turn leaves the branch behind it: those
+//! turns are superseded. One whose parent was left behind takes that branch up again, as a chain of its own. A parent that
+//! was never seen, or comes later (so that there would be a circle), is none: the line goes on where the chain ends.
+//!
+//! A few bytes are remembered of every line, and nothing of what it says.
+
+use std::collections::HashMap;
+
+/// Most branches that become chains of their own; further ones go on where the chain ends.
+const FORKS_MAX: usize = 500;
+/// Most forks of forks.
+const LEVELS_MAX: u32 = 50;
+
+/// Where a line stands: behind this many turns, while this segment was the newest.
+#[derive(Clone, Copy)]
+struct Node {
+    segment: u32,
+    depth: u32,
+}
+
+/// A part of a chain, from one branching to the next.
+struct Segment {
+    chain: usize,
+    /// Where it begins.
+    start: u32,
+    /// Its first turn.
+    first: u64,
+    /// What it left behind.
+    tail: Vec<Turn>,
+    /// The chain that took that up again.
+    fork: Option<usize>,
+}
+
+#[derive(Clone, Copy)]
+struct Turn {
+    name: u64,
+    /// What a tool answered: several answers follow one message side by side, and none of them leaves the others.
+    result: bool,
+}
+
+struct Chain {
+    /// Turns before its own.
+    base: u32,
+    path: Vec<Turn>,
+    segments: Vec<u32>,
+    level: u32,
+}
+
+/// Where a parent is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Found {
+    /// On a chain.
+    On { chain: usize, depth: u32 },
+    /// In what a segment left behind, and nobody has taken up yet.
+    Left { chain: usize, segment: u32, depth: u32 },
+}
+
+/// All chains of a file.
+#[derive(Default)]
+pub struct Tree {
+    known: HashMap<u64, Node>,
+    segments: Vec<Segment>,
+    chains: Vec<Chain>,
+}
+
+/// Marks a node that counts lines that are spelt the same.
+const COUNTER: u32 = u32::MAX;
+
+impl Tree {
+    /// A chain that begins anew; chains count from 0.
+    pub fn chain(&mut self) -> usize {
+        self.add(0, Vec::new(), 0)
+    }
+
+    fn add(&mut self, base: u32, path: Vec<Turn>, level: u32) -> usize {
+        let chain = self.chains.len();
+        let segment = self.segments.len() as u32;
+        self.segments.push(Segment { chain, start: 0, first: 0, tail: Vec::new(), fork: None });
+        self.chains.push(Chain { base, path, segments: vec![segment], level });
+        chain
+    }
+
+    /// How often a text was seen before; counts this time.
+    pub fn count(&mut self, text: u64) -> u64 {
+        let node = self.known.entry(text).or_insert(Node { segment: COUNTER, depth: 0 });
+        node.depth += 1;
+        u64::from(node.depth - 1)
+    }
+
+    /// Whether a line was seen.
+    pub fn has(&self, line: u64) -> bool {
+        self.known.contains_key(&line)
+    }
+
+    /// Where a line is by now.
+    pub fn find(&self, line: u64) -> Option<Found> {
+        let node = self.known.get(&line).filter(|node| node.segment != COUNTER)?;
+        let mut chain = self.segments[node.segment as usize].chain;
+        let mut since = node.segment;
+        loop {
+            let segments = &self.chains[chain].segments;
+            let later = &segments[segments.partition_point(|segment| *segment <= since)..];
+            let cut = later.iter().find(|segment| self.segments[**segment as usize].start < node.depth);
+            match cut.map(|segment| (*segment, self.segments[*segment as usize].fork)) {
+                None => return Some(Found::On { chain, depth: node.depth }),
+                Some((segment, None)) => return Some(Found::Left { chain, segment, depth: node.depth }),
+                Some((_, Some(fork))) => {
+                    chain = fork;
+                    since = self.chains[fork].segments[0];
+                }
+            }
+        }
+    }
+
+    /// A chain for what a segment left behind, and the turn of the other chain before which it leaves that. `None` if there
+    /// are too many.
+    pub fn fork(&mut self, segment: u32) -> Option<(usize, u64)> {
+        let left = &self.segments[segment as usize];
+        let level = self.chains[left.chain].level + 1;
+        if level > LEVELS_MAX
+            || self.segments.iter().filter(|segment| segment.fork.is_some()).count() >= FORKS_MAX
+        {
+            return None;
+        }
+        let (base, path, first) = (left.start, left.tail.clone(), left.first);
+        let fork = self.add(base, path, level);
+        self.segments[segment as usize].fork = Some(fork);
+        Some((fork, first))
+    }
+
+    /// Appends a turn to a chain, behind `depth` turns or at its end; gives the turns that it takes the place of.
+    pub fn append(&mut self, chain: usize, depth: Option<u32>, name: u64, result: bool) -> Vec<u64> {
+        let Chain { base, path, segments, .. } = &mut self.chains[chain];
+        let mut at = depth.map_or(path.len(), |depth| depth.saturating_sub(*base) as usize).min(path.len());
+        while at < path.len() && path[at].result {
+            at += 1;
+        }
+        let mut left = Vec::new();
+        if at < path.len() && !result {
+            let tail = path.split_off(at);
+            left = tail.iter().map(|turn| turn.name).collect();
+            segments.push(self.segments.len() as u32);
+            let start = *base + at as u32;
+            self.segments.push(Segment { chain, start, first: name, tail, fork: None });
+        }
+        path.push(Turn { name, result });
+        left
+    }
+
+    /// Notes that a line stands at a depth of a chain, or at its end.
+    pub fn note(&mut self, line: u64, chain: usize, depth: Option<u32>) {
+        let Chain { base, path, segments, .. } = &self.chains[chain];
+        let depth = depth.unwrap_or(*base + path.len() as u32);
+        let segment = segments.last().copied().unwrap_or_default();
+        self.known.entry(line).or_insert(Node { segment, depth });
+    }
+
+    /// Notes that a line stands where another does, wherever that is by now.
+    pub fn alias(&mut self, line: u64, parent: u64) {
+        if let Some(node) = self.known.get(&parent).copied() {
+            self.known.entry(line).or_insert(node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Appends a turn behind another.
+    fn say(tree: &mut Tree, name: u64, parent: Option<u64>) -> (usize, Vec<u64>) {
+        let (chain, depth) = match parent.and_then(|parent| tree.find(parent)) {
+            Some(Found::On { chain, depth }) => (chain, Some(depth)),
+            Some(Found::Left { segment, depth, .. }) => (tree.fork(segment).unwrap().0, Some(depth)),
+            None => (0, None),
+        };
+        let left = tree.append(chain, depth, name, false);
+        tree.note(name, chain, None);
+        (chain, left)
+    }
+
+    #[test]
+    fn a_branch_leaves_what_is_behind_its_parent_and_can_be_taken_up_again() {
+        let mut tree = Tree::default();
+        tree.chain();
+        assert_eq!(say(&mut tree, 1, None), (0, vec![]));
+        assert_eq!(say(&mut tree, 2, Some(1)), (0, vec![]));
+        assert_eq!(say(&mut tree, 3, Some(2)), (0, vec![]));
+        assert_eq!(say(&mut tree, 4, Some(3)), (0, vec![]));
+        // From 2 on anew.
+        assert_eq!(say(&mut tree, 5, Some(2)), (0, vec![3, 4]));
+        assert_eq!(say(&mut tree, 6, Some(5)), (0, vec![]));
+        // Back to 3, of which 4 went on: a chain of its own, in which 4 is left.
+        assert_eq!(say(&mut tree, 7, Some(3)), (1, vec![4]));
+        assert_eq!(say(&mut tree, 8, Some(7)), (1, vec![]));
+        // And 4 again, which the second chain has left.
+        assert_eq!(say(&mut tree, 9, Some(4)), (2, vec![]));
+        // The first chain is where it was.
+        assert_eq!(say(&mut tree, 10, Some(6)), (0, vec![]));
+        // What nobody knows goes on at the end; so does what comes from itself.
+        assert_eq!(say(&mut tree, 11, Some(99)), (0, vec![]));
+        assert_eq!(say(&mut tree, 12, Some(12)), (0, vec![]));
+        assert_eq!(say(&mut tree, 13, Some(1)), (0, vec![2, 5, 6, 10, 11, 12]));
+    }
+
+    #[test]
+    fn answers_side_by_side_leave_nothing() {
+        let mut tree = Tree::default();
+        tree.chain();
+        say(&mut tree, 1, None);
+        for answer in [2, 3] {
+            assert!(tree.append(0, Some(1), answer, true).is_empty());
+            tree.note(answer, 0, None);
+        }
+        assert_eq!(say(&mut tree, 4, Some(2)), (0, vec![]));
+        assert_eq!(say(&mut tree, 5, Some(3)), (0, vec![4]));
+    }
+}

@@ -1,0 +1,376 @@
+//! Every rule of the importers, on small files in the shapes that programs write.
+
+use everturn_core::id::ConversationId;
+use everturn_formats::agents::{Entry, Format, Opened, Origin, Problem, Said, Step, open};
+use serde_json::{Value, json};
+
+/// Everything that was read from a file.
+pub struct Read {
+    pub format: Format,
+    pub entries: Vec<Entry>,
+    pub threads: Vec<(ConversationId, Origin)>,
+    pub problems: Vec<Problem>,
+    pub lines: u64,
+}
+
+/// Reads a file; `None` if it is none of the formats.
+pub fn read(bytes: &[u8]) -> Option<Read> {
+    let Opened::Agent(mut reader) = open(bytes, None).unwrap() else { return None };
+    let entries = reader.by_ref().map(Result::unwrap).collect();
+    let threads = reader.threads().iter().map(|thread| (thread.id, thread.origin.clone())).collect();
+    let problems = reader.problems();
+    Some(Read { format: reader.format(), entries, threads, problems, lines: reader.lines() })
+}
+
+fn lines(lines: &[Value]) -> String {
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn turns(read: &Read) -> Vec<&Said> {
+    read.entries
+        .iter()
+        .filter_map(|entry| match &entry.step {
+            Step::Turn(said) => Some(&**said),
+            _ => None,
+        })
+        .collect()
+}
+
+fn messages(read: &Read) -> Vec<Value> {
+    turns(read).iter().map(|said| serde_json::from_str(&said.message).unwrap()).collect()
+}
+
+/// The types of what is no turn.
+fn kept(read: &Read) -> Vec<&str> {
+    read.entries
+        .iter()
+        .filter_map(|entry| match &entry.step {
+            Step::Event { what, .. } | Step::Compaction { what, .. } => Some(what.as_str()),
+            Step::Turn(_) => None,
+        })
+        .collect()
+}
+
+#[test]
+fn the_content_tells_the_format() {
+    let cases: [(Option<&str>, &str); 20] = [
+        (
+            Some("claude-code"),
+            r#"{"type":"user","uuid":"u","sessionId":"s","message":{"role":"user","content":"x"}}"#,
+        ),
+        (Some("claude-code"), r#"{"type":"summary","summary":"x","leafUuid":"u"}"#),
+        (
+            Some("claude-code"),
+            "{\"type\":\"system\",\"subtype\":\"session_start\",\"sessionId\":\"s\",\"uuid\":\"u\"}",
+        ),
+        (Some("codex"), r#"{"timestamp":"t","type":"session_meta","payload":{"id":"i"}}"#),
+        (Some("codex"), r#"{"id":"i","timestamp":"t","instructions":null}"#),
+        (Some("codex"), r#"{"record_type":"state"}"#),
+        (Some("gemini-cli"), r#"{"sessionId":"s","projectHash":"h","startTime":"t","kind":"main"}"#),
+        (Some("gemini-cli"), "{\n  \"sessionId\": \"s\",\n  \"projectHash\": \"h\",\n  \"messages\": [\n"),
+        (Some("openai-chat"), r#"[{"role":"user","content":"x"}]"#),
+        (
+            Some("openai-responses"),
+            r#"[{"type":"message","role":"user","content":[{"type":"input_text","text":"x"}]}]"#,
+        ),
+        (Some("openai-responses"), r#"{"type":"function_call","call_id":"c","name":"n","arguments":"{}"}"#),
+        (
+            Some("anthropic"),
+            r#"[{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"n","input":{}}]}]"#,
+        ),
+        (Some("openai-chat"), "{\"model\":\"m\",\n\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"),
+        (Some("messages"), r#"{"role":"user","content":"x"}"#),
+        (None, r#"{"type":"session_start","session_id":"u"}"#),
+        (None, r#"{"_type":"transcript","version":2,"messages":[{"role":"user","content":"x"}]}"#),
+        (None, "[1,2,3]"),
+        (None, "hello"),
+        (None, "{}"),
+        (None, ""),
+    ];
+    for (expected, text) in cases {
+        let detected = everturn_formats::agents::detect(text.as_bytes());
+        assert_eq!(detected.map(Format::name), expected, "{text}");
+        let marked = format!("\u{feff}\n{text}\n");
+        let detected = everturn_formats::agents::detect(marked.as_bytes());
+        assert_eq!(detected.map(Format::name), expected, "with a byte order mark: {text}");
+    }
+}
+
+fn rollout() -> Vec<Value> {
+    let at = "2026-01-02T03:04:05.678Z";
+    let line = |kind: &str, payload: Value| json!({"timestamp":at,"type":kind,"payload":payload});
+    vec![
+        line(
+            "session_meta",
+            json!({"id":"sess-1","cwd":"/work","cli_version":"0.146.0","git":{"branch":"main"}}),
+        ),
+        line("turn_context", json!({"model":"gpt-5","cwd":"/work"})),
+        line("event_msg", json!({"type":"user_message","message":"List the files"})),
+        line(
+            "response_item",
+            json!({"type":"message","role":"user","content":[{"type":"input_text","text":"List the files"}]}),
+        ),
+        line("response_item", json!({"type":"reasoning","summary":[],"encrypted_content":"gAAA+/=="})),
+        line(
+            "response_item",
+            json!({"type":"function_call","name":"shell","arguments":"{\"command\":[\"ls\"]}","call_id":"c1"}),
+        ),
+        line("response_item", json!({"type":"function_call_output","call_id":"c1","output":"a.txt"})),
+        line(
+            "response_item",
+            json!({"type":"message","role":"assistant","content":[{"type":"output_text","text":"One file."}]}),
+        ),
+        line("event_msg", json!({"type":"agent_message","message":"One file."})),
+        line("event_msg", json!({"type":"token_count","info":null})),
+        line("response_item", json!({"type":"ghost_snapshot","ghost_commit":{}})),
+        line(
+            "compacted",
+            json!({"message":"","replacement_history":[{"type":"message","role":"user","content":[{"type":"input_text","text":"There is one file."}]}]}),
+        ),
+    ]
+}
+
+#[test]
+fn codex_items_are_turns_and_what_the_screen_showed_is_not_said_twice() {
+    let text = lines(&rollout());
+    let read = read(text.as_bytes()).unwrap();
+    assert_eq!((read.format, read.lines, read.problems.len()), (Format::Codex, 12, 0));
+    let said = messages(&read);
+    assert_eq!(said.len(), 5);
+    // As they came, byte for byte.
+    let payload = rollout()[4]["payload"].to_string();
+    assert_eq!(turns(&read)[1].message, payload);
+    assert_eq!(said[2]["arguments"], r#"{"command":["ls"]}"#);
+    assert_eq!(turns(&read)[4].model.as_deref(), Some("gpt-5"));
+    assert_eq!(turns(&read)[0].model, None);
+    assert_eq!(
+        kept(&read),
+        [
+            "session_meta",
+            "turn_context",
+            "event_msg/user_message",
+            "event_msg/agent_message",
+            "event_msg/token_count",
+            "response_item/ghost_snapshot",
+            "compacted"
+        ]
+    );
+    let Step::Compaction { summary, .. } = &read.entries.last().unwrap().step else { panic!() };
+    assert_eq!(summary, "user: There is one file.");
+    let (_, origin) = &read.threads[0];
+    assert_eq!((origin.session.as_deref(), origin.cwd.as_deref()), (Some("sess-1"), Some("/work")));
+    assert_eq!((origin.git_branch.as_deref(), origin.version.as_deref()), (Some("main"), Some("0.146.0")));
+    assert!(read.entries.iter().any(|entry| entry.title.as_deref() == Some("List the files")));
+    assert_eq!(read.entries[0].at.unwrap().to_string(), "2026-01-02T03:04:05.678000Z");
+}
+
+#[test]
+fn codex_files_from_before_there_were_envelopes() {
+    let text = lines(&[
+        json!({"id":"old-1","timestamp":"2025-05-01T00:00:00.000Z","instructions":"be brief"}),
+        json!({"record_type":"state"}),
+        json!({"type":"message","role":"user","content":[{"type":"input_text","text":"hi"}]}),
+        json!({"type":"function_call","name":"shell","arguments":"{}","call_id":"c"}),
+        json!({"type":"function_call_output","call_id":"c","output":"{\"output\":\"x\"}"}),
+    ]);
+    let old = read(text.as_bytes()).unwrap();
+    assert_eq!((old.format, turns(&old).len()), (Format::Codex, 3));
+    assert_eq!(kept(&old), ["session", "record"]);
+    assert_eq!(old.threads[0].1.session.as_deref(), Some("old-1"));
+    // The same session in the new form is the same conversation.
+    let new =
+        read(lines(&[json!({"timestamp":"t","type":"session_meta","payload":{"id":"old-1"}})]).as_bytes());
+    assert_eq!(new.unwrap().threads[0].0, old.threads[0].0);
+}
+
+#[test]
+fn a_codex_file_without_items_is_read_by_what_the_screen_showed() {
+    let event = |kind: &str, text: &str| json!({"timestamp":"2026-01-01T00:00:00Z","type":"event_msg","payload":{"type":kind,"message":text}});
+    let file = [
+        json!({"timestamp":"2026-01-01T00:00:00Z","type":"session_meta","payload":{"id":"e"}}),
+        event("user_message", "hi"),
+        event("agent_message", "hello"),
+        event("user_message", "bye"),
+    ];
+    let read = read(lines(&file).as_bytes()).unwrap();
+    let said: Vec<Value> = messages(&read).iter().map(|message| message["content"].clone()).collect();
+    assert_eq!(said, ["hi", "hello", "bye"]);
+}
+
+#[test]
+fn a_subagent_of_codex_names_the_thread_that_it_worked_for() {
+    let meta = json!({"id":"child","parent_thread_id":"sess-1","source":{"subagent":{"thread_spawn":{"agent_nickname":"Ada"}}}});
+    let child =
+        read(lines(&[json!({"timestamp":"t","type":"session_meta","payload":meta})]).as_bytes()).unwrap();
+    let parent = read(lines(&rollout()).as_bytes()).unwrap();
+    assert_eq!(child.threads[0].1.parent, Some(parent.threads[0].0));
+    assert_eq!(child.threads[0].1.agent.as_deref(), Some("Ada"));
+}
+
+#[test]
+fn compressed_files_are_read_and_bombs_are_not() {
+    let text = lines(&rollout());
+    let packed = zstd::encode_all(text.as_bytes(), 3).unwrap();
+    let (plain, unpacked) = (read(text.as_bytes()).unwrap(), read(&packed).unwrap());
+    assert_eq!(plain.entries, unpacked.entries);
+    // Half of it is what a program that is still writing leaves.
+    if let Opened::Agent(mut reader) = open(&packed[..packed.len() / 2], None).unwrap() {
+        assert!(reader.by_ref().all(|entry| entry.is_ok()));
+    }
+    let line = format!("{}\n", json!({"role":"user","content":"boom ".repeat(1000)}));
+    let bomb = zstd::encode_all(line.repeat(20_000).as_bytes(), 3).unwrap();
+    assert!(bomb.len() < 100_000);
+    let Opened::Agent(reader) = open(&bomb[..], None).unwrap() else { panic!("messages") };
+    let mut count = 0_u64;
+    let error = reader.inspect(|_| count += 1).find_map(Result::err).expect("it ends early");
+    assert!(error.text().contains("EXPANSION_MAX is 300"), "{error}");
+    assert!(count < 10_000, "{count}");
+}
+
+fn gemini_messages() -> Vec<Value> {
+    vec![
+        json!({"id":"m1","timestamp":"2026-01-01T00:00:01.000Z","type":"user","content":[{"text":"List files."}]}),
+        json!({"id":"m2","timestamp":"2026-01-01T00:00:02.000Z","type":"gemini","content":"","model":"gemini-3",
+            "thoughts":[{"subject":"Plan","description":"use ls"}],"tokens":{"input":10,"output":3,"total":13},
+            "toolCalls":[{"id":"t1","name":"run_shell_command","args":{"command":"ls"},
+                "result":[{"functionResponse":{"id":"t1","name":"run_shell_command","response":{"output":"a.txt"}}}]}]}),
+        json!({"id":"m3","timestamp":"2026-01-01T00:00:03.000Z","type":"info","content":"saved"}),
+        json!({"id":"m4","timestamp":"2026-01-01T00:00:04.000Z","type":"gemini","content":"One file."}),
+    ]
+}
+
+#[test]
+fn gemini_cli_reads_the_same_from_a_value_and_from_lines() {
+    let header = json!({"sessionId":"g-1","projectHash":"h","startTime":"2026-01-01T00:00:00.000Z"});
+    let by_line = lines(&[&[header.clone()], gemini_messages().as_slice()].concat());
+    let mut value = header;
+    value["messages"] = gemini_messages().into();
+    value["lastUpdated"] = "2026-01-01T00:00:05.000Z".into();
+    let by_line = read(by_line.as_bytes()).unwrap();
+    let pretty = read(serde_json::to_string_pretty(&value).unwrap().as_bytes()).unwrap();
+    let compact = read(value.to_string().as_bytes()).unwrap();
+    for read in [&by_line, &pretty, &compact] {
+        assert_eq!((read.format, read.problems.len()), (Format::Gemini, 0), "{:?}", read.problems);
+        assert_eq!(read.threads[0].0, by_line.threads[0].0);
+        let said = messages(read);
+        assert_eq!(said.len(), 4);
+        assert_eq!(said[0], json!({"role":"user","content":[{"text":"List files."}]}));
+        assert_eq!(
+            said[1]["content"],
+            json!([{"type":"thinking","thinking":"Plan: use ls"},
+                {"type":"tool_call","id":"t1","name":"run_shell_command","arguments":{"command":"ls"}}])
+        );
+        assert_eq!(
+            said[2],
+            json!({"role":"tool","content":[{"type":"tool_result","tool_use_id":"t1","name":"run_shell_command","content":"a.txt"}]})
+        );
+        assert_eq!(said[3], json!({"role":"assistant","content":"One file."}));
+        let tokens = turns(read)[1].tokens.unwrap();
+        assert_eq!((tokens.prompt, tokens.completion), (Some(10), Some(3)));
+        assert!(turns(read)[1].metadata["gemini"].get().contains("functionResponse"));
+        let mut kept = kept(read);
+        kept.sort_unstable();
+        assert_eq!(kept, ["info", "session"]);
+    }
+}
+
+#[test]
+fn gemini_cli_takes_messages_back_and_completes_them() {
+    let header = json!({"sessionId":"g-1","projectHash":"h","startTime":"t"});
+    let early =
+        json!({"id":"m2","type":"gemini","content":"","toolCalls":[{"id":"t1","name":"n","args":{}}]});
+    let file = [
+        header,
+        gemini_messages()[0].clone(),
+        early,
+        gemini_messages()[1].clone(),
+        json!({"$set":{"lastUpdated":"t"}}),
+        json!({"$rewindTo":"m1"}),
+        json!({"id":"m9","type":"user","content":"Something else."}),
+    ];
+    let read = read(lines(&file).as_bytes()).unwrap();
+    assert_eq!(kept(&read), ["session", "$set", "$rewindTo"]);
+    let entries: Vec<&Entry> =
+        read.entries.iter().filter(|entry| matches!(entry.step, Step::Turn(_))).collect();
+    // The second message, its completed version, its results, and what took the place of all.
+    assert_eq!(entries[1].name, entries[2].name);
+    assert_ne!(entries[1].key, entries[2].key);
+    let names = [entries[0].name, entries[1].name, entries[3].name];
+    assert_eq!(turns(&read).last().unwrap().supersedes, names);
+}
+
+#[test]
+fn messages_of_any_provider_are_turns_as_they_are() {
+    let chat = r#"[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"},
+        {"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{ }"}}]},
+        {"role":"tool","tool_call_id":"c","content":"ok"}, {"note":1.50}]"#;
+    let read_chat = read(chat.as_bytes()).unwrap();
+    assert_eq!((turns(&read_chat).len(), read_chat.lines), (4, 5));
+    assert!(chat.contains(&turns(&read_chat)[2].message), "{}", turns(&read_chat)[2].message);
+    let Step::Event { body, .. } = &read_chat.entries[4].step else { panic!() };
+    assert_eq!(body.get(), r#"{"note":1.50}"#);
+    let request = json!({"model":"claude","system":"Be brief.","messages":[
+        {"role":"user","content":"hi"},{"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":"s"}]}]});
+    let request = serde_json::to_string_pretty(&request).unwrap();
+    let read_request = read(request.as_bytes()).unwrap();
+    assert_eq!((read_request.format, turns(&read_request).len()), (Format::Anthropic, 2));
+    assert_eq!(turns(&read_request)[1].model.as_deref(), Some("claude"));
+    assert_eq!(kept(&read_request), ["request"]);
+    // A line for each conversation.
+    let set = lines(&[
+        json!({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}),
+        json!({"messages":[{"role":"user","content":"c"}],"split":"train"}),
+    ]);
+    let read_set = read(set.as_bytes()).unwrap();
+    assert_eq!((read_set.threads.len(), turns(&read_set).len()), (2, 3));
+    // The same words twice are two turns.
+    let twice = lines(&[json!({"role":"user","content":"ok"}), json!({"role":"user","content":"ok"})]);
+    let read_twice = read(twice.as_bytes()).unwrap();
+    assert_ne!(read_twice.entries[0].name, read_twice.entries[1].name);
+}
+
+#[test]
+fn lines_that_cannot_be_read_are_kept_and_a_line_that_was_cut_waits() {
+    let good =
+        json!({"type":"user","uuid":"u1","sessionId":"s","cwd":"/","message":{"role":"user","content":"hi"}});
+    let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
+    let mut file: Vec<u8> =
+        format!("{good}\nnot json\n{{\"a\":1,\"a\":2}}\n\"\\ud800\"\n{deep}\n[1]\n").into();
+    file.extend(b"\xff\xfe\n");
+    // A crash, and what the program wrote when it was started again.
+    let second = good.to_string().replace("u1", "u2");
+    file.extend(format!("{{\"type\":\"assistant\",\"mess{second}\n").bytes());
+    let third = good.to_string().replace("u1", "u3");
+    file.extend(&third.as_bytes()[..50]);
+    let read = read(&file).unwrap();
+    assert_eq!(turns(&read).len(), 2);
+    assert_eq!(kept(&read).iter().filter(|what| **what == "unreadable").count(), 6);
+    let bodies: Vec<Value> = read
+        .entries
+        .iter()
+        .filter_map(|entry| match &entry.step {
+            Step::Event { body, .. } => serde_json::from_str(body.get()).ok(),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(bodies[0]["text"], "not json");
+    assert!(bodies[1]["reason"].as_str().unwrap().contains("duplicate key"));
+    assert_eq!(bodies[5]["base64"], "//4=");
+    assert_eq!(bodies[6]["text"], "{\"type\":\"assistant\",\"mess");
+    let [problem] = &read.problems[..] else { panic!("{:?}", read.problems) };
+    assert!(problem.text.contains("is cut off at byte"), "{problem:?}");
+    // Whole, without its line break: it is there.
+    let mut whole = file.clone();
+    whole.extend(&third.as_bytes()[50..]);
+    assert_eq!(turns(&self::read(&whole).unwrap()).len(), 3);
+}
+
+#[test]
+fn a_line_that_is_too_long_is_left_out_and_said() {
+    let good = json!({"role":"user","content":"hi"});
+    let long = "x".repeat(everturn_formats::agents::LINE_BYTES_MAX + 10);
+    let read =
+        read(format!("{good}\n{{\"role\":\"user\",\"content\":\"{long}\"}}\n{good}\n").as_bytes()).unwrap();
+    assert_eq!(turns(&read).len(), 2);
+    assert!(read.problems[0].text.contains("LINE_BYTES_MAX is 33554432"), "{:?}", read.problems);
+}
