@@ -52,10 +52,17 @@ pub struct Args {
     #[arg(long, global = true)]
     pub json: bool,
     /// Mirror what is written into a file per conversation
-    #[arg(long, global = true, env = "EVERTURN_MIRROR", hide_env_values = true, value_name = "DIR")]
+    #[arg(
+        long,
+        global = true,
+        env = "EVERTURN_MIRROR",
+        hide_env_values = true,
+        hide_short_help = true,
+        value_name = "DIR"
+    )]
     pub mirror: Option<PathBuf>,
     /// Say more on standard error about what is being done (twice: even more)
-    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    #[arg(long, short, global = true, hide_short_help = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     #[command(subcommand)]
     pub verb: Option<Verb>,

@@ -207,6 +207,7 @@ fn changes_of(
             changes.extend(entry.map(|entry| IndexChange::Put(Box::new(entry))));
         }
         kind::SUPERSEDED => {
+            let key = key.clone();
             let fell = event.turn.map(|id| IndexChange::Fell { key, id: EntryId::Turn(id), seq: event.seq });
             changes.extend(fell);
         }
@@ -217,5 +218,6 @@ fn changes_of(
         }
         _ => {}
     }
+    changes.extend(shared.fact_changes(&key, event)?);
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! Facts: listed, and stated, corrected and taken back by hand. What a model learns is in `learning`.
 
 use super::{Page, Scope, more, page_limit};
+use crate::Shared;
 use everturn_core::Error;
-use everturn_core::event::{Draft, kind};
+use everturn_core::event::{Draft, Event, kind};
 use everturn_core::fact::{
     self, CorrectedBody, Fact, Redactor, RetractedBody, StatedBody, Status, absent, add_up, limits,
 };
@@ -65,6 +66,25 @@ pub struct Correction {
     pub by: Option<String>,
 }
 
+impl Shared {
+    /// Everything that is known of facts at a place. The words are read from the log each time: nothing that is erased
+    /// there can be left over here.
+    pub fn facts_at(&self, key: &Key, through: u64) -> Result<Vec<Fact>, Error> {
+        Ok(add_up(&self.statements_at(key, through)?))
+    }
+
+    /// What was stated, corrected and retracted up to a place, as far as it stands there.
+    pub fn statements_at(&self, key: &Key, through: u64) -> Result<Vec<Event>, Error> {
+        let fold = self.fold(key, through)?;
+        let mut events = Vec::with_capacity(fold.facts.len());
+        // Statements of the same turns stand next to each other: each run is one read.
+        for run in fold.facts.chunk_by(|one, next| one.seq + 1 == next.seq) {
+            events.extend(self.log.events(key, run[0].seq - 1, run.len())?);
+        }
+        Ok(events)
+    }
+}
+
 impl Scope {
     /// Facts of a conversation, those of its ancestors up to where it left them included.
     pub fn facts(&self, id: ConversationId, query: FactQuery) -> Result<Page<Fact>, Error> {
@@ -98,16 +118,8 @@ impl Scope {
         self.shared().index.fact(&self.tenant, id)?.ok_or_else(|| absent(id))
     }
 
-    /// Everything that is known of facts at a place. The words are read from the log each time: nothing that is erased
-    /// there can be left over here.
     pub(crate) fn facts_at(&self, key: &Key, through: u64) -> Result<Vec<Fact>, Error> {
-        let fold = self.shared().fold(key, through)?;
-        let mut events = Vec::with_capacity(fold.facts.len());
-        // Statements of the same turns stand next to each other: each run is one read.
-        for run in fold.facts.chunk_by(|one, next| one.seq + 1 == next.seq) {
-            events.extend(self.shared().log.events(key, run[0].seq - 1, run.len())?);
-        }
-        Ok(add_up(&events))
+        self.shared().facts_at(key, through)
     }
 
     /// Adds a fact by hand. One that is known is made surer, or stays as it is; one that says something else of the same

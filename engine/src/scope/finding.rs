@@ -1,6 +1,6 @@
 //! Which facts can be found: what events change about it.
 
-use super::Scope;
+use crate::Shared;
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::fact::{self, Fact, Status};
@@ -10,18 +10,16 @@ use everturn_core::write::ErasedBody;
 use everturn_store::IndexChange;
 use std::collections::BTreeSet;
 
-impl Scope {
+impl Shared {
     /// What an event changes about the facts that can be found. Only facts of the conversation that it was written in are in
     /// the index: a fork finds what it inherited there.
-    #[doc(hidden)]
-    pub fn fact_changes(&self, event: &Event) -> Result<Vec<IndexChange>, Error> {
-        let key = self.key(event.conversation);
+    pub fn fact_changes(&self, key: &Key, event: &Event) -> Result<Vec<IndexChange>, Error> {
         let changes = match event.kind.as_str() {
             kind if kind::is_fact(kind) => {
-                self.facts_at(&key, event.seq).map(|facts| told(&key, event, &facts))
+                self.facts_at(key, event.seq).map(|facts| told(key, event, &facts))
             }
-            kind::SUPERSEDED => self.forgotten(&key, event.seq, []),
-            kind::ERASED => self.erased_facts(&key, event),
+            kind::SUPERSEDED => self.forgotten(key, event.seq, []),
+            kind::ERASED => self.erased_facts(key, event),
             _ => return Ok(Vec::new()),
         };
         match changes {
@@ -36,19 +34,20 @@ impl Scope {
         let body: Option<ErasedBody> = event.read();
         let learned = body.map(|body| body.learned).unwrap_or_default();
         let mut changes = Vec::new();
-        let elsewhere: BTreeSet<ConversationId> = learned.iter().map(|one| one.conversation).collect();
-        for conversation in elsewhere.into_iter().chain([key.id]).collect::<BTreeSet<_>>() {
+        let places: BTreeSet<ConversationId> =
+            learned.iter().map(|one| one.conversation).chain([key.id]).collect();
+        for conversation in places {
             let ids = learned.iter().filter(|one| one.conversation == conversation).map(|one| one.fact);
-            let other = self.key(conversation);
+            let place = Key { tenant: key.tenant.clone(), id: conversation };
             let through = match conversation == key.id {
                 true => event.seq,
-                false => match self.shared().index.conversation(&other) {
+                false => match self.index.conversation(&place) {
                     Ok(conversation) => conversation.head.seq,
                     Err(Error::NotFound(_)) => continue,
                     Err(error) => return Err(error),
                 },
             };
-            changes.extend(self.forgotten(&other, through, ids)?);
+            changes.extend(self.forgotten(&place, through, ids)?);
         }
         Ok(changes)
     }
@@ -61,10 +60,8 @@ impl Scope {
         ids: impl IntoIterator<Item = FactId>,
     ) -> Result<Vec<IndexChange>, Error> {
         let mut candidates: BTreeSet<FactId> = ids.into_iter().collect();
-        for statement in &self.shared().fold(key, through.saturating_sub(1))?.facts {
-            if let Some(event) =
-                self.event_at(key, statement.seq)?.filter(|event| event.conversation == key.id)
-            {
+        for event in self.statements_at(key, through.saturating_sub(1))? {
+            if event.conversation == key.id {
                 candidates.insert(FactId(event.id.0));
                 candidates.extend(fact::stated_by(&event));
             }

@@ -3,7 +3,7 @@
 use super::{Scope, page_limit};
 use crate::model;
 use everturn_core::Error;
-use everturn_core::fact::Fact;
+use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
 use everturn_core::recall::{
     EntryId, EntryNo, Filter, Kind, Mode, Snippet, TextQuery, fuse, snippet, text_of,
@@ -13,6 +13,7 @@ use everturn_core::turn::{Role, Status, Turn};
 use everturn_store::{Behind, Found, TurnQuery};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// At least so many of each ranking are joined: what one ranks low may be what the other ranks high.
 const CANDIDATES_MIN: usize = 50;
@@ -127,6 +128,9 @@ pub struct Rank {
     pub score: f64,
 }
 
+/// The facts of conversations, each read once for one answer.
+type KnownFacts = HashMap<ConversationId, Vec<Fact>>;
+
 /// What was found, before it is looked at.
 struct Ranked {
     found: Found,
@@ -184,6 +188,7 @@ impl Scope {
             }
         };
         let mut wanted = (limit * 2).max(CANDIDATES_MIN);
+        let mut known = KnownFacts::new();
         for round in 1.. {
             let ranked = self.ranked(&words, vector.as_ref(), mode, filter, wanted)?;
             let all = ranked.len() < wanted;
@@ -192,7 +197,7 @@ impl Scope {
                 if hits.len() == limit {
                     break;
                 }
-                hits.extend(self.looked_at(ranked, filter, &words)?);
+                hits.extend(self.looked_at(ranked, filter, &words, &mut known)?);
             }
             if hits.len() == limit || all || round == ROUNDS_MAX {
                 let nothing_near = vector.is_some() && mode == Mode::Hybrid;
@@ -252,7 +257,13 @@ impl Scope {
     }
 
     /// What was found as it is now; `None` if it does not stand any more.
-    fn looked_at(&self, ranked: Ranked, filter: &Filter, words: &TextQuery) -> Result<Option<Hit>, Error> {
+    fn looked_at(
+        &self,
+        ranked: Ranked,
+        filter: &Filter,
+        words: &TextQuery,
+        known: &mut KnownFacts,
+    ) -> Result<Option<Hit>, Error> {
         let Ranked { found, score, matched } = ranked;
         let said_in = self.key(found.conversation);
         let title = match self.shared().conversation(&said_in) {
@@ -285,10 +296,9 @@ impl Scope {
                 Ok(Some(Hit { turn: Some(id), actor: turn.actor, role: Some(turn.role), ..told }))
             }
             EntryId::Fact(id) => {
-                let Some(fact) = self.standing_fact(&found, id, filter)? else { return Ok(None) };
-                let text = format!("{} {} {}", fact.subject, fact.predicate, fact.object);
-                let told = hit(Kind::Fact, fact.created, &text);
-                Ok(Some(Hit { fact: Some(fact), ..told }))
+                let Some(fact) = self.standing_fact(&found, id, filter, known)? else { return Ok(None) };
+                let told = hit(Kind::Fact, fact.created, &fact.text());
+                Ok(Some(Hit { actor: fact.by.clone(), fact: Some(fact), ..told }))
             }
         }
     }
@@ -323,8 +333,32 @@ impl Scope {
         Ok(Some(turn).filter(|_| stands && (filter.include_superseded || !fell)))
     }
 
-    /// A fact, unless it was taken back.
-    fn standing_fact(&self, _found: &Found, _id: FactId, _filter: &Filter) -> Result<Option<Fact>, Error> {
-        Ok(None)
+    /// A fact as the conversation that is asked about sees it, unless it does not hold there.
+    fn standing_fact(
+        &self,
+        found: &Found,
+        id: FactId,
+        filter: &Filter,
+        known: &mut KnownFacts,
+    ) -> Result<Option<Fact>, Error> {
+        let place = filter.conversation.unwrap_or(found.conversation);
+        let facts = match known.entry(place) {
+            Entry::Occupied(facts) => facts.into_mut(),
+            Entry::Vacant(unknown) => {
+                let key = self.key(place);
+                let through = match filter.through_seq {
+                    Some(through) => through,
+                    None => self.shared().index.conversation(&key)?.head.seq,
+                };
+                unknown.insert(self.facts_at(&key, through)?)
+            }
+        };
+        let fact = facts.iter().find(|fact| fact.id == id);
+        let holds = |fact: &&Fact| match fact.status {
+            fact::Status::Current => true,
+            fact::Status::Superseded => filter.include_superseded,
+            fact::Status::Retracted => false,
+        };
+        Ok(fact.filter(holds).cloned())
     }
 }

@@ -7,13 +7,12 @@ use everturn_core::event::Visibility;
 use everturn_core::fact::{Dropped, Fact, Status};
 use everturn_core::id::{ConversationId, FactId};
 use everturn_core::json::Raw;
-use everturn_core::recall::EntryId;
-use everturn_engine::model::{Configured, Endpoint, HttpModel, Kind, Limits, wait};
+use everturn_core::recall::Kind;
+use everturn_engine::model::{self, Configured, Endpoint, HttpModel, Limits, wait};
 use everturn_engine::{
     CompactOptions, Correction, Everturn, ExtractOptions, Extraction, FactQuery, GenerateOptions, NewFact,
-    NewStream, NewTurn, Options, Scope,
+    NewStream, NewTurn, Options, RecallOptions, Scope,
 };
-use everturn_store::IndexChange;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,7 +29,7 @@ fn policy(facts: Value) -> Settings {
 }
 
 fn options(server: &ScriptedServer) -> Options {
-    let mut endpoint = Endpoint::new(Kind::OpenaiChat, server.url(), "some-model");
+    let mut endpoint = Endpoint::new(model::Kind::OpenaiChat, server.url(), "some-model");
     endpoint.limits = Limits { backoff_first: Duration::from_millis(1), attempts: 1, ..Limits::default() };
     let model = Configured::new(Arc::new(HttpModel::new(endpoint).unwrap()));
     Options { models: BTreeMap::from([("default".to_string(), model)]), ..quiet() }
@@ -487,46 +486,30 @@ fn facts_are_the_same_after_an_export_and_an_import() {
     assert_eq!(current(&elsewhere, id), ["Zoë drinks milk"]);
 }
 
-/// The facts that can be found, as events tell it, caught up with whatever is new.
-#[derive(Default)]
-struct Findable {
-    entries: BTreeMap<(ConversationId, EntryId), (String, bool)>,
-    seen: BTreeMap<ConversationId, u64>,
-}
-
-impl Findable {
-    /// What stands and what fell, after the events of these conversations.
-    fn after(&mut self, scope: &Scope, ids: &[ConversationId]) -> [String; 2] {
-        for id in ids {
-            let seen = self.seen.entry(*id).or_default();
-            for event in scope.events(*id, *seen, 1000).unwrap() {
-                *seen = event.seq;
-                let changes =
-                    if event.conversation == *id { scope.fact_changes(&event).unwrap() } else { Vec::new() };
-                for change in changes {
-                    match change {
-                        IndexChange::Put(entry) => {
-                            let text = (entry.text.clone(), entry.fallen.is_some());
-                            self.entries.insert((entry.conversation, entry.id), text);
-                        }
-                        IndexChange::Fell { key, id, .. } => {
-                            self.entries.get_mut(&(key.id, id)).unwrap().1 = true
-                        }
-                        IndexChange::Remove { key, id } => drop(self.entries.remove(&(key.id, id))),
-                    }
-                }
-            }
-        }
-        [false, true].map(|fell| {
-            let texts = self.entries.values().filter(|entry| entry.1 == fell).map(|entry| entry.0.as_str());
-            texts.collect::<Vec<_>>().join(", ")
-        })
-    }
+/// The facts that recall finds, and those that it finds only when asked for what does not hold any more.
+fn findable(store: &Everturn, scope: &Scope, within: Option<ConversationId>) -> [String; 2] {
+    store.index_now().unwrap();
+    let found = |include_superseded| {
+        let options = RecallOptions {
+            conversation: within,
+            kinds: vec![Kind::Fact],
+            limit: 50,
+            include_superseded,
+            ..RecallOptions::default()
+        };
+        let hits = scope.recall("zoë", &options).unwrap().data;
+        let mut texts: Vec<String> = hits.into_iter().map(|hit| hit.fact.unwrap().text()).collect();
+        texts.sort();
+        texts
+    };
+    let (now, ever) = (found(false), found(true));
+    let fell: Vec<String> = ever.into_iter().filter(|text| !now.contains(text)).collect();
+    [now.join(", "), fell.join(", ")]
 }
 
 #[test]
-fn what_can_be_found_follows_the_facts() {
-    let (_store, scope) = memory();
+fn recall_finds_the_facts_that_hold() {
+    let (store, scope) = memory();
     let id = scope.begin();
     let turn = scope.say(id, NewTurn::user("Tea in Berlin, then Paris."));
     let from = |fact| NewFact { source_turn: Some(turn.id), ..fact };
@@ -538,24 +521,29 @@ fn what_can_be_found_follows_the_facts() {
         .correct_fact(id, tea.id, Correction { object: Some("mate".into()), ..Correction::default() })
         .unwrap();
     scope.retract_fact(id, dog.id, None, None).unwrap();
-    let mut findable = Findable::default();
-    let found = findable.after(&scope, &[id]);
-    assert_eq!(found, ["Zoë lives in Paris, Zoë drinks mate", "Zoë lives in Berlin, Zoë drinks tea"]);
+    let fell = "Zoë drinks tea, Zoë lives in Berlin";
+    assert_eq!(findable(&store, &scope, None), ["Zoë drinks mate, Zoë lives in Paris", fell]);
     let fork = scope.fork(id, scope.get(id).unwrap().head.seq).wait().unwrap().id;
     scope.add_fact(fork, from(new("Zoë", "asks for", "milk"))).unwrap();
     scope.add_fact(fork, new("Zoë", "lives in", "Rome")).unwrap();
-    scope.retract_fact(fork, tea.id, None, None).unwrap();
-    let found = findable.after(&scope, &[id, fork]);
-    let both = "Zoë lives in Paris, Zoë drinks mate, Zoë asks for milk, Zoë lives in Rome";
-    assert_eq!(found, [both, "Zoë lives in Berlin, Zoë drinks tea"], "what a fork does is not its parent's");
-    // In the parent, which knows nothing of the fork.
+    let in_fork = [
+        "Zoë asks for milk, Zoë drinks mate, Zoë lives in Rome",
+        "Zoë drinks tea, Zoë lives in Berlin, Zoë lives in Paris",
+    ];
+    assert_eq!(findable(&store, &scope, Some(fork)), in_fork);
+    assert_eq!(
+        findable(&store, &scope, Some(id))[0],
+        "Zoë drinks mate, Zoë lives in Paris",
+        "the fork's are not its parent's"
+    );
+    // In the parent, which knows nothing of the fork: what held before holds again.
     scope.erase(id, turn.id, None, "asked").wait().unwrap();
-    assert_eq!(findable.after(&scope, &[id, fork]), ["Zoë lives in Berlin, Zoë lives in Rome", ""]);
-    let anew = Findable::default().after(&scope, &[fork, id]);
-    assert_eq!(anew, ["Zoë lives in Berlin, Zoë lives in Rome", ""], "also when it is made anew");
+    assert_eq!(findable(&store, &scope, None), ["Zoë lives in Berlin, Zoë lives in Rome", ""]);
     let said = scope.say(id, NewTurn::user("Oslo!"));
     scope.add_fact(id, NewFact { source_turn: Some(said.id), ..new("Zoë", "lives in", "Oslo") }).unwrap();
-    assert_eq!(findable.after(&scope, &[id])[0], "Zoë lives in Oslo, Zoë lives in Rome");
+    assert_eq!(findable(&store, &scope, Some(id)), ["Zoë lives in Oslo", "Zoë lives in Berlin"]);
     scope.supersede(id, said.id, NewTurn::user("Never mind.")).wait().unwrap();
-    assert_eq!(findable.after(&scope, &[id]), ["Zoë lives in Berlin, Zoë lives in Rome", ""]);
+    assert_eq!(findable(&store, &scope, Some(id)), ["Zoë lives in Berlin", ""]);
+    let other = store.tenant("globex").unwrap();
+    assert_eq!(findable(&store, &other, None), ["", ""]);
 }
