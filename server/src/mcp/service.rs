@@ -26,8 +26,7 @@ const SUBSCRIPTIONS_MAX: usize = 100;
 const INSTRUCTIONS: &str = "\
 Everturn keeps conversations: every turn, for good. Begin or go on with one by `append`; call it for each turn worth keeping.
 `list_conversations` finds one by title; wherever a conversation is asked for, give its id, the beginning of one, or @last.
-`recall` finds what was said before, in any conversation, by words or by meaning; use it before you ask what may be known.
-`history` reads what was said word for word, newest page first; go back with `before` set to `next`.
+`recall` finds what was said before, anywhere, by words or by meaning; `history` reads it word for word, `before` = `next` goes back.
 `build_context` gives what fits into a token budget: summary, pins and newest turns; use it before you answer in a long one.
 `pin` what must not be forgotten; `compact` when it gets long; an error names a code and what to do: do that, then call again.";
 

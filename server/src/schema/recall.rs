@@ -83,6 +83,7 @@ pub struct Snippet {
     /// `…` stands where the text goes on.
     text: String,
     /// Where the words stand that were looked for, in characters: from, to.
+    #[schema(value_type = Vec<Vec<u64>>)]
     marks: Vec<(u64, u64)>,
 }
 

@@ -27,6 +27,8 @@ fn needed(method: &str, path: &str) -> Role {
     ];
     const READER: &[&str] = &[
         "POST /api/v1/project",
+        "POST /api/v1/recall",
+        "POST /api/v1/conversations/{id}/recall",
         "POST /api/v1/conversations/{id}/context",
         "POST /api/v1/conversations/{id}/project",
         "POST /api/v1/conversations/{id}/summarize",
