@@ -117,7 +117,8 @@ fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
         let head = shared.index.conversation(key)?.head.seq;
         shared.fold(key, head)?;
         while scope.compact_if_due(key.id)?.is_some() {}
-        while with_models && !shared.stopping.load(Ordering::SeqCst) && scope.extract_if_due(key.id)? {}
+        let goes_on = || with_models && !shared.stopping.load(Ordering::SeqCst);
+        while goes_on() && scope.extract_if_due(key.id)? {}
         Ok(())
     })();
     match looked {
