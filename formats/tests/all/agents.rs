@@ -242,7 +242,7 @@ fn gemini_messages() -> Vec<Value> {
 #[test]
 fn gemini_cli_reads_the_same_from_a_value_and_from_lines() {
     let header = json!({"sessionId":"g-1","projectHash":"h","startTime":"2026-01-01T00:00:00.000Z"});
-    let by_line = lines(&[&[header.clone()], gemini_messages().as_slice()].concat());
+    let by_line = lines(&[std::slice::from_ref(&header), gemini_messages().as_slice()].concat());
     let mut value = header;
     value["messages"] = gemini_messages().into();
     value["lastUpdated"] = "2026-01-01T00:00:05.000Z".into();

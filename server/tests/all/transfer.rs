@@ -125,3 +125,29 @@ async fn health_and_readiness() {
     }
     stage.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_agents_left_is_imported_over_http() {
+    let stage = Stage::new().await;
+    let import =
+        |query: &str, text: String| stage.request(Method::POST, &format!("/api/v1/import{query}")).body(text);
+    let line = |uuid: &str, more: &str| {
+        format!(
+            r#"{{"type":"user","uuid":"{uuid}","sessionId":"s"{more},"message":{{"role":"user","content":"hi"}}}}"#
+        )
+    };
+    let side = r#","isSidechain":true,"agentId":"ada""#;
+    let file =
+        format!("{}\n{}\n{{\"type\":\"mode\",\"sessionId\":\"s\"}}\n", line("u1", ""), line("x1", side));
+    let imported = answer(import("", file.clone()), 200).await;
+    assert_eq!((&imported["format"], &imported["turns"]), (&json!("claude-code"), &json!(2)));
+    assert_eq!((&imported["events"], &imported["kept"]), (&json!(3), &json!({"mode": 1})));
+    assert_eq!(imported["linked"].as_array().unwrap().len(), 1);
+    assert_eq!(answer(import("", file), 200).await["added"], 0);
+    let chat = r#"[{"role":"user","content":"hi"}]"#.to_string();
+    let first = answer(import("?name=a.json", chat.clone()), 200).await;
+    let second = answer(import("?name=b.json", chat), 200).await;
+    assert_ne!(first["conversation"]["id"], second["conversation"]["id"]);
+    answer(import("?nam=x", "[]".into()), 400).await;
+    stage.stop().await;
+}
