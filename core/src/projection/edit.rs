@@ -35,7 +35,7 @@ impl<'a> Fields<'a> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'a str, Cow<'a, str>, &'a RawValue)> {
         self.0.iter().map(|(key, value)| {
             let key = key.get();
-            (key, unescape(key.trim_matches('"')), *value)
+            (key, unescape(&key[1..key.len() - 1]), *value)
         })
     }
 }

@@ -1,7 +1,8 @@
 //! Spec 2: bodies of tool results that are reclaimed, and where they can be found again.
 
 use crate::projection::{call, long, read, result, view};
-use everturn_core::projection::{resolve_pointer, strip_markers};
+use everturn_core::json::Raw;
+use everturn_core::projection::{Message, resolve_pointer, strip_markers};
 use serde_json::{Value, json};
 
 /// Options for `reachability_gc` with only the last message as a root.
@@ -18,6 +19,23 @@ fn one_result(arguments: Value, body: &str, last: &str) -> Value {
         {"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":long(body)}]},
         {"role":"user","content":last},
     ])
+}
+
+/// A key may end in a quote or be written with escapes; it stays as it is written, and is hashed as it reads.
+#[test]
+fn a_changed_message_keeps_odd_keys_and_is_hashed_as_it_is_shown() {
+    let text =
+        r#"{"role":"tool","tool_call_id":"c","\u0063ontent":"BODY","a\"":1,"\"":2,"\u0062":{"z":1,"a":[]}}"#;
+    let tool = Message::read(Raw::new(text.replace("\"BODY\"", &json!(long("fn old")).to_string())).unwrap())
+        .unwrap();
+    let last = Message::of(json!({"role":"user","content":"thanks"})).unwrap();
+    let messages = [tool, last];
+    let view = view(&messages, gc(json!({})));
+    assert_eq!(view.redacted_indices, [0]);
+    let shown = view.messages[0].raw().get();
+    assert!(shown.contains(r#","a\"":1,"\"":2,"\u0062":{"z":1,"a":[]},"#), "{shown}");
+    let again = [Message::read(view.messages[0].raw().clone()).unwrap(), messages[1].clone()];
+    assert_eq!(view.prefix_hash, crate::projection::view(&again, json!("raw")).prefix_hash);
 }
 
 #[test]
