@@ -9,6 +9,7 @@ mod compacting;
 mod context;
 mod crash;
 mod dice;
+mod embedders;
 mod erasing;
 mod generating;
 mod keeping;
