@@ -28,6 +28,7 @@ pub mod limits;
 pub mod message;
 pub mod pairing;
 pub mod projection;
+pub mod recall;
 pub mod redaction;
 pub mod state;
 pub mod time;

@@ -1,6 +1,6 @@
 //! Where conversations are kept.
 //!
-//! Four short traits, their backends, and [`mod@conformance`]: the one list of promises that every backend runs. A
+//! Five short traits, their backends, and [`mod@conformance`]: the one list of promises that every backend runs. A
 //! behaviour that is not in that list is not promised. All rules about what may be written are in `core::write`; a
 //! backend only looks up, writes down and makes durable.
 //!
@@ -10,6 +10,7 @@
 pub mod assets;
 pub mod conformance;
 pub mod memory;
+mod recall;
 pub mod sqlite;
 
 use everturn_core::Error;
@@ -19,9 +20,11 @@ use everturn_core::conversation::{Conversation, State, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, KeyId, Tenant, TurnId};
 use everturn_core::json::Raw;
+use everturn_core::recall::{Entry, EntryId, EntryNo, Filter, TextQuery};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn};
 use everturn_core::write::Write;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -132,6 +135,125 @@ pub trait Keys: Send + Sync {
     fn revoke_key(&self, tenant: &Tenant, id: KeyId, at: Timestamp) -> Result<AccessKey, Error>;
     /// Notes that a key was used. The time never goes back; an absent key is no error.
     fn touch_key(&self, id: KeyId, at: Timestamp) -> Result<(), Error>;
+}
+
+/// Turns and facts found again, by words and by meaning. Derived: what is lost is made again from the log, and an index
+/// that is behind only finds less. It is kept apart from the log, so that taking something in makes no append wait.
+///
+/// What is found here need not stand any more: whoever asks looks at each turn as it is now before showing it.
+pub trait Recall: Send + Sync {
+    /// What was committed and is not in the index yet, in the order of arrival, at most `limit` events. Erased bodies
+    /// come as such.
+    fn unindexed(&self, limit: usize) -> Result<Unindexed, Error>;
+    /// Takes in what follows from events, in one transaction; after it, [`Recall::unindexed`] begins behind `span`. Does
+    /// nothing if another process has taken them in meanwhile.
+    fn index(&self, changes: Vec<IndexChange>, span: Span) -> Result<(), Error>;
+    /// How many events are not in the index yet, and how many entries have no vector of this model.
+    fn behind(&self, model: Option<&str>) -> Result<Behind, Error>;
+    /// Takes what was removed out of the files as well: afterwards none of its words is in them, nor in copies that the
+    /// database left behind. Takes as long as writing the index anew; does nothing if nothing was removed.
+    fn scrub(&self) -> Result<(), Error>;
+    /// Drops the index. Everything is then unindexed again.
+    fn forget(&self) -> Result<(), Error>;
+    /// What these words find, best first.
+    fn find_text(
+        &self,
+        tenant: &Tenant,
+        query: &TextQuery,
+        filter: &Filter,
+        limit: usize,
+    ) -> Result<Vec<Found>, Error>;
+    /// Entries that have no vector of this model, newest first.
+    fn unembedded(&self, model: &str, limit: usize) -> Result<Vec<Unembedded>, Error>;
+    /// Keeps vectors. Those of entries that are gone are dropped.
+    fn put_vectors(&self, model: &str, vectors: Vec<(EntryNo, Vec<f32>)>) -> Result<(), Error>;
+    /// What is nearest in meaning, best first.
+    fn find_near(
+        &self,
+        tenant: &Tenant,
+        model: &str,
+        vector: &[f32],
+        filter: &Filter,
+        limit: usize,
+    ) -> Result<Vec<Found>, Error>;
+}
+
+/// Events that are not in the index yet.
+#[derive(Clone, Debug)]
+pub struct Unindexed {
+    /// In the order of arrival, each with whose it is.
+    pub events: Vec<(Tenant, Event)>,
+    /// Where they stand.
+    pub span: Span,
+}
+
+/// A stretch of the order of arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// It begins behind this event.
+    pub after: u64,
+    /// It ends with this one.
+    pub through: u64,
+}
+
+/// What becomes of the index.
+#[derive(Clone, Debug)]
+pub enum IndexChange {
+    /// This can be found from now on. One with the same id in the same conversation is replaced.
+    Put(Box<Entry>),
+    /// This does not stand any more after a place, but can be found by who asks for such.
+    Fell {
+        /// Where.
+        key: Key,
+        /// What.
+        id: EntryId,
+        /// The place of the event that says so.
+        seq: u64,
+    },
+    /// This must not be found again: it was erased or taken back.
+    Remove {
+        /// Where it was erased: the conversation that it was said in, or a fork of it.
+        key: Key,
+        /// What.
+        id: EntryId,
+    },
+}
+
+/// How far an index is behind the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Behind {
+    /// Events that are not in it yet.
+    pub events: u64,
+    /// Entries without a vector of the model in use.
+    pub vectors: u64,
+}
+
+/// Something that was found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Found {
+    /// Its number in this index.
+    pub no: EntryNo,
+    /// The conversation that it was said in; of what a fork inherited, the ancestor.
+    pub conversation: ConversationId,
+    /// Its place there.
+    pub seq: u64,
+    /// Which turn or fact.
+    pub id: EntryId,
+    /// How well it fits; more is better, and only comparable within one answer.
+    pub score: f64,
+}
+
+/// Something without a vector.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Unembedded {
+    /// Its number in this index.
+    pub no: EntryNo,
+    /// The conversation that it was said in.
+    pub key: Key,
+    /// Its place there.
+    pub seq: u64,
+    /// Which turn or fact.
+    pub id: EntryId,
 }
 
 /// No key with this id, or another tenant's, which looks the same.

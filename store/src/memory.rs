@@ -3,14 +3,16 @@
 //! It keeps every promise of [`mod@crate::conformance`] except that nothing outlives the process.
 
 mod keys;
+mod recall;
 
-use crate::{Committed, ConversationQuery, Index, Log, TurnQuery};
+use crate::recall::Catalog;
+use crate::{Committed, ConversationQuery, Index, Log, Recall, TurnQuery};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Parent, Tombstone};
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{ConversationId, Key, KeyId, Tenant, TurnId};
+use everturn_core::id::{ConversationId, EventId, Key, KeyId, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnRow, join_chunks};
@@ -19,12 +21,20 @@ use everturn_core::write::{
     absent_turn,
 };
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A store that ends with the process.
-#[derive(Default)]
 pub struct Memory {
     kept: Mutex<Kept>,
+    /// What can be found by words.
+    catalog: Catalog,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory { kept: Mutex::default(), catalog: Catalog::new(None) }
+    }
 }
 
 #[derive(Default)]
@@ -33,6 +43,8 @@ struct Kept {
     entries: Vec<Entry>,
     /// Where each conversation is, deleted ones included.
     places: BTreeMap<Key, usize>,
+    /// Where each event is, in the order of arrival: its conversation's place, and its own in it.
+    arrived: Vec<(usize, u64, EventId)>,
     requests: HashMap<(String, String), Request>,
     keys: BTreeMap<KeyId, AccessKey>,
 }
@@ -196,6 +208,8 @@ impl Kept {
             }
         }
         entry.apply(changes);
+        let place = self.place(key)?;
+        self.arrived.extend(events.iter().map(|event| (place, event.seq, event.id)));
         if let (Some((scope, asked)), Some(first), Some(last)) = (idempotency, events.first(), events.last())
         {
             let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
@@ -439,6 +453,9 @@ fn read(levels: &[Level<'_>], row: TurnRow) -> Result<Turn, Error> {
 
 impl Log for Memory {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
+        if batch.iter().any(|write| matches!(write.action, Action::Delete { .. })) {
+            self.catalog.deletions.store(true, Ordering::SeqCst);
+        }
         let mut kept = self.kept();
         batch.into_iter().map(|request| kept.write(request)).collect()
     }
@@ -678,11 +695,12 @@ impl Index for Memory {
             }
             kept.entry(&key)?.conversation = fresh;
         }
-        Ok(())
+        drop(kept);
+        self.forget()
     }
 
     fn compact(&self) -> Result<(), Error> {
-        Ok(())
+        self.scrub()
     }
 
     fn check(&self) -> Result<Vec<String>, Error> {

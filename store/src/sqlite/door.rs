@@ -29,6 +29,18 @@ const MIGRATIONS: &[&str] = &[include_str!("v1.sql")];
 /// Came after the first files of version 1 were written, so it is made wherever it is missing.
 const KEYS: &str = include_str!("keys.sql");
 
+/// Says that a file is an index of ours: "Evtr".
+const RECALL_APPLICATION_ID: i32 = 0x4576_7472;
+
+/// The index of words, without steps between versions: an older one is dropped and made again.
+const RECALL: &str = include_str!("../recall/recall.sql");
+
+/// The version of that schema and of how words are made.
+const RECALL_VERSION: i32 = 1000 + everturn_core::recall::TERMS_VERSION as i32;
+
+/// Lets counts of words be asked for.
+const RECALL_VOCABULARY: &str = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab (main, words, row)";
+
 /// File systems of other machines, by the number that Linux gives them. Their locks and syncs cannot be relied on.
 const REMOTE: &[(u32, &str)] = &[
     (0x6969, "NFS"),
@@ -134,6 +146,110 @@ fn open_as_it_lies(path: &Path) -> Result<Connection, Error> {
         .map_err(|e| explain(path, &e))?;
     set_up(&connection, path)?;
     Ok(connection)
+}
+
+/// Opens an index of words for reading and writing, in memory without a path. One that is damaged, or of another
+/// version, is begun anew.
+pub fn open_recall(path: Option<&Path>) -> Result<Connection, Error> {
+    let Some(path) = path else {
+        let memory = Path::new("the index in memory");
+        let connection = Connection::open_in_memory().map_err(|e| explain(memory, &e))?;
+        set_up(&connection, memory)?;
+        make_recall(&connection).map_err(|e| explain(memory, &e))?;
+        return Ok(connection);
+    };
+    let open = || -> rusqlite::Result<Option<Connection>> {
+        let connection = Connection::open(path)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        match recall_version(&connection)? {
+            Some(RECALL_VERSION) => connection.execute_batch(RECALL_VOCABULARY)?,
+            None => {
+                connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+                make_recall(&connection)?;
+            }
+            Some(_) => return Ok(None),
+        }
+        Ok(Some(connection))
+    };
+    let damaged = |e: &rusqlite::Error| {
+        matches!(e.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+    };
+    let opened = match open() {
+        Ok(Some(connection)) => connection,
+        Err(error) if !damaged(&error) => return Err(explain(path, &error)),
+        _ => {
+            remove_recall(path);
+            let busy = || Error::busy("store.busy", format!("{} is in use; try again", path.display()));
+            open().map_err(|e| explain(path, &e))?.ok_or_else(busy)?
+        }
+    };
+    set_up(&opened, path)?;
+    // What a power loss takes is made again; the file stays whole all the same.
+    opened.execute_batch("PRAGMA synchronous = NORMAL").map_err(|e| explain(path, &e))?;
+    Ok(opened)
+}
+
+/// Opens an index of words for reading; `None` if there is none that can be read.
+pub fn open_recall_for_reading(path: &Path) -> Result<Option<Connection>, Error> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = || -> rusqlite::Result<Option<Connection>> {
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        if recall_version(&connection)? != Some(RECALL_VERSION) {
+            return Ok(None);
+        }
+        connection.execute_batch(RECALL_VOCABULARY)?;
+        Ok(Some(connection))
+    };
+    match open() {
+        Ok(Some(connection)) => set_up(&connection, path).map(|()| Some(connection)),
+        Ok(None) => Ok(None),
+        Err(error) => {
+            tracing::debug!(%error, "{} cannot be read", path.display());
+            Ok(None)
+        }
+    }
+}
+
+fn make_recall(connection: &Connection) -> rusqlite::Result<()> {
+    // Another process may make it in this moment: whoever comes second finds it there.
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let made = match recall_version(connection) {
+        Ok(None) => connection.execute_batch(&format!(
+            "{RECALL}; PRAGMA application_id = {RECALL_APPLICATION_ID}; PRAGMA user_version = {RECALL_VERSION};"
+        )),
+        other => other.map(drop),
+    };
+    connection.execute_batch(if made.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+    made?;
+    connection.execute_batch(RECALL_VOCABULARY)
+}
+
+/// The version of an index; `None` for a new file, an impossible one for a file that is something else.
+fn recall_version(connection: &Connection) -> rusqlite::Result<Option<i32>> {
+    let number =
+        |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    match number("application_id")? {
+        RECALL_APPLICATION_ID => number("user_version").map(Some),
+        0 if tables == 0 => Ok(None),
+        _ => Ok(Some(-1)),
+    }
+}
+
+/// Removes an index of words. What cannot be removed is found unusable when it is opened next.
+pub fn remove_recall(path: &Path) {
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(beside(path, suffix));
+    }
+}
+
+/// Where the index of words of a store is.
+pub fn recall_path(path: &Path) -> PathBuf {
+    beside(path, "-recall")
 }
 
 fn set_up(connection: &Connection, path: &Path) -> Result<(), Error> {

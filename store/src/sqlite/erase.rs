@@ -152,7 +152,7 @@ pub fn delete(db: &Connection, no: i64, at: Timestamp, reason: &str) -> rusqlite
 }
 
 /// How far living forks still read in a conversation; 0 if none does.
-fn needed(db: &Connection, no: i64) -> rusqlite::Result<u64> {
+pub fn needed(db: &Connection, no: i64) -> rusqlite::Result<u64> {
     let forks: Vec<(i64, i64, bool)> = db
         .prepare_cached("SELECT no, parent_seq, deleted IS NOT NULL FROM conversations WHERE parent = ?")?
         .query_map([no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?

@@ -2,15 +2,17 @@
 //!
 //! A commit is one transaction with one sync. Readers have their own connections and never wait for the writer.
 
-mod door;
+pub(crate) mod door;
 mod erase;
 mod keys;
 mod read;
+mod recall;
 mod recent;
-mod rows;
+pub(crate) mod rows;
 mod write;
 
-use crate::{Committed, ConversationQuery, Index, Log, TurnQuery};
+use crate::recall::Catalog;
+use crate::{Committed, ConversationQuery, Index, Log, Recall, TurnQuery};
 use door::explain;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -26,6 +28,7 @@ use recent::{Recent, RecentConversation};
 use rows::{Bytes, CONVERSATION_COLUMNS, Failure, signed};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -45,6 +48,8 @@ pub struct Sqlite {
     writer: Option<Mutex<Writer>>,
     /// What is durable and not settled yet. Changed by the writer only, right after a commit.
     recent: RwLock<Recent>,
+    /// What can be found by words, in a file of its own.
+    catalog: Catalog,
 }
 
 struct Writer {
@@ -80,6 +85,7 @@ impl Sqlite {
             readers: Mutex::default(),
             writer: Some(Mutex::new(writer)),
             recent: RwLock::new(recent),
+            catalog: Catalog::new(Some(door::recall_path(path))),
         };
         store.settle()?;
         Ok(store)
@@ -93,6 +99,7 @@ impl Sqlite {
             readers: Mutex::new(vec![reader]),
             writer: None,
             recent: RwLock::default(),
+            catalog: Catalog::new(Some(door::recall_path(path))),
         })
     }
 
@@ -196,7 +203,7 @@ impl Sqlite {
     }
 
     /// Makes the write-ahead log empty, so that nothing erased is left in it.
-    fn scrub(&self, connection: &Connection) -> Result<(), Error> {
+    fn scrub_log(&self, connection: &Connection) -> Result<(), Error> {
         let busy: i64 = connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
             .map_err(|e| explain(&self.path, &e))?;
@@ -226,6 +233,7 @@ impl Log for Sqlite {
             .iter()
             .map(|write| matches!(write.action, Action::Erase { .. } | Action::Delete { .. }))
             .collect();
+        let deletes = batch.iter().any(|write| matches!(write.action, Action::Delete { .. }));
         let written = (|| {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let before = self.recent.read().unwrap_or_else(PoisonError::into_inner);
@@ -243,8 +251,11 @@ impl Log for Sqlite {
             self.finish(transaction, settled, added)?;
             Ok(answers)
         })();
+        if deletes {
+            self.catalog.deletions.store(true, Ordering::SeqCst);
+        }
         match written {
-            Ok(answers) if erases.contains(&true) => match self.scrub(connection) {
+            Ok(answers) if erases.contains(&true) => match self.scrub_log(connection) {
                 Ok(()) => answers,
                 // The others of the batch are written and have nothing to do with it.
                 Err(error) => answers
@@ -582,14 +593,17 @@ impl Index for Sqlite {
             transaction.commit()?;
             Ok(())
         })();
-        rebuilt.map_err(|failure| failed(&self.path, failure))
+        rebuilt.map_err(|failure| failed(&self.path, failure))?;
+        self.forget()
     }
 
     fn compact(&self) -> Result<(), Error> {
         let mut guard = self.writer()?;
         self.settle_as(&mut guard)?;
         guard.connection.execute_batch("VACUUM").map_err(|e| explain(&self.path, &e))?;
-        self.scrub(&guard.connection)
+        self.scrub_log(&guard.connection)?;
+        drop(guard);
+        Recall::scrub(self)
     }
 
     fn check(&self) -> Result<Vec<String>, Error> {

@@ -1,0 +1,207 @@
+//! Finding what was said again: what of a turn is searched, the words of a text and of a question, and how several
+//! rankings become one.
+//!
+//! A backend keeps the words and ranks them; which words there are is decided here, so that every backend finds the same.
+//!
+//! What it is not: it keeps no index and computes no vectors.
+
+mod query;
+mod snippet;
+mod terms;
+mod text;
+
+pub use query::{TextQuery, Wanted};
+pub use snippet::{Snippet, snippet};
+pub use terms::{Terms, terms};
+pub use text::text_of;
+
+use crate::Error;
+use crate::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use crate::time::Timestamp;
+use crate::turn::{Role, words};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::str::FromStr;
+
+/// What words are made of changed when this does: an index of another version is made again.
+pub const TERMS_VERSION: u32 = 1;
+
+/// What can be found.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Something said.
+    Turn,
+    /// Something learned.
+    Fact,
+}
+
+/// How to look.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// By words and by meaning, both rankings joined.
+    #[default]
+    Hybrid,
+    /// By words.
+    Lexical,
+    /// By meaning.
+    Vector,
+}
+
+words!(Kind, "recall.kind", Turn "turn", Fact "fact");
+words!(Mode, "recall.mode", Hybrid "hybrid", Lexical "lexical", Vector "vector");
+
+/// Which turn or fact something in the index is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum EntryId {
+    /// A turn.
+    Turn(TurnId),
+    /// A fact.
+    Fact(FactId),
+}
+
+impl EntryId {
+    /// What it is.
+    pub fn kind(self) -> Kind {
+        match self {
+            EntryId::Turn(_) => Kind::Turn,
+            EntryId::Fact(_) => Kind::Fact,
+        }
+    }
+
+    /// The sixteen bytes that are stored.
+    pub fn to_bytes(self) -> [u8; 16] {
+        match self {
+            EntryId::Turn(id) => id.to_bytes(),
+            EntryId::Fact(id) => id.to_bytes(),
+        }
+    }
+
+    /// From the stored bytes.
+    pub fn from_bytes(kind: Kind, bytes: [u8; 16]) -> EntryId {
+        match kind {
+            Kind::Turn => EntryId::Turn(TurnId::from_bytes(bytes)),
+            Kind::Fact => EntryId::Fact(FactId::from_bytes(bytes)),
+        }
+    }
+}
+
+/// Its number in one index file; another file numbers differently.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct EntryNo(pub i64);
+
+/// One thing that can be found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Entry {
+    /// Whose.
+    pub tenant: Tenant,
+    /// Where it was said or learned.
+    pub conversation: ConversationId,
+    /// The place of the turn; of a fact, the place of the event that tells it.
+    pub seq: u64,
+    /// Which one.
+    pub id: EntryId,
+    /// In which role it was said.
+    pub role: Option<Role>,
+    /// Who said it.
+    pub actor: Option<String>,
+    /// When it was said: what a client or importer says, else when the store took it.
+    pub at: Timestamp,
+    /// The place of the event after which it does not stand any more.
+    pub fallen: Option<u64>,
+    /// Its words; see [`text_of`].
+    pub text: String,
+}
+
+impl Entry {
+    /// The conversation that it is in.
+    pub fn key(&self) -> Key {
+        Key { tenant: self.tenant.clone(), id: self.conversation }
+    }
+}
+
+/// What may be found. Empty lists allow everything.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Filter {
+    /// Only in this conversation and in what it inherited.
+    pub conversation: Option<ConversationId>,
+    /// Only what these said.
+    pub actors: Vec<String>,
+    /// Only what was said in these roles.
+    pub roles: Vec<Role>,
+    /// Only these kinds.
+    pub kinds: Vec<Kind>,
+    /// Only what was said at this time or later.
+    pub after: Option<Timestamp>,
+    /// Only what was said before this time.
+    pub before: Option<Timestamp>,
+    /// Only up to this place, and as it stood there. Needs a conversation: places of others cannot be compared.
+    pub through_seq: Option<u64>,
+    /// Also what another took the place of, and what was aborted.
+    pub include_superseded: bool,
+}
+
+/// How much the place in one ranking counts against that in another: with 60, being first is worth about a third more
+/// than being twentieth, so that two middling places beat a single good one.
+const FUSION_RANKS: f64 = 60.0;
+
+/// Something that several rankings found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Fused<T> {
+    /// What.
+    pub found: T,
+    /// How well, over all rankings.
+    pub score: f64,
+    /// Its place in each ranking, from 1.
+    pub ranks: Vec<Option<usize>>,
+}
+
+/// Joins rankings by reciprocal rank: each is worth `1 / (60 + rank)` to what it found. Best first; at the same score,
+/// what an earlier ranking found first.
+pub fn fuse<T: Clone + Eq + Hash>(rankings: &[&[T]]) -> Vec<Fused<T>> {
+    let mut places: HashMap<&T, usize> = HashMap::new();
+    let mut all: Vec<Fused<T>> = Vec::new();
+    for (ranking, found) in rankings.iter().enumerate() {
+        for (rank, item) in found.iter().enumerate() {
+            let place = *places.entry(item).or_insert_with(|| {
+                all.push(Fused { found: item.clone(), score: 0.0, ranks: vec![None; rankings.len()] });
+                all.len() - 1
+            });
+            // Only its best place counts, should a ranking name something twice.
+            if all[place].ranks[ranking].is_none() {
+                all[place].ranks[ranking] = Some(rank + 1);
+                all[place].score += 1.0 / (FUSION_RANKS + (rank + 1) as f64);
+            }
+        }
+    }
+    all.sort_by(|a, b| b.score.total_cmp(&a.score));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_both_rankings_found_comes_before_what_one_did() {
+        let joined = fuse(&[&["a", "b", "c"], &["d", "c", "b"]]);
+        let order: Vec<&str> = joined.iter().map(|fused| fused.found).collect();
+        assert_eq!(order, ["b", "c", "a", "d"]);
+        assert_eq!(joined[0].ranks, [Some(2), Some(3)]);
+        assert_eq!(joined[2].ranks, [Some(1), None]);
+        assert!((joined[0].score - (1.0 / 62.0 + 1.0 / 63.0)).abs() < 1e-12);
+        assert_eq!(fuse(&[&["a", "b"]]).iter().map(|fused| fused.found).collect::<String>(), "ab");
+        assert!(fuse::<u8>(&[]).is_empty());
+        assert_eq!(fuse(&[&["a", "a"]])[0].score, 1.0 / 61.0, "said twice is not found twice");
+    }
+
+    #[test]
+    fn words_for_kinds_and_modes() {
+        assert_eq!("hybrid".parse::<Mode>().unwrap(), Mode::Hybrid);
+        assert!("fuzzy".parse::<Mode>().unwrap_err().text().contains("hybrid, lexical, vector"));
+        assert_eq!(Kind::Fact.to_string(), "fact");
+    }
+}

@@ -1,0 +1,165 @@
+//! What somebody looks for. Whatever is typed is a question; none is an error.
+
+use super::terms::terms;
+
+/// More words than this are not looked for: the first ones count.
+pub const QUERY_WORDS_MAX: usize = 64;
+/// Longer questions are cut.
+pub const QUERY_BYTES_MAX: usize = 16 * 1024;
+/// A shorter beginning is looked for as a whole word: it would be the beginning of too many.
+pub const PREFIX_CHARS_MIN: usize = 2;
+
+/// A question, as words.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TextQuery {
+    /// Any of these; the more and the rarer, the better.
+    pub any: Vec<Wanted>,
+    /// All of these: what stood in quotation marks.
+    pub all: Vec<Wanted>,
+}
+
+/// A word, a name or a phrase.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// These words, one right after the other.
+    pub words: Vec<String>,
+    /// The same as one name.
+    pub name: Option<String>,
+    /// The last word only has to begin so.
+    pub prefix: bool,
+}
+
+impl TextQuery {
+    /// Reads `words`, `"phrases in quotation marks"` and `begin*`.
+    pub fn parse(text: &str) -> TextQuery {
+        let mut end = text.len().min(QUERY_BYTES_MAX);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut query = TextQuery::default();
+        for (index, piece) in text[..end].split('"').enumerate() {
+            // Between an odd and an even mark; one that is never closed is not a mark.
+            let quoted = index % 2 == 1 && index < text[..end].matches('"').count();
+            if quoted {
+                query.all.extend(phrase(piece));
+            } else {
+                query.any.extend(piece.split_whitespace().flat_map(loose));
+            }
+        }
+        let mut seen: Vec<Wanted> = Vec::new();
+        query.any.retain(|wanted| {
+            let new = !seen.contains(wanted) && seen.len() < QUERY_WORDS_MAX;
+            seen.extend(new.then(|| wanted.clone()));
+            new
+        });
+        query.all.truncate(QUERY_WORDS_MAX);
+        query
+    }
+
+    /// Whether there is nothing to look for.
+    pub fn is_empty(&self) -> bool {
+        self.any.is_empty() && self.all.is_empty()
+    }
+
+    /// Everything that is wanted.
+    pub fn wanted(&self) -> impl Iterator<Item = &Wanted> {
+        self.all.iter().chain(&self.any)
+    }
+}
+
+fn phrase(text: &str) -> Option<Wanted> {
+    let words: Vec<String> = terms(text).words.into_iter().map(|(word, _)| word).collect();
+    (!words.is_empty()).then_some(Wanted { words, name: None, prefix: false })
+}
+
+/// What is written without a space: a word, a name, or words with marks between them.
+fn loose(piece: &str) -> Vec<Wanted> {
+    let found = terms(piece);
+    let mut wanted: Vec<Wanted> = Vec::new();
+    let mut from = 0;
+    while from < found.words.len() {
+        let start = found.words[from].1.start;
+        // The longest name that begins here; or, in a script without spaces, everything up to the next mark.
+        let name =
+            found.names.iter().filter(|(_, place)| place.start == start).max_by_key(|(_, place)| place.end);
+        let end = name.map_or(found.words[from].1.end, |(_, place)| place.end);
+        let mut to = from + 1;
+        while to < found.words.len()
+            && (found.words[to].1.end <= end || touches(piece, &found.words[to - 1..=to]))
+        {
+            to += 1;
+        }
+        let words = found.words[from..to].iter().map(|(word, _)| word.clone()).collect();
+        wanted.push(Wanted { words, name: name.map(|(name, _)| name.clone()), prefix: false });
+        from = to;
+    }
+    if piece.ends_with('*')
+        && let Some(last) = wanted.last_mut()
+    {
+        last.prefix = last.words.last().is_some_and(|word| word.chars().nth(PREFIX_CHARS_MIN - 1).is_some());
+    }
+    wanted
+}
+
+/// Characters of a script without spaces, one right after the other.
+fn touches(piece: &str, words: &[(String, std::ops::Range<usize>)]) -> bool {
+    words[0].1.end == words[1].1.start
+        && !piece[words[1].1.clone()].is_ascii()
+        && words[0].0.chars().count() == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shown(text: &str) -> String {
+        let show = |wanted: &Wanted| {
+            let name = wanted.name.as_ref().map_or(String::new(), |name| format!("={name}"));
+            format!("{}{name}{}", wanted.words.join("_"), if wanted.prefix { "*" } else { "" })
+        };
+        let query = TextQuery::parse(text);
+        let any: Vec<String> = query.any.iter().map(show).collect();
+        let all: Vec<String> = query.all.iter().map(|wanted| format!("[{}]", show(wanted))).collect();
+        [any, all].concat().join(" ")
+    }
+
+    #[test]
+    fn what_people_type() {
+        for (typed, read) in [
+            ("", ""),
+            ("where is the Lock?", "where is the lock"),
+            ("lock lock LOCK", "lock"),
+            ("\"write ahead log\" size", "size [write_ahead_log]"),
+            ("say \"never closed", "say never closed"),
+            ("\"\" x", "x"),
+            ("sql* a*", "sql* a"),
+            ("build_con*", "build_con=buildcon*"),
+            ("BuildContext", "build_context=buildcontext"),
+            ("src/store/sqlite.rs:42", "src_store_sqlite_rs_42=srcstoresqliters42"),
+            ("1.2.3", "1 2 3"),
+            ("AND OR NOT NEAR(a b) col:x ^y -z", "and or not near a b col_x=colx y z"),
+            ("数据库 锁", "数_据_库 锁"),
+            ("it's", "it s"),
+            ("*", ""),
+            ("'; DROP TABLE x; --", "drop table x"),
+        ] {
+            assert_eq!(shown(typed), read, "{typed}");
+        }
+    }
+
+    #[test]
+    fn long_questions_are_cut() {
+        let many: String = (0..1000).map(|n| format!("word{n} ")).collect();
+        assert_eq!(TextQuery::parse(&many).any.len(), QUERY_WORDS_MAX);
+        assert!(TextQuery::parse(&"é".repeat(QUERY_BYTES_MAX)).wanted().count() <= QUERY_WORDS_MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_is_typed_fails(text in ".{0,300}") {
+            let query = TextQuery::parse(&text);
+            prop_assert!(query.wanted().all(|wanted| !wanted.words.is_empty()));
+        }
+    }
+}

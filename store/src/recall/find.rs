@@ -1,0 +1,316 @@
+//! Finding entries by words.
+//!
+//! FTS5's `bm25` goes through every entry that has a word before it ranks the first, once for each word of the question.
+//! For "the" in a million turns that takes longer than anybody waits, and says little. So the rare words choose and rank,
+//! and the common ones only lift what the rare ones found.
+
+use super::{Ground, kind_number, kind_of};
+use crate::Found;
+use crate::sqlite::rows::{Bytes, signed};
+use everturn_core::Error;
+use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::recall::{EntryId, EntryNo, Filter, TextQuery, Wanted};
+use rusqlite::{Connection, OptionalExtension};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+/// Words are ranked by as long as together no more entries than this have them.
+const COUNTED_ENTRIES_MAX: u64 = 50_000;
+/// So many entries are ranked for one question, the newest ones.
+const RANKED_ENTRIES_MAX: u64 = 3_000;
+/// So many common words lift what the others found.
+const LIFTING_WORDS_MAX: usize = 4;
+/// So many entries may be lifted past others.
+const LIFTED_ENTRIES: usize = 200;
+/// A word in more entries than this is remembered to be common, since counting them takes a moment.
+const COMMON_ENTRIES_MIN: u64 = 500;
+
+/// A name in a conversation's identity weighs more than the same word in its text.
+const NAMES_WEIGHT: f64 = 2.0;
+
+/// In how many entries common words are.
+#[derive(Default)]
+pub struct Common {
+    entries: HashMap<String, u64>,
+    /// How many entries there were when counting began.
+    total: u64,
+}
+
+/// Where to look, as this index knows it.
+pub struct Scope {
+    tenant: Tenant,
+    levels: Option<Vec<(ConversationId, u64)>>,
+    filter: Filter,
+}
+
+impl Scope {
+    /// `None` if nothing can be found there.
+    pub fn new(ground: &dyn Ground, tenant: &Tenant, filter: &Filter) -> Result<Option<Scope>, Error> {
+        let levels = match filter.conversation {
+            None => None,
+            Some(id) => {
+                let key = Key { tenant: tenant.clone(), id };
+                let through = filter.through_seq.unwrap_or(u64::MAX);
+                let levels = ground.levels(&key)?;
+                if levels.is_empty() {
+                    return Ok(None);
+                }
+                Some(levels.into_iter().map(|(id, cap)| (id, cap.min(through))).collect())
+            }
+        };
+        Ok(Some(Scope { tenant: tenant.clone(), levels, filter: filter.clone() }))
+    }
+
+    /// The scope in numbers of this file; `None` if it knows the tenant, the conversation or every actor not.
+    pub fn resolve(&self, db: &Connection) -> rusqlite::Result<Option<Resolved>> {
+        let number = |sql: &str, parameters: &[&dyn rusqlite::ToSql]| {
+            db.prepare_cached(sql)?.query_row(parameters, |row| row.get::<_, i64>(0)).optional()
+        };
+        let Some(tenant) = number("SELECT no FROM tenants WHERE name = ?", &[&self.tenant.as_str()])? else {
+            return Ok(None);
+        };
+        let mut all = vec![format!("c.tenant = {tenant}")];
+        let mut words = vec![vec![format!("t{tenant}")]];
+        let stands = |cap: u64| match self.filter.include_superseded {
+            true => String::new(),
+            false => format!(" AND (e.fallen IS NULL OR e.fallen > {})", signed(cap)),
+        };
+        match &self.levels {
+            None => all.push(format!("1{}", stands(u64::MAX))),
+            Some(levels) => {
+                let (mut any, mut named) = (Vec::new(), Vec::new());
+                for (id, cap) in levels {
+                    let find = "SELECT no FROM conversations WHERE tenant = ? AND id = ?";
+                    if let Some(no) = number(find, &[&tenant, &Bytes(id.to_bytes())])? {
+                        any.push(format!(
+                            "(e.conversation = {no} AND e.seq <= {}{})",
+                            signed(*cap),
+                            stands(*cap)
+                        ));
+                        named.push(format!("c{no}"));
+                    }
+                }
+                if any.is_empty() {
+                    return Ok(None);
+                }
+                all.push(format!("({})", any.join(" OR ")));
+                words.push(named);
+            }
+        }
+        if !self.filter.actors.is_empty() {
+            let mut numbers = Vec::new();
+            for actor in &self.filter.actors {
+                numbers.extend(number("SELECT no FROM actors WHERE name = ?", &[actor])?);
+            }
+            if numbers.is_empty() {
+                return Ok(None);
+            }
+            let list: Vec<String> = numbers.iter().map(i64::to_string).collect();
+            all.push(format!("e.actor IN ({})", list.join(", ")));
+            words.push(list.iter().map(|no| format!("a{no}")).collect());
+        }
+        if !self.filter.roles.is_empty() {
+            let list: Vec<String> = self.filter.roles.iter().map(|role| format!("'{role}'")).collect();
+            all.push(format!("e.role IN ({})", list.join(", ")));
+            words.push(self.filter.roles.iter().map(|role| format!("r{role}")).collect());
+        }
+        if !self.filter.kinds.is_empty() {
+            let numbers = self.filter.kinds.iter().map(|kind| kind_number(*kind));
+            let list: Vec<String> = numbers.map(|no| no.to_string()).collect();
+            all.push(format!("e.kind IN ({})", list.join(", ")));
+            words.push(list.iter().map(|no| format!("k{no}")).collect());
+        }
+        all.extend(self.filter.after.map(|at| format!("e.at >= {}", at.0)));
+        all.extend(self.filter.before.map(|at| format!("e.at < {}", at.0)));
+        Ok(Some(Resolved { condition: all.join(" AND "), words }))
+    }
+}
+
+/// A scope in SQL and in words.
+pub struct Resolved {
+    /// About `entries e` and `conversations c`.
+    pub condition: String,
+    /// The same as words of the column `scope`, as far as they can say it: one of each list.
+    words: Vec<Vec<String>>,
+}
+
+/// What a question finds.
+pub fn by_words(
+    db: &Connection,
+    common: &Mutex<Common>,
+    scope: &Scope,
+    query: &TextQuery,
+    limit: usize,
+) -> rusqlite::Result<Vec<Found>> {
+    let Some(scope) = scope.resolve(db)? else { return Ok(Vec::new()) };
+    let total: u64 = db
+        .prepare_cached("SELECT coalesce(max(no), 0) FROM entries")?
+        .query_row([], |r| r.get::<_, i64>(0))? as u64;
+    let mut common = common.lock().unwrap_or_else(PoisonError::into_inner);
+    if total > common.total * 3 / 2 + 1000 {
+        *common = Common { entries: HashMap::new(), total };
+    }
+    let mut any = Vec::new();
+    for wanted in &query.any {
+        let entries = wanted_in(db, &mut common, wanted)?;
+        if entries > 0 {
+            any.push((entries, expression(wanted)));
+        }
+    }
+    let mut narrow = Vec::new();
+    for list in &scope.words {
+        let mut entries = 0;
+        for word in list {
+            entries += count(db, &mut common, word, false)?;
+        }
+        // Where nearly everything is in scope, looking at each entry is quicker than looking for the word.
+        if entries <= COUNTED_ENTRIES_MAX / 2 && entries < total / 2 {
+            narrow.push(format!("scope : ({})", quoted(list).join(" OR ")));
+        }
+    }
+    drop(common);
+    if any.is_empty() && query.all.is_empty() {
+        return Ok(Vec::new());
+    }
+    any.sort_by_key(|(entries, _)| *entries);
+    let mut counted = 0;
+    let ranking = any.iter().take_while(|(entries, _)| {
+        counted += entries;
+        counted <= COUNTED_ENTRIES_MAX
+    });
+    let ranking = ranking.count().max(1).min(any.len());
+    let ranked = any.first().is_none_or(|(entries, _)| *entries <= COUNTED_ENTRIES_MAX);
+    let words: Vec<&str> = any[..ranking].iter().map(|(_, word)| word.as_str()).collect();
+    let matches: u64 = any[..ranking].iter().map(|(entries, _)| entries).sum();
+    let mut must: Vec<String> = narrow;
+    must.extend(query.all.iter().map(expression));
+
+    let enough = if any.len() > ranking { limit.max(LIFTED_ENTRIES) } else { limit };
+    let search = Search { db, condition: &scope.condition, ranked, enough };
+    let mut found = Vec::new();
+    if words.len() > 1 && matches > RANKED_ENTRIES_MAX && query.all.is_empty() {
+        // The best of very many have all the words, and need not be among the newest.
+        found = search.run(&all_of(&must, &words.join(" AND ")))?;
+    }
+    let either = words.join(" OR ");
+    let broad = match (query.all.is_empty(), words.is_empty()) {
+        (true, _) => all_of(&must, &either),
+        (false, true) => must.join(" AND "),
+        // What stood in quotation marks chooses, the other words only rank.
+        (false, false) => {
+            let must = must.join(" AND ");
+            format!("({must}) OR (({must}) AND ({either}))")
+        }
+    };
+    if found.len() < limit {
+        let known: HashSet<EntryNo> = found.iter().map(|found| found.no).collect();
+        let more = search.run(&broad)?;
+        found.extend(more.into_iter().filter(|found| !known.contains(&found.no)));
+    }
+    for (entries, word) in any[ranking..].iter().take(LIFTING_WORDS_MAX) {
+        let with: HashSet<i64> = db
+            .prepare_cached("SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?")?
+            .query_map((format!("({broad}) AND {word}"), RANKED_ENTRIES_MAX as i64), |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        let weight =
+            (((total.saturating_sub(*entries)) as f64 + 0.5) / (*entries as f64 + 0.5)).ln().max(1e-6);
+        found.iter_mut().filter(|found| with.contains(&found.no.0)).for_each(|found| found.score += weight);
+    }
+    found.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
+    found.truncate(limit);
+    Ok(found)
+}
+
+struct Search<'a> {
+    db: &'a Connection,
+    condition: &'a str,
+    ranked: bool,
+    enough: usize,
+}
+
+impl Search<'_> {
+    fn run(&self, expression: &str) -> rusqlite::Result<Vec<Found>> {
+        let rank =
+            if self.ranked { format!("bm25(words, 0.0, {NAMES_WEIGHT}, 1.0)") } else { "0.0".to_string() };
+        let sql = format!(
+            "SELECT no, conversation, seq, kind, id, rank FROM
+                 (SELECT e.no AS no, c.id AS conversation, e.seq AS seq, e.kind AS kind, e.id AS id, {rank} AS rank
+                  FROM words CROSS JOIN entries e ON e.no = words.rowid CROSS JOIN conversations c ON c.no = e.conversation
+                  WHERE words MATCH ?1 AND {} ORDER BY words.rowid DESC LIMIT {RANKED_ENTRIES_MAX})
+             ORDER BY rank, no DESC LIMIT ?2",
+            self.condition
+        );
+        let mut statement = self.db.prepare(&sql)?;
+        let found = statement.query_map((expression, signed(self.enough as u64)), |row| {
+            let rank: f64 = row.get(5)?;
+            Ok(Found { score: -rank, ..found(row)? })
+        })?;
+        found.collect()
+    }
+}
+
+/// A row of number, conversation, place, kind and id.
+pub fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<Found> {
+    Ok(Found {
+        no: EntryNo(row.get(0)?),
+        conversation: ConversationId::from_bytes(row.get::<_, Bytes<16>>(1)?.0),
+        seq: row.get::<_, i64>(2)? as u64,
+        id: EntryId::from_bytes(kind_of(row.get(3)?), row.get::<_, Bytes<16>>(4)?.0),
+        score: 0.0,
+    })
+}
+
+fn all_of(must: &[String], words: &str) -> String {
+    if must.is_empty() { format!("({words})") } else { format!("{} AND ({words})", must.join(" AND ")) }
+}
+
+fn quoted(words: &[String]) -> Vec<String> {
+    // Words have letters and digits only, so nothing in them can end the quotation.
+    words.iter().map(|word| format!("\"{word}\"")).collect()
+}
+
+/// What is wanted, as FTS5 reads it.
+fn expression(wanted: &Wanted) -> String {
+    let star = if wanted.prefix { " *" } else { "" };
+    let phrase = format!("\"{}\"{star}", wanted.words.join(" "));
+    match &wanted.name {
+        Some(name) => format!("(names : \"{name}\"{star} OR text : {phrase})"),
+        None if wanted.words.len() == 1 => format!("{{names text}} : {phrase}"),
+        None => format!("text : {phrase}"),
+    }
+}
+
+/// In about how many entries something wanted is: never fewer than it really is in.
+fn wanted_in(db: &Connection, common: &mut Common, wanted: &Wanted) -> rusqlite::Result<u64> {
+    let mut fewest = u64::MAX;
+    for (index, word) in wanted.words.iter().enumerate() {
+        let prefix = wanted.prefix && index + 1 == wanted.words.len();
+        fewest = fewest.min(count(db, common, word, prefix)?);
+    }
+    match &wanted.name {
+        Some(name) => Ok(fewest + count(db, common, name, wanted.prefix)?),
+        None => Ok(fewest),
+    }
+}
+
+fn count(db: &Connection, common: &mut Common, word: &str, prefix: bool) -> rusqlite::Result<u64> {
+    // A beginning has no spaces either, so it is told from a word by one.
+    let remembered = if prefix { format!("{word} *") } else { word.to_string() };
+    if let Some(entries) = common.entries.get(&remembered) {
+        return Ok(*entries);
+    }
+    let entries: i64 = if prefix {
+        db.prepare_cached("SELECT coalesce(sum(doc), 0) FROM temp.vocabulary WHERE term >= ?1 AND term < ?1 || char(0x10ffff)")?
+            .query_row([word], |row| row.get(0))?
+    } else {
+        db.prepare_cached("SELECT doc FROM temp.vocabulary WHERE term = ?")?
+            .query_row([word], |row| row.get(0))
+            .optional()?
+            .unwrap_or(0)
+    };
+    let entries = entries as u64;
+    if entries >= COMMON_ENTRIES_MIN {
+        common.entries.insert(remembered, entries);
+    }
+    Ok(entries)
+}

@@ -1,0 +1,40 @@
+-- What can be found again, by words. Derived from the log and kept apart from it: losing this file costs the time to make
+-- it again. Its version is that of this schema and of how words are made; a file of another version is dropped.
+
+CREATE TABLE position (
+    event   INTEGER NOT NULL,                -- everything up to this one, in the order of arrival, is taken in
+    anchor  BLOB,                            -- its id: says whether this is the log that the words came from
+    removed INTEGER NOT NULL                 -- whether words were removed that may still stand in unused space
+);
+INSERT INTO position VALUES (0, NULL, 0);
+
+CREATE TABLE tenants (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE actors (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE conversations (
+    no     INTEGER PRIMARY KEY,
+    tenant INTEGER NOT NULL REFERENCES tenants (no),
+    id     BLOB NOT NULL,
+    UNIQUE (tenant, id)
+);
+
+CREATE TABLE entries (
+    no           INTEGER PRIMARY KEY AUTOINCREMENT,  -- also the row in `words`; a later entry has a greater one
+    conversation INTEGER NOT NULL REFERENCES conversations (no),
+    seq          INTEGER NOT NULL,
+    kind         INTEGER NOT NULL,           -- 0: turn, 1: fact
+    id           BLOB NOT NULL,
+    role         TEXT,
+    actor        INTEGER REFERENCES actors (no),
+    at           INTEGER NOT NULL,
+    fallen       INTEGER                     -- the place of the event after which it does not stand any more
+);
+CREATE INDEX entries_by_id ON entries (id);
+CREATE INDEX entries_by_conversation ON entries (conversation, seq);
+
+-- Words come split, in lower case and with single spaces between them, so that every backend has the same ones: whatever
+-- is not a space belongs to a word. The text itself is not kept here. `scope` has what filters ask for, as words.
+CREATE VIRTUAL TABLE words USING fts5 (
+    scope, names, text,
+    content = '', contentless_delete = 1,
+    tokenize = "unicode61 remove_diacritics 0 categories 'L* M* N* P* S* C*'"
+);
