@@ -15,7 +15,7 @@ pub trait Encode: Send + Sync + 'static {
 }
 
 /// Texts that a thread takes at a time: few, so that an abandoned batch ends soon.
-const TEXTS_AT_ONCE: usize = 16;
+const TEXTS_AT_ONCE: usize = 8;
 
 /// Whoever crunches.
 pub struct Workers {

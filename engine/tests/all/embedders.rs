@@ -85,7 +85,9 @@ fn a_model_in_a_folder_gives_the_vectors_of_its_weights() {
 fn another_weight_is_another_model() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (one, two) = (one.path().join("tiny"), two.path().join("tiny"));
-    [&one, &two].map(|folder| std::fs::create_dir(folder).unwrap());
+    for folder in [&one, &two] {
+        std::fs::create_dir(folder).unwrap();
+    }
     tiny::Tiny::write(&one);
     tiny::Tiny::write(&two);
     let name = |folder: &Path| FolderEmbedder::open(folder).unwrap().model().to_string();
