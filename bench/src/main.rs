@@ -20,6 +20,7 @@ mod processor;
 mod project;
 mod project_fixture;
 mod read;
+mod recall;
 mod report;
 mod serve;
 mod size;
@@ -61,6 +62,8 @@ enum What {
     Open,
     /// Building a context of a long conversation against one of a short one
     Context,
+    /// Recall by words: questions, the index and what appends notice of it; not part of `all`
+    Recall,
     /// Projections of long transcripts; not part of `all`
     Project {
         /// Compare with the reference implementation: building it takes more than 20 CPU minutes and 8 GB of memory
@@ -123,6 +126,9 @@ fn run(args: &Args) -> Result<()> {
     }
     if let What::Serve = args.what {
         done(&args.what, &mut rows, serve::run(&place, scale)?);
+    }
+    if let What::Recall = args.what {
+        done(&args.what, &mut rows, recall::run(&place, scale)?);
     }
     if let What::Size = args.what {
         done(&args.what, &mut rows, size::run(&place, scale, None)?);

@@ -18,7 +18,7 @@ pub use text::text_of;
 use crate::Error;
 use crate::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use crate::time::Timestamp;
-use crate::turn::{Role, words};
+use crate::turn::{Role, Status, Turn, words};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
@@ -117,6 +117,26 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// A turn that can be found; `None` for one that says nothing, or not yet, or whose words were erased. `fallen` is the
+    /// place of the event after which it does not stand any more.
+    pub fn of_turn(tenant: &Tenant, turn: &Turn, fallen: Option<u64>) -> Option<Entry> {
+        let text = text_of(&turn.value().filter(|_| turn.status != Status::Pending)?);
+        if text.trim().is_empty() {
+            return None;
+        }
+        Some(Entry {
+            tenant: tenant.clone(),
+            conversation: turn.conversation,
+            seq: turn.seq,
+            id: EntryId::Turn(turn.id),
+            role: Some(turn.role),
+            actor: turn.actor.clone(),
+            at: turn.occurred_at.unwrap_or(turn.created),
+            fallen,
+            text,
+        })
+    }
+
     /// The conversation that it is in.
     pub fn key(&self) -> Key {
         Key { tenant: self.tenant.clone(), id: self.conversation }
@@ -140,6 +160,8 @@ pub struct Filter {
     pub before: Option<Timestamp>,
     /// Only up to this place, and as it stood there. Needs a conversation: places of others cannot be compared.
     pub through_seq: Option<u64>,
+    /// Only before this place. Needs a conversation as well.
+    pub before_seq: Option<u64>,
     /// Also what another took the place of, and what was aborted.
     pub include_superseded: bool,
 }

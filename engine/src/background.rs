@@ -76,7 +76,7 @@ pub fn flush(shared: &Shared) {
 }
 
 /// Sleeps, but not past the end.
-fn pause(shared: &Shared, time: Duration) {
+pub fn pause(shared: &Shared, time: Duration) {
     let guard = shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
     let stopping = |_: &mut ()| !shared.stopping.load(Ordering::SeqCst);
     drop(shared.wake.wait_timeout_while(guard, time, stopping).unwrap_or_else(PoisonError::into_inner));

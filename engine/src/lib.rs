@@ -18,13 +18,14 @@
 //!
 //! Reading order: [`Everturn`] opens a store, [`Scope`] is what a tenant can do, `ingest` turns input into events,
 //! `writer` commits them, `hub` and `stream` show them live, `generation` keeps account of answers on their way,
-//! `background` cleans up, `proof` checks.
+//! `indexer` makes it findable, `background` cleans up, `proof` checks.
 
 mod background;
 mod budget;
 mod folds;
 mod generation;
 mod hub;
+mod indexer;
 mod ingest;
 mod keeper;
 mod keys;
@@ -39,6 +40,8 @@ mod world;
 mod writer;
 
 pub use everturn_core::Error;
+pub use everturn_core::recall::{Kind as RecallKind, Mode as RecallMode, Snippet};
+pub use everturn_store::Behind;
 pub use generation::{Generated, Generating, GenerationState, GenerationStatus, Progress};
 pub use hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use ingest::NewTurn;
@@ -46,8 +49,8 @@ pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
 pub use proof::{Doctor, Finding};
 pub use scope::{
     AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Digest, Entry,
-    GenerateOptions, HistoryQuery, ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection,
-    Receipt, Scope, Summary,
+    GenerateOptions, HistoryQuery, Hit, ListQuery, Matched, NewConversation, NewStream, Order, Page, Policy,
+    Projection, Rank, RecallOptions, RecallRequest, Recalled, Receipt, Scope, Summary,
 };
 
 pub use transfer::Imported;
@@ -67,10 +70,11 @@ use everturn_core::write::Write;
 use everturn_store::assets::ObjectAssets;
 use everturn_store::memory::Memory;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Assets, Committed, Index, Log};
+use everturn_store::{Assets, Committed, Index, Log, Recall};
 use folds::Folds;
 use generation::Generations;
 use hub::Hub;
+use indexer::Indexer;
 use keeper::Changed;
 use mirror::Mirror;
 use std::collections::{BTreeMap, HashMap};
@@ -87,6 +91,11 @@ use writer::{Job, Queue, Submitted};
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/generate.md")]
 struct GeneratePage;
+
+/// The page about recall.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/recall.md")]
+struct RecallPage;
 
 /// The first page for somebody who writes Rust.
 #[cfg(doctest)]
@@ -113,6 +122,10 @@ pub struct Options {
     pub summarizers: BTreeMap<String, Arc<dyn model::Summarize>>,
     /// Models that conversations are continued with, by name. Who names none gets `default`, or the only one.
     pub models: BTreeMap<String, model::Configured>,
+    /// Whether this process takes what is committed into the index that recall looks in.
+    pub index: bool,
+    /// Who says what texts mean. Without one, recall compares words only.
+    pub embedder: Option<Arc<dyn model::Embed>>,
     /// A folder in which a file per conversation is kept up to date.
     pub mirror: Option<PathBuf>,
     /// Where time and randomness come from.
@@ -130,6 +143,8 @@ impl Default for Options {
             auto_compaction: true,
             summarizers: BTreeMap::new(),
             models: BTreeMap::new(),
+            index: true,
+            embedder: None,
             mirror: None,
             world: Arc::new(SystemWorld),
         }
@@ -151,6 +166,8 @@ struct Inner {
 pub(crate) struct Shared {
     pub log: Arc<dyn Log>,
     pub index: Arc<dyn Index>,
+    pub recall: Arc<dyn Recall>,
+    pub indexer: Indexer,
     pub assets: Arc<dyn Assets>,
     pub keys: Arc<dyn everturn_store::Keys>,
     pub key_notes: keys::KeyNotes,
@@ -180,7 +197,7 @@ pub(crate) struct Shared {
 }
 
 /// What a store is made of.
-type Kept = (Arc<dyn Log>, Arc<dyn Index>, Arc<dyn everturn_store::Keys>, Arc<dyn Assets>);
+type Kept = (Arc<dyn Log>, Arc<dyn Index>, Arc<dyn Recall>, Arc<dyn everturn_store::Keys>, Arc<dyn Assets>);
 
 /// Past this the memory of conversations starts over.
 const KNOWN_MAX: usize = 4096;
@@ -193,10 +210,10 @@ impl Everturn {
 
     /// Opens a store with options.
     pub fn open_with(url: &str, options: Options) -> Result<Everturn, Error> {
-        let (log, index, keys, assets): Kept = match Location::parse(url)? {
+        let (log, index, recall, keys, assets): Kept = match Location::parse(url)? {
             Location::Memory => {
                 let memory = Arc::new(Memory::default());
-                (memory.clone(), memory.clone(), memory, Arc::new(ObjectAssets::memory()))
+                (memory.clone(), memory.clone(), memory.clone(), memory, Arc::new(ObjectAssets::memory()))
             }
             Location::Sqlite(path) => {
                 let store = if options.read_only {
@@ -205,7 +222,7 @@ impl Everturn {
                     Sqlite::open(&path, options.patience)?
                 };
                 let (store, assets) = (Arc::new(store), ObjectAssets::folder(&assets_folder(&path)));
-                (store.clone(), store.clone(), store, Arc::new(assets))
+                (store.clone(), store.clone(), store.clone(), store, Arc::new(assets))
             }
         };
         let mirror = match &options.mirror {
@@ -215,6 +232,8 @@ impl Everturn {
         let shared = Arc::new(Shared {
             log,
             index,
+            recall,
+            indexer: Indexer::default(),
             assets,
             keys,
             key_notes: keys::KeyNotes::default(),
@@ -267,11 +286,26 @@ impl Everturn {
         self.inner.shared.index.compact()
     }
 
-    /// Drops what is derived from the log and makes it again.
+    /// Drops what is derived from the log and makes it again. What recall looks in follows in the background.
     pub fn rebuild(&self) -> Result<(), Error> {
         self.inner.shared.known().clear();
         self.inner.shared.folds.forget(None);
-        self.inner.shared.index.rebuild()
+        self.inner.shared.index.rebuild()?;
+        self.inner.shared.indexer.note();
+        Ok(())
+    }
+
+    /// Takes everything that is committed into the index of words now, instead of within a second, and says how much is
+    /// missing afterwards. Works also where the store was opened for reading only, if the index can be written.
+    pub fn index_now(&self) -> Result<Behind, Error> {
+        indexer::catch_up(&self.inner.shared)?;
+        self.behind()
+    }
+
+    /// How far what recall finds is behind what is committed.
+    pub fn behind(&self) -> Result<Behind, Error> {
+        let embedder = self.inner.shared.options.embedder.as_ref();
+        self.inner.shared.recall.behind(embedder.map(|embedder| embedder.model()))
     }
 }
 
@@ -332,6 +366,9 @@ impl Inner {
         spawn("chunks", |shared| background::debounce(shared))?;
         if self.shared.options.auto_compaction {
             (0..keeper::WORKERS).try_for_each(|_| spawn("keeper", keeper::run))?;
+        }
+        if self.shared.options.index {
+            spawn("indexer", |shared| indexer::run(shared))?;
         }
         spawn("sweeper", |shared| background::sweeper(shared))
     }
@@ -479,6 +516,13 @@ impl Shared {
                 self.hub.publish(key, events);
             }
         }
+        if self.options.index {
+            if deleted {
+                self.indexer.note_removal();
+            } else {
+                self.indexer.note();
+            }
+        }
         if let Some(mirror) = self.mirror.as_ref().filter(|_| deleted || !committed.events.is_empty()) {
             mirror.committed(key, deleted, committed.events.iter().any(|event| event.kind == kind::ERASED));
         }
@@ -538,6 +582,7 @@ impl Shared {
         self.streams.dirty.notify_all();
         self.wake.notify_all();
         self.changed.wake();
+        self.indexer.wake();
     }
 
     /// What an open turn says so far, if it is open here.

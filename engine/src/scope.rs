@@ -8,14 +8,17 @@ mod conversations;
 mod generating;
 mod projecting;
 mod reading;
+mod recalled;
+mod recalling;
 mod receipts;
 mod state;
 mod turns;
 
 pub use compacting::{CompactOptions, Compacted, Summary};
-pub use context::{Context, ContextOptions, Digest};
+pub use context::{Context, ContextOptions, Digest, RecallRequest};
 pub use generating::GenerateOptions;
 pub use projecting::Projection;
+pub use recalling::{Hit, Matched, Rank, RecallOptions, Recalled};
 pub use receipts::{Policy, Receipt};
 
 use crate::ingest::Ingested;

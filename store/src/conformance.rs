@@ -11,6 +11,7 @@ mod forks;
 mod keys;
 mod maker;
 mod reading;
+mod recall;
 mod removing;
 mod restoring;
 mod streams;
@@ -22,6 +23,7 @@ pub use forks::*;
 pub use keys::*;
 pub use maker::*;
 pub use reading::*;
+pub use recall::*;
 pub use removing::*;
 pub use restoring::*;
 pub use streams::*;
@@ -29,12 +31,12 @@ pub use tenants::*;
 pub use views::*;
 pub use writing::*;
 
-use crate::{Index, Keys, Log};
+use crate::{Index, Keys, Log, Recall};
 
 /// What the promises are about.
-pub trait Backend: Log + Index + Keys {}
+pub trait Backend: Log + Index + Keys + Recall {}
 
-impl<T: Log + Index + Keys> Backend for T {}
+impl<T: Log + Index + Keys + Recall> Backend for T {}
 
 /// Makes one test of each promise, every one with a store of its own. The argument is a function; what it returns
 /// derefs to the store and may keep a folder alive beside it.
@@ -43,6 +45,17 @@ macro_rules! conformance {
     ($make:expr) => {
         $crate::conformance!($make;
             events_come_back_byte_for_byte
+            what_was_said_is_found_by_its_words
+            what_fits_best_comes_first
+            recall_is_narrowed_by_filters
+            recall_stays_in_its_conversation_and_its_tenant
+            a_fork_finds_what_it_inherited
+            what_does_not_stand_is_found_only_if_asked_for
+            an_open_turn_is_found_when_it_is_said
+            what_is_gone_is_not_found
+            facts_are_found_beside_turns
+            an_index_catches_up_where_it_stopped
+            an_index_made_again_finds_the_same
             a_batch_is_answered_in_order_and_each_request_sees_the_ones_before
             a_refused_request_leaves_no_trace_and_does_not_disturb_the_others
             seq_is_dense_whatever_the_clocks_say

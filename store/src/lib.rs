@@ -151,8 +151,9 @@ pub trait Recall: Send + Sync {
     /// How many events are not in the index yet, and how many entries have no vector of this model.
     fn behind(&self, model: Option<&str>) -> Result<Behind, Error>;
     /// Takes what was removed out of the files as well: afterwards none of its words is in them, nor in copies that the
-    /// database left behind. Takes as long as writing the index anew; does nothing if nothing was removed.
-    fn scrub(&self) -> Result<(), Error>;
+    /// database left behind. Takes as long as writing the index anew; does nothing if nothing was removed. An index of
+    /// more than `bytes_max` is left as it is. Says whether it is clean.
+    fn scrub(&self, bytes_max: Option<u64>) -> Result<bool, Error>;
     /// Drops the index. Everything is then unindexed again.
     fn forget(&self) -> Result<(), Error>;
     /// What these words find, best first.

@@ -700,7 +700,7 @@ impl Index for Memory {
     }
 
     fn compact(&self) -> Result<(), Error> {
-        self.scrub()
+        self.scrub(None).map(drop)
     }
 
     fn check(&self) -> Result<Vec<String>, Error> {

@@ -61,6 +61,8 @@ pub struct ContextOptions {
     pub provider: Provider,
     /// Which model will read it; decides who counts.
     pub model: Option<String>,
+    /// What is recalled for it from further back than the tail.
+    pub recall: Option<RecallRequest>,
     /// As it was when the log ended here.
     pub at_seq: Option<u64>,
     /// Turns from this place on are what is asked now: they never give way, nor do the calls that they answer.
@@ -83,6 +85,7 @@ impl ContextOptions {
             tools: Vec::new(),
             provider: Provider::Neutral,
             model: None,
+            recall: None,
             at_seq: None,
             input_from: None,
         }
@@ -96,6 +99,19 @@ impl ContextOptions {
             (None, _) => Family::O200k,
         }
     }
+}
+
+/// What is recalled into a context.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RecallRequest {
+    /// At most so many turns of this conversation, older than the tail.
+    pub turns: usize,
+    /// At most so many facts.
+    pub facts: usize,
+    /// What to look for; by default what is asked now, or what a user said last.
+    #[serde(skip_serializing)]
+    pub query: Option<String>,
 }
 
 /// A text of the caller's.
@@ -157,8 +173,7 @@ impl Scope {
         let fold = self.shared().fold(&key, through)?;
         let family = options.family();
         let version = recorded.map_or(RENDERER_VERSION, |receipt| receipt.renderer_version);
-        let Gathered { material, projection } =
-            self.gather(&key, &fold, options, recorded.and_then(|receipt| receipt.projection.as_ref()))?;
+        let Gathered { mut material, projection } = self.gather(&key, &fold, options, recorded)?;
         let tools = options.tools.iter().map(|tool| family.count(tool.get()) + PART_TOKENS).sum();
         let mut request = Request {
             token_budget: options.token_budget,
@@ -167,6 +182,16 @@ impl Scope {
             family,
             tools_tokens: tools,
         };
+        match (recorded, &options.recall) {
+            (Some(receipt), _) => self.recalled_before(&key, receipt, &mut material)?,
+            (None, Some(recall)) => {
+                // How far back the tail can go decides what is further back; what is recalled only makes it shorter.
+                let alone = context::assemble(&request, &material)?;
+                let begins = alone.messages.iter().filter_map(|said| said.seq).min().unwrap_or(through + 1);
+                self.recalled_now(&key, options, recall, (begins, through), &mut material)?;
+            }
+            (None, None) => {}
+        }
         for _ in 0..ATTEMPTS {
             let assembled = context::assemble(&request, &material)?;
             let mut rendered = self.render(&key, options.provider, &assembled)?;
@@ -232,6 +257,7 @@ impl Scope {
                 participants: options.participants.clone(),
                 sections: json!(options.sections),
                 input_from: options.input_from,
+                recall: options.recall.clone(),
             },
             through_seq: fold.through_seq,
             blocks: blocks.clone(),
@@ -258,8 +284,9 @@ impl Scope {
         key: &Key,
         fold: &Fold,
         options: &ContextOptions,
-        recorded: Option<&Value>,
+        receipt: Option<&Receipt>,
     ) -> Result<Gathered, Error> {
+        let recorded = receipt.and_then(|receipt| receipt.projection.as_ref());
         let family = options.family();
         let mut material = Material::default();
         if options.sections.has(Section::System) {

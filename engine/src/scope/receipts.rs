@@ -62,6 +62,9 @@ pub struct Policy {
     /// From which place on turns were what was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_from: Option<u64>,
+    /// How much was to be recalled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recall: Option<super::RecallRequest>,
 }
 
 impl Scope {
@@ -141,6 +144,7 @@ impl Scope {
             tools: tools.collect::<Result<_, _>>()?,
             provider: receipt.renderer.parse()?,
             model: receipt.model.clone(),
+            recall: receipt.policy.recall.clone(),
             at_seq: Some(receipt.through_seq),
             input_from: receipt.policy.input_from,
             ..ContextOptions::new(receipt.policy.token_budget)
@@ -164,7 +168,10 @@ impl Scope {
         };
         for block in &receipt.blocks {
             let Source::Ids(ids) = &block.source else { continue };
-            for id in ids.iter().filter(|_| matches!(block.section, Section::Tail | Section::Input)) {
+            for id in ids
+                .iter()
+                .filter(|_| matches!(block.section, Section::Recalled | Section::Tail | Section::Input))
+            {
                 let Ok(event) = id.parse::<EventId>() else { continue };
                 match self.shared().index.turn_in(key, TurnId(event.0)) {
                     Ok(turn) if turn.erased => return gone(&turn.id.to_string()),

@@ -221,7 +221,11 @@ impl Scope {
             draft.check()?;
             Ok(Action::Erase { turns, events, draft })
         })();
-        self.write(id, prepared, |committed| Ok(committed.conversation.head))
+        let shared = self.shared().clone();
+        self.write(id, prepared, move |committed| {
+            crate::indexer::forget_erased(&shared);
+            Ok(committed.conversation.head)
+        })
     }
 
     /// What retention asks for once everything up to `through` is covered by a summary: with `audit-only` or `ephemeral`

@@ -9,7 +9,7 @@ use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::projection;
 use everturn_engine::model::Provider;
-use everturn_engine::{CompactOptions, Context, ContextOptions, Digest, NewTurn, Scope};
+use everturn_engine::{CompactOptions, Context, ContextOptions, Digest, NewTurn, RecallRequest, Scope};
 use serde_json::{Value, json};
 
 #[path = "../../../formats/tests/all/provider_valid.rs"]
@@ -150,6 +150,11 @@ fn some_options(dice: &mut Dice, id: ConversationId, scope: &Scope) -> ContextOp
     if dice.once_in(4) {
         options.tools = vec![Raw::of(&json!({"name": "read", "input_schema": {"type": "object"}})).unwrap()];
     }
+    if dice.once_in(3) {
+        let query = [None, Some("thought about what was read"), Some("\"thought about\" x*")][dice.roll(3)];
+        options.recall =
+            Some(RecallRequest { turns: dice.roll(6), facts: dice.roll(2), query: query.map(String::from) });
+    }
     if dice.once_in(4) {
         options.at_seq = Some(1 + dice.roll(scope.get(id).unwrap().head.seq as usize) as u64);
     }
@@ -162,7 +167,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
     let seed = seed(3);
     let _told = ToldOnFailure(seed);
     let mut dice = Dice::new(seed);
-    let (mut built, mut replayed) = (0, 0);
+    let (mut built, mut replayed, mut recalled) = (0, 0, 0);
     for _ in 0..25 {
         let stage = Stage::new();
         let (store, scope);
@@ -176,6 +181,8 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
         let told = tell(&scope, &mut dice, turns);
         for _ in 0..60 {
             let options = some_options(&mut dice, told.id, &scope);
+            // What the index learns meanwhile would change what is recalled.
+            store.index_now().unwrap();
             let context = match scope.build_context(told.id, &options) {
                 Ok(context) => context,
                 Err(error) => {
@@ -209,6 +216,22 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                 );
                 assert!(turn.seq <= through);
             }
+            let told_of = |section: Section| -> Vec<u64> {
+                let blocks = context.included.iter().filter(|block| block.section == section);
+                let ids = blocks.filter_map(|block| match &block.source {
+                    Source::Ids(ids) => Some(ids[0].replace("evt_", "turn_").parse().unwrap()),
+                    _ => None,
+                });
+                ids.map(|id| scope.turn_in(told.id, id).unwrap().seq).collect()
+            };
+            let tail = [told_of(Section::Tail), told_of(Section::Input)].concat().into_iter().min();
+            for seq in told_of(Section::Recalled) {
+                assert!(
+                    seq <= through && tail.is_none_or(|tail| seq < tail),
+                    "{seq} is not further back than {tail:?}"
+                );
+                recalled += 1;
+            }
             let again = scope.build_context(told.id, &options).unwrap();
             assert_eq!(
                 (read(&again), &again.receipt),
@@ -225,7 +248,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
         }
         drop(store);
     }
-    assert!(built > 600 && replayed > 50, "{built} {replayed}");
+    assert!(built > 600 && replayed > 50 && recalled > 100, "{built} {replayed} {recalled}");
 }
 
 fn notes(scope: &Scope, turns: usize) -> ConversationId {

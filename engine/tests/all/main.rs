@@ -21,6 +21,7 @@ mod model_clients;
 mod model_faults;
 mod payloads;
 mod processes;
+mod recall;
 mod refusals;
 mod script;
 mod scripted_server;

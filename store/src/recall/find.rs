@@ -88,12 +88,13 @@ impl Scope {
             None => all.push(format!("1{}", stands(u64::MAX))),
             Some(levels) => {
                 let (mut any, mut named) = (Vec::new(), Vec::new());
+                let last = self.filter.before_seq.map_or(u64::MAX, |before| before.saturating_sub(1));
                 for (id, cap) in levels {
                     let find = "SELECT no FROM conversations WHERE tenant = ? AND id = ?";
                     if let Some(no) = number(find, &[&tenant, &Bytes(id.to_bytes())])? {
                         any.push(format!(
                             "(e.conversation = {no} AND e.seq <= {}{})",
-                            signed(*cap),
+                            signed(last.min(*cap)),
                             stands(*cap)
                         ));
                         named.push(no);

@@ -43,12 +43,32 @@ pub(crate) trait Ground {
 pub(crate) struct Catalog {
     /// Where it is kept; `None` in memory.
     path: Option<PathBuf>,
-    writer: Mutex<Option<Connection>>,
-    readers: Mutex<Vec<Connection>>,
+    writer: Mutex<Option<Opened>>,
+    readers: Mutex<Vec<Opened>>,
     /// Whether a conversation may have been deleted that is still in it.
     pub deletions: AtomicBool,
     common: Mutex<Common>,
     signs: Signs,
+}
+
+/// A connection, and the file that it is to: another process may have put a new one in its place.
+struct Opened {
+    connection: Connection,
+    file: FileId,
+}
+
+type FileId = Option<(u64, u64)>;
+
+#[cfg(unix)]
+fn file_id(path: Option<&Path>) -> FileId {
+    use std::os::unix::fs::MetadataExt;
+    let file = path.and_then(|path| std::fs::metadata(path).ok())?;
+    Some((file.dev(), file.ino()))
+}
+
+#[cfg(not(unix))]
+fn file_id(_: Option<&Path>) -> FileId {
+    None
 }
 
 impl Catalog {
@@ -69,20 +89,24 @@ impl Catalog {
         self.path.as_deref().unwrap_or(Path::new("the index in memory"))
     }
 
-    fn writer(&self) -> MutexGuard<'_, Option<Connection>> {
+    fn writer(&self) -> MutexGuard<'_, Option<Opened>> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn readers(&self) -> MutexGuard<'_, Vec<Connection>> {
+    fn readers(&self) -> MutexGuard<'_, Vec<Opened>> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs something in one transaction. A file that is damaged is begun anew, and the caller told to come again.
     fn writing<T>(&self, body: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Error> {
         let mut writer = self.writer();
+        let path = self.path.as_deref();
         let connection = match &mut *writer {
-            Some(connection) => connection,
-            none => none.insert(door::open_recall(self.path.as_deref())?),
+            Some(opened) if opened.file == file_id(path) => &mut opened.connection,
+            other => {
+                let connection = door::open_recall(path)?;
+                &mut other.insert(Opened { connection, file: file_id(path) }).connection
+            }
         };
         let done = (|| {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -96,9 +120,10 @@ impl Catalog {
     /// Runs something on a connection of its own; `None` if there is no index yet.
     fn reading<T>(&self, body: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<Option<T>, Error> {
         let Some(path) = &self.path else { return self.writing(body).map(Some) };
-        let idle = self.readers().pop();
+        let now = file_id(Some(path));
+        let idle = self.readers().pop().filter(|opened| opened.file == now);
         let mut connection = match idle {
-            Some(connection) => connection,
+            Some(opened) => opened.connection,
             None => match door::open_recall_for_reading(path)? {
                 Some(connection) => connection,
                 None => return Ok(None),
@@ -114,7 +139,7 @@ impl Catalog {
             Ok(answer) => {
                 let mut readers = self.readers();
                 if readers.len() < READERS_IDLE_MAX {
-                    readers.push(connection);
+                    readers.push(Opened { connection, file: now });
                 }
                 Ok(Some(answer))
             }
@@ -129,7 +154,7 @@ impl Catalog {
         }
     }
 
-    fn failed(&self, writer: &mut Option<Connection>, error: &rusqlite::Error) -> Error {
+    fn failed(&self, writer: &mut Option<Opened>, error: &rusqlite::Error) -> Error {
         if !is_damage(error) {
             return explain(self.name(), error);
         }
@@ -141,7 +166,7 @@ impl Catalog {
         )
     }
 
-    fn drop_files(&self, writer: &mut Option<Connection>) {
+    fn drop_files(&self, writer: &mut Option<Opened>) {
         *writer = None;
         self.readers().clear();
         *self.common.lock().unwrap_or_else(PoisonError::into_inner) = Common::default();
@@ -264,17 +289,21 @@ impl Catalog {
     }
 
     /// Writes the index anew, without what was removed from it.
-    fn scrub(&self) -> Result<(), Error> {
+    fn scrub(&self, bytes_max: Option<u64>) -> Result<bool, Error> {
         let removed =
             self.reading(|db| db.query_row("SELECT removed FROM position", [], |row| row.get::<_, bool>(0)))?;
         if removed != Some(true) {
-            return Ok(());
+            return Ok(true);
+        }
+        let bytes = self.path.as_ref().map_or(0, |path| std::fs::metadata(path).map_or(0, |file| file.len()));
+        if bytes_max.is_some_and(|most| bytes > most) {
+            return Ok(false);
         }
         // Until it is written anew, the index keeps what was removed and only leaves it out of answers. What it then
         // frees, and what SQLite left behind when it moved rows, goes when the whole file is written anew.
         self.writing(|db| db.execute("INSERT INTO words (words) VALUES ('optimize')", []))?;
         let mut writer = self.writer();
-        let Some(connection) = &*writer else { return Ok(()) };
+        let Some(Opened { connection, .. }) = &*writer else { return Ok(true) };
         let written = (|| {
             if self.path.is_some() {
                 connection.execute_batch("VACUUM")?;
@@ -288,7 +317,7 @@ impl Catalog {
             Ok(true)
         })();
         match written {
-            Ok(true) => Ok(()),
+            Ok(true) => Ok(true),
             Ok(false) => Err(Error::busy(
                 "recall.scrub",
                 format!(
@@ -336,7 +365,6 @@ fn is_damage(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode;
     // What cannot be read as what it should be is damage too.
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) | None)
-        || error.to_string().contains("no such table")
 }
 
 impl<T: Ground + Send + Sync> Recall for T {
@@ -406,8 +434,8 @@ impl<T: Ground + Send + Sync> Recall for T {
         Ok(Behind { events, vectors })
     }
 
-    fn scrub(&self) -> Result<(), Error> {
-        self.catalog().scrub()
+    fn scrub(&self, bytes_max: Option<u64>) -> Result<bool, Error> {
+        self.catalog().scrub(bytes_max)
     }
 
     fn forget(&self) -> Result<(), Error> {

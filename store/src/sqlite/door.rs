@@ -155,14 +155,16 @@ pub fn open_recall(path: Option<&Path>) -> Result<Connection, Error> {
         let memory = Path::new("the index in memory");
         let connection = Connection::open_in_memory().map_err(|e| explain(memory, &e))?;
         set_up(&connection, memory)?;
-        make_recall(&connection).map_err(|e| explain(memory, &e))?;
+        make_recall(&connection)
+            .and_then(|()| connection.execute_batch(RECALL_VOCABULARY))
+            .map_err(|e| explain(memory, &e))?;
         return Ok(connection);
     };
     let open = || -> rusqlite::Result<Option<Connection>> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         match recall_version(&connection)? {
-            Some(RECALL_VERSION) => connection.execute_batch(RECALL_VOCABULARY)?,
+            Some(RECALL_VERSION) => {}
             None => {
                 connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
                 make_recall(&connection)?;
@@ -185,7 +187,8 @@ pub fn open_recall(path: Option<&Path>) -> Result<Connection, Error> {
     };
     set_up(&opened, path)?;
     // What a power loss takes is made again; the file stays whole all the same.
-    opened.execute_batch("PRAGMA synchronous = NORMAL").map_err(|e| explain(path, &e))?;
+    let ready = format!("PRAGMA synchronous = NORMAL; {RECALL_VOCABULARY}");
+    opened.execute_batch(&ready).map_err(|e| explain(path, &e))?;
     Ok(opened)
 }
 
@@ -201,11 +204,14 @@ pub fn open_recall_for_reading(path: &Path) -> Result<Option<Connection>, Error>
         if recall_version(&connection)? != Some(RECALL_VERSION) {
             return Ok(None);
         }
-        connection.execute_batch(RECALL_VOCABULARY)?;
         Ok(Some(connection))
     };
     match open() {
-        Ok(Some(connection)) => set_up(&connection, path).map(|()| Some(connection)),
+        Ok(Some(connection)) => {
+            set_up(&connection, path)?;
+            connection.execute_batch(RECALL_VOCABULARY).map_err(|e| explain(path, &e))?;
+            Ok(Some(connection))
+        }
         Ok(None) => Ok(None),
         Err(error) => {
             tracing::debug!(%error, "{} cannot be read", path.display());
@@ -224,8 +230,7 @@ fn make_recall(connection: &Connection) -> rusqlite::Result<()> {
         other => other.map(drop),
     };
     connection.execute_batch(if made.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
-    made?;
-    connection.execute_batch(RECALL_VOCABULARY)
+    made
 }
 
 /// The version of an index; `None` for a new file, an impossible one for a file that is something else.

@@ -603,7 +603,7 @@ impl Index for Sqlite {
         guard.connection.execute_batch("VACUUM").map_err(|e| explain(&self.path, &e))?;
         self.scrub_log(&guard.connection)?;
         drop(guard);
-        Recall::scrub(self)
+        self.scrub(None).map(drop)
     }
 
     fn check(&self) -> Result<Vec<String>, Error> {

@@ -1,0 +1,218 @@
+//! Takes what is committed into the index of words, after the fact: nobody who appends waits for it.
+//!
+//! What is taken in is asked of the index itself, so that a crash or a lost file costs time and nothing else.
+
+use crate::Shared;
+use everturn_core::Error;
+use everturn_core::event::{Event, kind};
+use everturn_core::id::{Key, Tenant};
+use everturn_core::recall::{Entry, EntryId};
+use everturn_core::turn::Turn;
+use everturn_core::write::ErasedBody;
+use everturn_store::IndexChange;
+use std::sync::atomic::Ordering;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long commits are gathered: a transaction for each would cost more than the words.
+const GATHER: Duration = Duration::from_millis(100);
+/// How long to wait after a failure.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Events in one transaction.
+const BATCH_EVENTS: usize = 512;
+/// Whoever erases or closes does not wait for more events than this to be taken in first.
+const WAITED_EVENTS_MAX: u64 = 2000;
+/// Whoever erases waits until the words are out of the file, if it is no larger than this; else that follows.
+const SCRUB_AT_ONCE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Between two scrubs pass at least so many times as long as the last one took, and a moment.
+const SCRUB_PAUSES: u32 = 20;
+const SCRUB_PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// What the indexer is told.
+#[derive(Default)]
+pub struct Indexer {
+    news: Mutex<News>,
+    changed: Condvar,
+    /// Held by whoever takes something in: the thread, or a caller who wants it done now.
+    working: Mutex<()>,
+}
+
+#[derive(Default)]
+struct News {
+    events: bool,
+    removals: bool,
+}
+
+impl Indexer {
+    fn news(&self) -> MutexGuard<'_, News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something was committed.
+    pub fn note(&self) {
+        if !std::mem::replace(&mut self.news().events, true) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Words are to be taken out of the files.
+    pub fn note_removal(&self) {
+        let mut news = self.news();
+        (news.events, news.removals) = (true, true);
+        self.changed.notify_one();
+    }
+
+    pub fn wake(&self) {
+        // Under the lock, so that it is not missed by who looks in this very moment.
+        let _news = self.news();
+        self.changed.notify_all();
+    }
+}
+
+/// Takes in until the store closes.
+pub fn run(shared: &Shared) {
+    let stopping = || shared.stopping.load(Ordering::SeqCst);
+    // What an earlier process left undone.
+    shared.indexer.note_removal();
+    let mut next_scrub = Instant::now();
+    while !stopping() {
+        let mut news = shared.indexer.news();
+        while !stopping() && !news.events {
+            let left = next_scrub.saturating_duration_since(Instant::now());
+            if !news.removals {
+                news = shared.indexer.changed.wait(news).unwrap_or_else(PoisonError::into_inner);
+            } else if !left.is_zero() {
+                let waited = shared.indexer.changed.wait_timeout(news, left);
+                news = waited.unwrap_or_else(PoisonError::into_inner).0;
+            } else {
+                break;
+            }
+        }
+        let (events, removals) = (std::mem::take(&mut news.events), news.removals);
+        drop(news);
+        if events {
+            crate::background::pause(shared, GATHER);
+            if let Err(error) = catch_up(shared) {
+                tracing::warn!(%error, "not indexed; it is tried again");
+                crate::background::pause(shared, AGAIN);
+                shared.indexer.note();
+            }
+        }
+        if removals && Instant::now() >= next_scrub && !stopping() {
+            let began = Instant::now();
+            match shared.recall.scrub(None) {
+                Ok(_) => shared.indexer.news().removals = false,
+                Err(error) => tracing::debug!(%error, "removed words stay in the index file for now"),
+            }
+            next_scrub = Instant::now() + SCRUB_PAUSE_MIN + began.elapsed() * SCRUB_PAUSES;
+        }
+    }
+    close(shared);
+}
+
+/// The last look: what is left is taken in if it is little, and what was removed goes out of the files.
+fn close(shared: &Shared) {
+    let closed = (|| -> Result<(), Error> {
+        let behind = shared.recall.behind(None)?.events;
+        if behind > 0 && behind <= WAITED_EVENTS_MAX {
+            catch_up_to_the_end(shared)?;
+        }
+        if shared.indexer.news().removals { shared.recall.scrub(None).map(drop) } else { Ok(()) }
+    })();
+    if let Err(error) = closed {
+        tracing::debug!(%error, "the index is completed when the store is opened again");
+    }
+}
+
+/// Takes in everything that is committed; stops early when the store closes.
+pub fn catch_up(shared: &Shared) -> Result<(), Error> {
+    while !shared.stopping.load(Ordering::SeqCst) && take_in(shared)? {}
+    Ok(())
+}
+
+fn catch_up_to_the_end(shared: &Shared) -> Result<(), Error> {
+    while take_in(shared)? {}
+    Ok(())
+}
+
+/// After an erasure or a deletion: takes the words out of the files before the caller hears of it, if that is quick.
+pub fn forget_erased(shared: &Shared) {
+    let forgotten = (|| -> Result<bool, Error> {
+        if !shared.options.index {
+            // Whoever indexes takes them out.
+            return Ok(true);
+        }
+        if shared.recall.behind(None)?.events > WAITED_EVENTS_MAX {
+            return Ok(false);
+        }
+        catch_up_to_the_end(shared)?;
+        shared.recall.scrub(Some(SCRUB_AT_ONCE_BYTES_MAX))
+    })();
+    match forgotten {
+        Ok(true) => {}
+        Ok(false) => shared.indexer.note_removal(),
+        Err(error) => {
+            tracing::debug!(%error, "erased words stay in the index file for now");
+            shared.indexer.note_removal();
+        }
+    }
+}
+
+/// Takes in one batch. Says whether there was anything.
+fn take_in(shared: &Shared) -> Result<bool, Error> {
+    let _working = shared.indexer.working.lock().unwrap_or_else(PoisonError::into_inner);
+    let unindexed = shared.recall.unindexed(BATCH_EVENTS)?;
+    if unindexed.span.through == unindexed.span.after {
+        metrics::gauge!("everturn_recall_behind_events").set(0);
+        return Ok(false);
+    }
+    let mut changes = Vec::with_capacity(unindexed.events.len());
+    for (tenant, event) in &unindexed.events {
+        changes_of(shared, tenant, event, &mut changes)?;
+    }
+    if changes.iter().any(|change| matches!(change, IndexChange::Remove { .. })) {
+        shared.indexer.news().removals = true;
+    }
+    shared.recall.index(changes, unindexed.span)?;
+    if let Ok(behind) = shared.recall.behind(None) {
+        metrics::gauge!("everturn_recall_behind_events").set(behind.events as f64);
+    }
+    Ok(true)
+}
+
+/// What an event does to what can be found. What was only recalled into a prompt is in no turn, and so never here.
+fn changes_of(
+    shared: &Shared,
+    tenant: &Tenant,
+    event: &Event,
+    changes: &mut Vec<IndexChange>,
+) -> Result<(), Error> {
+    let key = Key { tenant: tenant.clone(), id: event.conversation };
+    match event.kind.as_str() {
+        kind::MESSAGE | kind::TOOL_RESULT => {
+            let entry = Turn::begun(event).and_then(|turn| Entry::of_turn(tenant, &turn, None));
+            changes.extend(entry.map(|entry| IndexChange::Put(Box::new(entry))));
+        }
+        kind if kind::ends_turn(kind) => {
+            let Some(id) = event.turn else { return Ok(()) };
+            let turn = match shared.index.turn_in(&key, id) {
+                Err(Error::NotFound(_)) => return Ok(()),
+                turn => turn?,
+            };
+            let fallen = (kind == kind::ABORTED).then_some(event.seq);
+            let entry = Entry::of_turn(tenant, &turn, fallen);
+            changes.extend(entry.map(|entry| IndexChange::Put(Box::new(entry))));
+        }
+        kind::SUPERSEDED => {
+            let fell = event.turn.map(|id| IndexChange::Fell { key, id: EntryId::Turn(id), seq: event.seq });
+            changes.extend(fell);
+        }
+        kind::ERASED => {
+            let erased = event.read::<ErasedBody>().map(|body| body.turns).unwrap_or_default();
+            let remove = |id| IndexChange::Remove { key: key.clone(), id: EntryId::Turn(id) };
+            changes.extend(erased.into_iter().map(remove));
+        }
+        _ => {}
+    }
+    Ok(())
+}

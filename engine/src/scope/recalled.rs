@@ -1,0 +1,110 @@
+//! What is recalled into a prompt: turns from further back than the tail, and facts.
+//!
+//! It goes into the prompt as a text that says who said it and when, with the ids in the receipt, and is appended
+//! nowhere: so it is never found again as if it had been said.
+
+use super::context::{ContextOptions, RecallRequest};
+use super::receipts::Receipt;
+use super::{Scope, page_limit};
+use everturn_core::Error;
+use everturn_core::context::{Material, Piece, Section, Seen, Source, seen_by};
+use everturn_core::fact::Fact;
+use everturn_core::id::{EventId, Key, TurnId};
+use everturn_core::recall::{Filter, Kind, Mode, text_of};
+use everturn_core::turn::{Role, Turn};
+
+/// Of one recalled turn, this much goes into a prompt. Frozen: receipts are replayed with it.
+const RECALLED_BYTES_MAX: usize = 2 * 1024;
+
+impl Scope {
+    /// Looks for what helps with what is asked: turns from before a place, and facts, as they stood at another.
+    pub(super) fn recalled_now(
+        &self,
+        key: &Key,
+        options: &ContextOptions,
+        request: &RecallRequest,
+        (begins, through): (u64, u64),
+        material: &mut Material,
+    ) -> Result<(), Error> {
+        let Some(query) = request.query.clone().or_else(|| asked(material)) else { return Ok(()) };
+        let filter = |kind, before_seq| Filter {
+            conversation: Some(key.id),
+            kinds: vec![kind],
+            through_seq: Some(through),
+            before_seq,
+            ..Filter::default()
+        };
+        if options.sections.has(Section::Recalled) && request.turns > 0 {
+            let limit = page_limit(request.turns)?;
+            for hit in self.find(&query, &filter(Kind::Turn, Some(begins)), Mode::Hybrid, limit)?.0 {
+                let Some(id) = hit.turn else { continue };
+                let turn = self.shared().index.turn_in(key, id)?;
+                material.recalled.extend(turn_piece(&turn, &options.participants));
+            }
+        }
+        if options.sections.has(Section::Facts) && request.facts > 0 {
+            let limit = page_limit(request.facts)?;
+            for hit in self.find(&query, &filter(Kind::Fact, None), Mode::Hybrid, limit)?.0 {
+                material.facts.extend(hit.fact.as_ref().map(fact_piece));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a receipt says was recalled, in its order.
+    pub(super) fn recalled_before(
+        &self,
+        key: &Key,
+        receipt: &Receipt,
+        material: &mut Material,
+    ) -> Result<(), Error> {
+        for block in receipt.blocks.iter().filter(|block| block.section == Section::Recalled) {
+            let Source::Ids(ids) = &block.source else { continue };
+            let Some(event) = ids.first().and_then(|id| id.parse::<EventId>().ok()) else { continue };
+            let turn = self.shared().index.turn_in(key, TurnId(event.0))?;
+            material.recalled.extend(turn_piece(&turn, &receipt.policy.participants));
+        }
+        Ok(())
+    }
+}
+
+/// What is asked now, else what a user said last.
+fn asked(material: &Material) -> Option<String> {
+    let of_user = |message: &serde_json::Value| {
+        matches!(everturn_core::message::role(message), Ok(Role::User)).then(|| text_of(message))
+    };
+    let input: Vec<String> = material.input.iter().map(|said| text_of(&said.message)).collect();
+    let input = Some(input.join("\n")).filter(|text| !text.trim().is_empty());
+    input.or_else(|| {
+        let said = material.tail.iter().rev().filter_map(|said| of_user(&said.message));
+        said.into_iter().find(|text| !text.trim().is_empty())
+    })
+}
+
+/// A turn as a text: when, who, what. `None` if these participants do not see it.
+fn turn_piece(turn: &Turn, participants: &[String]) -> Option<Piece> {
+    let message = turn.value()?;
+    if seen_by(participants, &[(turn, Some(&message))]) == [Seen::Hidden] {
+        return None;
+    }
+    let text = text_of(&message);
+    let mut end = text.len().min(RECALLED_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let more = if end < text.len() { " …" } else { "" };
+    let who = match &turn.actor {
+        Some(actor) => format!("{actor} ({})", turn.role),
+        None => turn.role.to_string(),
+    };
+    let at = turn.occurred_at.unwrap_or(turn.created).to_string();
+    // To the second: more says nothing to a reader.
+    let at = at.split('.').next().unwrap_or_default();
+    let text = format!("[{at}Z] {who}:\n{}{more}", &text[..end]);
+    Some(Piece { source: Source::Ids(vec![EventId(turn.id.0).to_string()]), text })
+}
+
+fn fact_piece(fact: &Fact) -> Piece {
+    let text = format!("{} {} {}", fact.subject, fact.predicate, fact.object);
+    Piece { source: Source::Ids(vec![fact.id.to_string()]), text }
+}

@@ -1,0 +1,330 @@
+//! Finding again what was said and learned.
+
+use super::{Scope, page_limit};
+use crate::model;
+use everturn_core::Error;
+use everturn_core::fact::Fact;
+use everturn_core::id::{ConversationId, FactId, TurnId};
+use everturn_core::recall::{
+    EntryId, EntryNo, Filter, Kind, Mode, Snippet, TextQuery, fuse, snippet, text_of,
+};
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Role, Status, Turn};
+use everturn_store::{Behind, Found, TurnQuery};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// At least so many of each ranking are joined: what one ranks low may be what the other ranks high.
+const CANDIDATES_MIN: usize = 50;
+/// So often more are asked for, where what was found does not stand any more.
+const ROUNDS_MAX: u32 = 4;
+
+/// What to recall, and where.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RecallOptions {
+    /// Only in this conversation and in what it inherited.
+    pub conversation: Option<ConversationId>,
+    /// Only what these said.
+    pub actors: Vec<String>,
+    /// Only what was said in these roles.
+    pub roles: Vec<Role>,
+    /// Only what was said at this time or later.
+    pub after: Option<Timestamp>,
+    /// Only what was said before this time.
+    pub before: Option<Timestamp>,
+    /// Turns, facts; both if none is named.
+    pub kinds: Vec<Kind>,
+    /// At most this many.
+    pub limit: usize,
+    /// By words, by meaning, or both.
+    pub mode: Mode,
+    /// Also turns that another took the place of, and aborted ones.
+    pub include_superseded: bool,
+}
+
+impl Default for RecallOptions {
+    fn default() -> RecallOptions {
+        RecallOptions {
+            conversation: None,
+            actors: Vec::new(),
+            roles: Vec::new(),
+            after: None,
+            before: None,
+            kinds: Vec::new(),
+            limit: 10,
+            mode: Mode::Hybrid,
+            include_superseded: false,
+        }
+    }
+}
+
+/// What was recalled, best first.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recalled {
+    /// How it was really looked for.
+    pub mode: Mode,
+    /// Why that is another way than was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// How much could not be found because it is not in the index yet.
+    pub behind: Behind,
+    /// What was found.
+    pub data: Vec<Hit>,
+}
+
+/// One turn or fact that was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Hit {
+    /// What it is.
+    pub kind: Kind,
+    /// The turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
+    /// The fact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fact: Option<Fact>,
+    /// Where it was said or learned; of what a fork inherited, the ancestor.
+    pub conversation: ConversationId,
+    /// What that conversation is called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// Its place there.
+    pub seq: u64,
+    /// Who said it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub actor: Option<String>,
+    /// In which role.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+    /// When it was said.
+    pub at: Timestamp,
+    /// How well it fits; more is better, and only comparable within one answer.
+    pub score: f64,
+    /// Which rankings found it.
+    pub matched: Matched,
+    /// The part of it that shows why.
+    pub snippet: Snippet,
+}
+
+/// Where something stands in each ranking.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Matched {
+    /// By words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lexical: Option<Rank>,
+    /// By meaning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vector: Option<Rank>,
+}
+
+/// A place in one ranking.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Rank {
+    /// From 1.
+    pub rank: usize,
+    /// What that ranking says; scores of different rankings cannot be compared.
+    pub score: f64,
+}
+
+/// What was found, before it is looked at.
+struct Ranked {
+    found: Found,
+    score: f64,
+    matched: Matched,
+}
+
+impl Scope {
+    /// Finds turns and facts again, by words and by meaning. Whatever is typed is a question: words, `"phrases"` and
+    /// `begin*`. Blocks: it reads the index, and for a meaning asks the embedder.
+    pub fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error> {
+        let limit = page_limit(options.limit)?;
+        if let Some(id) = options.conversation {
+            self.shared().index.conversation(&self.key(id))?;
+        }
+        let filter = Filter {
+            conversation: options.conversation,
+            actors: options.actors.clone(),
+            roles: options.roles.clone(),
+            kinds: options.kinds.clone(),
+            after: options.after,
+            before: options.before,
+            through_seq: None,
+            before_seq: None,
+            include_superseded: options.include_superseded,
+        };
+        let (data, mode, note) = self.find(query, &filter, options.mode, limit)?;
+        let embedder = self.shared().options.embedder.as_ref();
+        let behind = self.shared().recall.behind(embedder.map(|embedder| embedder.model()))?;
+        Ok(Recalled { mode, note, behind, data })
+    }
+
+    /// Finds, and says how it was looked for.
+    pub(super) fn find(
+        &self,
+        query: &str,
+        filter: &Filter,
+        mode: Mode,
+        limit: usize,
+    ) -> Result<(Vec<Hit>, Mode, Option<String>), Error> {
+        let words = TextQuery::parse(query);
+        let meaning = if mode == Mode::Lexical { Ok(None) } else { self.meaning_of(query) };
+        let (vector, mode, note) = match (meaning, mode) {
+            (Ok(None), Mode::Lexical) => (None, Mode::Lexical, None),
+            (Ok(Some(vector)), mode) => (Some(vector), mode, None),
+            (Ok(None), _) => {
+                let note =
+                    "there is no embedder, so only words were compared; configure one to find by meaning";
+                (None, Mode::Lexical, Some(note.to_string()))
+            }
+            (Err(error), Mode::Vector) => return Err(error),
+            (Err(error), _) => {
+                let note = format!("the embedder failed, so only words were compared: {}", error.text());
+                (None, Mode::Lexical, Some(note))
+            }
+        };
+        let mut wanted = (limit * 2).max(CANDIDATES_MIN);
+        for round in 1.. {
+            let ranked = self.ranked(&words, vector.as_ref(), mode, filter, wanted)?;
+            let all = ranked.len() < wanted;
+            let mut hits = Vec::new();
+            for ranked in ranked {
+                if hits.len() == limit {
+                    break;
+                }
+                hits.extend(self.looked_at(ranked, filter, &words)?);
+            }
+            if hits.len() == limit || all || round == ROUNDS_MAX {
+                let nothing_near = vector.is_some() && mode == Mode::Hybrid;
+                let nothing_near =
+                    nothing_near && !hits.is_empty() && hits.iter().all(|hit| hit.matched.vector.is_none());
+                let note =
+                    note.or(nothing_near.then(|| "no vectors yet: only words found these".to_string()));
+                return Ok((hits, mode, note));
+            }
+            wanted *= 4;
+        }
+        unreachable!("the last round returns")
+    }
+
+    /// What a text means, if there is somebody to say.
+    fn meaning_of(&self, text: &str) -> Result<Option<(String, Vec<f32>)>, Error> {
+        let Some(embedder) = &self.shared().options.embedder else { return Ok(None) };
+        let vectors = model::wait(embedder.embed(vec![text.to_string()]))?;
+        Ok(vectors.into_iter().next().map(|vector| (embedder.model().to_string(), vector)))
+    }
+
+    /// The candidates, best first.
+    fn ranked(
+        &self,
+        words: &TextQuery,
+        vector: Option<&(String, Vec<f32>)>,
+        mode: Mode,
+        filter: &Filter,
+        wanted: usize,
+    ) -> Result<Vec<Ranked>, Error> {
+        let recall = &self.shared().recall;
+        let near = match vector {
+            Some((model, vector)) => recall.find_near(&self.tenant, model, vector, filter, wanted)?,
+            None => Vec::new(),
+        };
+        let lexical = match mode {
+            Mode::Vector => Vec::new(),
+            _ => recall.find_text(&self.tenant, words, filter, wanted)?,
+        };
+        let numbers = |found: &[Found]| found.iter().map(|found| found.no).collect::<Vec<EntryNo>>();
+        let fused = fuse(&[&numbers(&lexical)[..], &numbers(&near)[..]]);
+        let by_number = |found: Vec<Found>| found.into_iter().map(|found| (found.no, found)).collect();
+        let (lexical, near): (HashMap<EntryNo, Found>, HashMap<EntryNo, Found>) =
+            (by_number(lexical), by_number(near));
+        let rank = |rank: Option<usize>, found: Option<&Found>| {
+            rank.zip(found).map(|(rank, found)| Rank { rank, score: found.score })
+        };
+        let ranked = fused.into_iter().filter_map(|fused| {
+            let (by_words, by_meaning) = (lexical.get(&fused.found), near.get(&fused.found));
+            let found = by_words.or(by_meaning)?.clone();
+            let matched =
+                Matched { lexical: rank(fused.ranks[0], by_words), vector: rank(fused.ranks[1], by_meaning) };
+            let score = if mode == Mode::Hybrid { fused.score } else { found.score };
+            Some(Ranked { found, score, matched })
+        });
+        Ok(ranked.take(wanted).collect())
+    }
+
+    /// What was found as it is now; `None` if it does not stand any more.
+    fn looked_at(&self, ranked: Ranked, filter: &Filter, words: &TextQuery) -> Result<Option<Hit>, Error> {
+        let Ranked { found, score, matched } = ranked;
+        let said_in = self.key(found.conversation);
+        let title = match self.shared().conversation(&said_in) {
+            Ok(conversation) => conversation.title.clone(),
+            // Deleted; a fork may still read it.
+            Err(Error::NotFound(_)) if filter.conversation.is_some() => None,
+            Err(Error::NotFound(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let hit = |kind, at, text: &str| Hit {
+            kind,
+            turn: None,
+            fact: None,
+            conversation: found.conversation,
+            title: title.clone(),
+            seq: found.seq,
+            actor: None,
+            role: None,
+            at,
+            score,
+            matched,
+            snippet: snippet(text, words),
+        };
+        match found.id {
+            EntryId::Turn(id) => {
+                let Some(turn) = self.standing_turn(&found, id, filter)? else { return Ok(None) };
+                let Some(text) = turn.value().map(|message| text_of(&message)) else { return Ok(None) };
+                let at = turn.occurred_at.unwrap_or(turn.created);
+                let told = hit(Kind::Turn, at, &text);
+                Ok(Some(Hit { turn: Some(id), actor: turn.actor, role: Some(turn.role), ..told }))
+            }
+            EntryId::Fact(id) => {
+                let Some(fact) = self.standing_fact(&found, id, filter)? else { return Ok(None) };
+                let text = format!("{} {} {}", fact.subject, fact.predicate, fact.object);
+                let told = hit(Kind::Fact, fact.created, &text);
+                Ok(Some(Hit { fact: Some(fact), ..told }))
+            }
+        }
+    }
+
+    /// A turn as the conversation that is asked about sees it, unless it is gone from there.
+    fn standing_turn(&self, found: &Found, id: TurnId, filter: &Filter) -> Result<Option<Turn>, Error> {
+        let key = self.key(filter.conversation.unwrap_or(found.conversation));
+        let turn = match filter.through_seq {
+            None => match self.shared().index.turn_in(&key, id) {
+                Err(Error::NotFound(_)) => return Ok(None),
+                turn => turn?,
+            },
+            Some(through) => {
+                let (after, before) = (Some(found.seq - 1), Some(found.seq + 1));
+                let query = TurnQuery {
+                    after,
+                    before,
+                    as_of: Some(through),
+                    include_superseded: true,
+                    limit: 1,
+                    ..TurnQuery::default()
+                };
+                let page = self.shared().index.turns(&key, &query)?;
+                match page.into_iter().find(|turn| turn.id == id) {
+                    Some(turn) => turn,
+                    None => return Ok(None),
+                }
+            }
+        };
+        let fell = turn.superseded_by.is_some() || turn.status == Status::Aborted;
+        let stands = turn.message.is_some() && turn.status != Status::Pending;
+        Ok(Some(turn).filter(|_| stands && (filter.include_superseded || !fell)))
+    }
+
+    /// A fact, unless it was taken back.
+    fn standing_fact(&self, _found: &Found, _id: FactId, _filter: &Filter) -> Result<Option<Fact>, Error> {
+        Ok(None)
+    }
+}

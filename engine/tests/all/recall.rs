@@ -1,0 +1,325 @@
+//! Recall from the outside: what is said is found within a second, whatever happens to the index in between.
+
+use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused};
+use everturn_core::context::{Section, Source};
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::recall::{Kind, Mode};
+use everturn_core::turn::Role;
+use everturn_engine::{
+    Context, ContextOptions, Everturn, NewStream, NewTurn, Options, RecallOptions, RecallRequest, Recalled,
+    Scope,
+};
+use std::time::{Duration, Instant};
+
+/// Waits until everything is in the index.
+fn indexed(store: &Everturn) {
+    let end = Instant::now() + PATIENCE;
+    while store.behind().unwrap().events > 0 {
+        assert!(Instant::now() < end, "the index does not catch up");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn recall(scope: &Scope, query: &str) -> Recalled {
+    scope.recall(query, &RecallOptions::default()).unwrap()
+}
+
+fn shown(recalled: &Recalled) -> Vec<String> {
+    recalled.data.iter().map(|hit| hit.snippet.marked("[", "]")).collect()
+}
+
+fn within(id: ConversationId) -> RecallOptions {
+    RecallOptions { conversation: Some(id), ..RecallOptions::default() }
+}
+
+#[test]
+fn what_is_said_is_found_with_who_when_and_why() {
+    let (store, scope) = memory();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("where is the harbour?").by("ann"));
+    let turn =
+        scope.say(id, NewTurn::text(Role::Assistant, "The harbour is behind src/harbour/map.rs.").by("bot"));
+    indexed(&store);
+    let found = recall(&scope, "map.rs harbour");
+    assert_eq!(found.mode, Mode::Lexical);
+    assert!(found.note.as_ref().unwrap().contains("no embedder"), "{:?}", found.note);
+    assert_eq!(found.behind.events, 0);
+    let best = &found.data[0];
+    assert_eq!(
+        (best.kind, best.turn, best.conversation, best.seq),
+        (Kind::Turn, Some(turn.id), id, turn.seq)
+    );
+    assert_eq!(
+        (best.actor.as_deref(), best.role, best.at),
+        (Some("bot"), Some(Role::Assistant), turn.created)
+    );
+    assert_eq!(best.snippet.marked("[", "]"), "The [harbour] is behind src/[harbour]/[map.rs].");
+    let rank = best.matched.lexical.unwrap();
+    assert!(
+        rank.rank == 1
+            && rank.score > 0.0
+            && best.score > found.data[1].score
+            && best.matched.vector.is_none()
+    );
+    let lexical = RecallOptions { mode: Mode::Lexical, ..within(id) };
+    assert_eq!(scope.recall("harbour", &lexical).unwrap().note, None, "asked for words, got words");
+    let of_ann = RecallOptions { actors: vec!["ann".into()], roles: vec![Role::User], ..within(id) };
+    assert_eq!(shown(&scope.recall("harbour", &of_ann).unwrap()), ["where is the [harbour]?"]);
+    let other = scope.begin();
+    assert!(scope.recall("harbour", &within(other)).unwrap().data.is_empty());
+    assert!(recall(&store.tenant("globex").unwrap(), "harbour").data.is_empty());
+    assert!(recall(&scope, "\"*( NOT").data.is_empty());
+    refused(scope.recall("x", &RecallOptions { limit: 0, ..within(id) }), "limit.zero", "at least 1");
+}
+
+#[test]
+fn a_turn_is_found_within_a_second_also_while_others_come() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    for n in 0..50 {
+        scope.say(id, NewTurn::user(&format!("beacon number{n}")));
+        let (said, query) = (Instant::now(), format!("number{n}"));
+        if n % 10 == 0 {
+            while recall(&scope, &query).data.is_empty() {
+                // Ten times what is promised, for machines that do other things.
+                assert!(said.elapsed() < Duration::from_secs(10), "not found");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_fell_is_not_found_even_before_the_index_hears_of_it() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let old = scope.say(id, NewTurn::user("the first compass"));
+    let gone = scope.say(id, NewTurn::user("the erased compass"));
+    let doomed = scope.begin();
+    scope.say(doomed, NewTurn::user("the deleted compass"));
+    indexed(&store);
+    assert_eq!(recall(&scope, "compass").data.len(), 3);
+    drop((scope, store));
+
+    // Nothing takes in what happens now.
+    let store = stage.open_with(Options { index: false, ..quiet() });
+    let scope = store.tenant("acme").unwrap();
+    scope.supersede(id, old.id, NewTurn::user("the second compass")).wait().unwrap();
+    scope.erase(id, gone.id, None, "").wait().unwrap();
+    scope.delete(doomed, "").wait().unwrap();
+    assert!(recall(&scope, "compass").data.is_empty());
+    let all = RecallOptions { include_superseded: true, ..RecallOptions::default() };
+    assert_eq!(shown(&scope.recall("compass", &all).unwrap()), ["the first [compass]"]);
+    assert!(store.behind().unwrap().events > 0);
+    assert_eq!(store.index_now().unwrap().events, 0);
+    assert_eq!(shown(&recall(&scope, "compass")), ["the second [compass]"]);
+}
+
+#[test]
+fn erased_words_leave_the_index_file_too() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let doomed = scope.begin();
+    let mut erased = Vec::new();
+    for n in 0..200 {
+        // The words begin each with another letter, so that the index cannot shorten them by what they share.
+        let letter = char::from(b'a' + (n % 26) as u8);
+        let secret =
+            scope.say(id, NewTurn::user(&format!("keep{n} {letter}unspeakable{n} {}", "filler ".repeat(n))));
+        erased.push(secret.id);
+        scope.say(doomed, NewTurn::user(&format!("{letter}unmentionable{n} too")));
+    }
+    indexed(&store);
+    let hidden = |what: &str| stage.files_with(what).is_empty();
+    assert!(stage.files_with("unspeakable").iter().any(|path| path.to_string_lossy().contains("-recall")));
+    for turn in erased {
+        scope.erase(id, turn, None, "asked for").wait().unwrap();
+    }
+    assert!(hidden("unspeakable"), "{:?}", stage.files_with("unspeakable"));
+    scope.delete(doomed, "").wait().unwrap();
+    assert!(hidden("unmentionable"), "{:?}", stage.files_with("unmentionable"));
+    drop((scope, store));
+    let store = stage.open();
+    store.rebuild().unwrap();
+    indexed(&store);
+    assert!(hidden("unspeakable") && hidden("unmentionable"), "also after making the index again");
+}
+
+#[test]
+fn a_lost_or_damaged_index_is_made_again() {
+    let stage = Stage::new();
+    let index = stage.folder.path().join("store.db-recall");
+    let say = |text: &str| {
+        let store = stage.open();
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        scope.say(id, NewTurn::user(text));
+        indexed(&store);
+        recall(&scope, "lantern").data.len()
+    };
+    assert_eq!(say("the first lantern"), 1);
+    std::fs::remove_file(&index).unwrap();
+    assert_eq!(say("the second lantern"), 2, "lost");
+    std::fs::write(&index, b"this is no database, and never was one; it is only here to be in the way")
+        .unwrap();
+    assert_eq!(say("the third lantern"), 3, "something else");
+    let mut bytes = std::fs::read(&index).unwrap();
+    bytes[4096..].iter_mut().step_by(7).for_each(|byte| *byte ^= 0x55);
+    std::fs::write(&index, bytes).unwrap();
+    // What is damaged shows when it is read; it is then empty, and fills again.
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let end = Instant::now() + PATIENCE;
+    while recall(&scope, "lantern").data.len() < 3 {
+        assert!(Instant::now() < end, "still damaged");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop((scope, store));
+    // Another log under the same name: the words of the old one are of no use.
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(stage.folder.path().join(format!("store.db{suffix}")));
+    }
+    assert_eq!(say("a lantern in another store"), 1);
+}
+
+#[test]
+fn a_reader_beside_a_writer_recalls_and_indexes_for_itself_without_one() {
+    let stage = Stage::new();
+    let writer = stage.open();
+    let scope = writer.tenant("acme").unwrap();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("the lighthouse"));
+    indexed(&writer);
+    let reader = stage.open_read_only();
+    let reads = reader.tenant("acme").unwrap();
+    assert_eq!(shown(&recall(&reads, "lighthouse")), ["the [lighthouse]"]);
+    scope.say(id, NewTurn::user("a second lighthouse"));
+    indexed(&reader);
+    assert_eq!(recall(&reads, "lighthouse").data.len(), 2);
+    drop((reads, reader, scope, writer));
+    std::fs::remove_file(stage.folder.path().join("store.db-recall")).unwrap();
+    let reader = stage.open_read_only();
+    assert!(reader.behind().unwrap().events > 0);
+    assert_eq!(reader.index_now().unwrap().events, 0);
+    assert_eq!(recall(&reader.tenant("acme").unwrap(), "lighthouse").data.len(), 2);
+}
+
+#[test]
+fn streams_forks_and_rebuilds() {
+    let (store, scope) = memory();
+    let id = scope.begin();
+    let open = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    scope.append_chunk(id, open, None, "the tide is coming in").unwrap();
+    let fork = scope.fork(id, 2).wait().unwrap().id;
+    let said = NewTurn::text(Role::Assistant, "the tide is coming in");
+    scope.append_commit(id, open, said).wait().unwrap();
+    scope.say(fork, NewTurn::user("the tide of the fork"));
+    indexed(&store);
+    let texts = |id| shown(&scope.recall("tide", &within(id)).unwrap());
+    assert_eq!(texts(id), ["the [tide] is coming in"]);
+    assert_eq!(texts(fork), ["the [tide] of the fork"], "it left before the turn was said");
+    store.rebuild().unwrap();
+    indexed(&store);
+    assert_eq!((texts(id).len(), texts(fork).len(), recall(&scope, "tide").data.len()), (1, 1, 2));
+}
+
+/// A conversation whose tail is far from what was said first.
+fn long_ago(scope: &Scope) -> (ConversationId, everturn_core::turn::Turn) {
+    let id = scope.begin();
+    let first =
+        scope.say(id, NewTurn::user("The spare key of the lighthouse hangs behind the barometer.").by("ann"));
+    for n in 0..60 {
+        scope.say(
+            id,
+            NewTurn::text(
+                Role::Assistant,
+                &format!("Something else, number {n}. {}", "Chatter. ".repeat(20)),
+            ),
+        );
+    }
+    (id, first)
+}
+
+fn asks(query: Option<&str>) -> ContextOptions {
+    let recall = RecallRequest { turns: 3, facts: 3, query: query.map(String::from) };
+    let input = Raw::of(&serde_json::json!({"role": "user", "content": "where is the spare key?"})).unwrap();
+    ContextOptions { recall: Some(recall), input: vec![input], ..ContextOptions::new(1500) }
+}
+
+fn recalled_ids(context: &Context) -> Vec<String> {
+    let blocks = context.included.iter().filter(|block| block.section == Section::Recalled);
+    let ids = blocks.flat_map(|block| match &block.source {
+        Source::Ids(ids) => ids.clone(),
+        other => panic!("{other:?} is no turn"),
+    });
+    ids.map(|id| id.replace("evt_", "turn_")).collect()
+}
+
+#[test]
+fn a_context_recalls_what_was_said_long_ago_and_replays_it() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let (id, first) = long_ago(&scope);
+    let elsewhere = scope.begin();
+    scope.say(elsewhere, NewTurn::user("The spare key of another lighthouse is lost."));
+    indexed(&store);
+    let context = scope.build_context(id, &asks(None)).unwrap();
+    let shown = context.system.as_ref().map_or(String::new(), |system| system.get().to_string());
+    let shown = format!("{shown}{:?}", context.messages);
+    assert!(shown.contains("ann (user):") && shown.contains("hangs behind the barometer"), "{shown}");
+    assert!(!shown.contains("another lighthouse"), "another conversation is another conversation");
+    assert_eq!(recalled_ids(&context), [first.id.to_string()]);
+    let none = scope.build_context(id, &asks(Some("nothing of the kind xyzzy"))).unwrap();
+    assert!(recalled_ids(&none).is_empty());
+    assert!(
+        recalled_ids(&scope.build_context(id, &ContextOptions { recall: None, ..asks(None) }).unwrap())
+            .is_empty()
+    );
+
+    let receipt = scope.record_receipt(id, &context).unwrap();
+    indexed(&store);
+    let hits = shown_in(&scope, id, "barometer");
+    assert_eq!(hits.len(), 1, "what was recalled is not said again: {hits:?}");
+    // Whatever the index finds by now, the receipt says what was there.
+    for n in 0..5 {
+        scope.say(id, NewTurn::user(&format!("spare key spare key spare key {n}")));
+    }
+    indexed(&store);
+    let replay = scope.replay_context(id, receipt.seq).unwrap();
+    assert_eq!((&replay.messages, &replay.system), (&context.messages, &context.system));
+    assert_eq!(replay.prefix_hash, context.prefix_hash);
+    scope.erase(id, first.id, None, "").wait().unwrap();
+    refused(scope.replay_context(id, receipt.seq), "receipt.erased", &first.id.to_string());
+    assert!(!recalled_ids(&scope.build_context(id, &asks(None)).unwrap()).contains(&first.id.to_string()));
+}
+
+#[test]
+fn a_context_of_the_past_recalls_as_it_stood_then() {
+    let (store, scope) = memory();
+    let (id, first) = long_ago(&scope);
+    let then = scope.get(id).unwrap().head.seq;
+    let later = scope
+        .supersede(id, first.id, NewTurn::user("The spare key of the lighthouse is gone."))
+        .wait()
+        .unwrap();
+    for n in 0..40 {
+        scope.say(id, NewTurn::user(&format!("And more of it, {n}. {}", "Chatter. ".repeat(20))));
+    }
+    indexed(&store);
+    let at =
+        |at_seq| recalled_ids(&scope.build_context(id, &ContextOptions { at_seq, ..asks(None) }).unwrap());
+    assert_eq!(at(Some(then)), [first.id.to_string()]);
+    assert_eq!(at(None), [later.turns[0].id.to_string()]);
+}
+
+fn shown_in(scope: &Scope, id: ConversationId, query: &str) -> Vec<String> {
+    shown(&scope.recall(query, &within(id)).unwrap())
+}

@@ -1,0 +1,350 @@
+//! Finding again what was said: by words, in the right places, and never what is gone.
+
+use super::*;
+use crate::{Behind, IndexChange};
+use everturn_core::event::{Event, kind};
+use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::recall::{Entry, EntryId, Filter, Kind, TextQuery};
+use everturn_core::turn::{Role, Turn};
+use everturn_core::write::ErasedBody;
+
+/// What an event does to the index, as the engine would say.
+fn changes(store: &dyn Backend, tenant: &Tenant, event: &Event) -> Vec<IndexChange> {
+    let key = Key { tenant: tenant.clone(), id: event.conversation };
+    let put = |turn: Option<Turn>, fallen| {
+        let entry = turn.and_then(|turn| Entry::of_turn(tenant, &turn, fallen));
+        entry.map(|entry| IndexChange::Put(Box::new(entry))).into_iter().collect()
+    };
+    match event.kind.as_str() {
+        kind::MESSAGE | kind::TOOL_RESULT => put(Turn::begun(event), None),
+        kind if kind::ends_turn(kind) => {
+            let turn = event.turn.and_then(|id| store.turn_in(&key, id).ok());
+            put(turn, (kind == kind::ABORTED).then_some(event.seq))
+        }
+        kind::SUPERSEDED => {
+            let fell = |id| IndexChange::Fell { key, id: EntryId::Turn(id), seq: event.seq };
+            event.turn.map(fell).into_iter().collect()
+        }
+        kind::ERASED => {
+            let turns = event.read::<ErasedBody>().map(|body| body.turns).unwrap_or_default();
+            let remove = |id| IndexChange::Remove { key: key.clone(), id: EntryId::Turn(id) };
+            turns.into_iter().map(remove).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Takes in everything that is committed, a few events at a time.
+#[track_caller]
+pub fn take_in(store: &dyn Backend) {
+    loop {
+        let unindexed = store.unindexed(3).expect("what is new");
+        if unindexed.span.through == unindexed.span.after {
+            return;
+        }
+        let changes =
+            unindexed.events.iter().flat_map(|(tenant, event)| changes(store, tenant, event)).collect();
+        store.index(changes, unindexed.span).expect("taken in");
+    }
+}
+
+/// What a question finds, as the texts of the turns, best first.
+#[track_caller]
+pub fn found(store: &dyn Backend, key: &Key, query: &str, filter: &Filter) -> Vec<String> {
+    let hits = store.find_text(&key.tenant, &TextQuery::parse(query), filter, 100).expect("an answer");
+    let told = |id: EntryId, conversation: ConversationId| match id {
+        EntryId::Turn(id) => {
+            let key = Key { tenant: key.tenant.clone(), id: filter.conversation.unwrap_or(conversation) };
+            store.turn_in(&key, id).expect("the turn").text(|_| None)
+        }
+        EntryId::Fact(id) => id.to_string(),
+    };
+    hits.iter().map(|hit| told(hit.id, hit.conversation)).collect()
+}
+
+/// The same in one conversation.
+#[track_caller]
+fn found_in(store: &dyn Backend, key: &Key, query: &str) -> Vec<String> {
+    found(store, key, query, &within(key))
+}
+
+fn within(key: &Key) -> Filter {
+    Filter { conversation: Some(key.id), ..Filter::default() }
+}
+
+/// A conversation in which ada said these.
+fn said(store: &dyn Backend, m: &Maker, texts: &[&str]) -> Key {
+    let key = m.key();
+    let turns = texts.iter().map(|text| m.say(text));
+    create(store, &key, std::iter::once(m.created()).chain(turns).collect());
+    take_in(store);
+    key
+}
+
+/// Words in any case, with or without accents; a name whole and by part, however it is spelt; phrases; beginnings.
+pub fn what_was_said_is_found_by_its_words(store: &dyn Backend) {
+    let m = Maker::default();
+    let path = "look at src/store/sqlite.rs first";
+    let code = "then call buildContext with E0308";
+    let prose = "the Café was closed, the writer held the lock";
+    let chinese = "数据库锁住了";
+    let key = said(store, &m, &[path, code, prose, chinese]);
+    let none: [&str; 0] = [];
+    for (query, texts) in [
+        ("lock", &[prose][..]),
+        ("CAFE", &[prose]),
+        ("src/store/sqlite.rs", &[path]),
+        ("sqlite.rs", &[path]),
+        ("sqlite", &[path]),
+        ("build_context", &[code]),
+        ("BuildContext", &[code]),
+        ("buildcontext", &[code]),
+        ("context", &[code]),
+        ("e0308", &[code]),
+        ("\"held the lock\"", &[prose]),
+        ("\"the held lock\"", &none),
+        ("clos*", &[prose]),
+        ("build_con*", &[code]),
+        ("据库", &[chinese]),
+        ("库据", &none),
+        ("elsewhere", &none),
+        ("", &none),
+        ("\" ) OR ( * NEAR", &none),
+    ] {
+        assert_eq!(found_in(store, &key, query), texts, "{query}");
+        assert_eq!(found(store, &key, query, &Filter::default()), texts, "{query} anywhere");
+    }
+}
+
+/// The rarer the words and the more of them, the better.
+pub fn what_fits_best_comes_first(store: &dyn Backend) {
+    let m = Maker::default();
+    let mut texts: Vec<String> = (0..30).map(|n| format!("a note about the weather, number {n}")).collect();
+    texts.push("the weather in the harbour".into());
+    texts.push("the harbour master reads about the weather in the harbour, and notes it".into());
+    texts.push("one word more than the harbour".into());
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let key = said(store, &m, &texts);
+    let best = found_in(store, &key, "harbour weather");
+    assert_eq!(best.len(), 33, "any of the words is enough");
+    assert!(best[..3].iter().all(|text| text.contains("harbour")), "{best:?}");
+    assert!(best[0].contains("weather") && best[1].contains("weather"), "both words before one: {best:?}");
+    assert_eq!(found_in(store, &key, "\"harbour master\" weather").len(), 1, "a phrase must be there");
+}
+
+/// By who said it, in which role, when, and of which kind.
+pub fn recall_is_narrowed_by_filters(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let by_ada = m.say("the signal from ada");
+    let noon = by_ada.at;
+    let by_bot = m.turn("bot", Role::Assistant, &message("assistant", "the signal from the bot"));
+    let by_tool = m.turn("grep", Role::Tool, &message("tool", "the signal from a tool"));
+    let later = by_tool.at;
+    create(store, &key, vec![m.created(), by_ada, by_bot, by_tool]);
+    take_in(store);
+    let check = |filter: Filter, expected: &[&str]| {
+        for conversation in [None, Some(key.id)] {
+            let mut texts = found(store, &key, "signal", &Filter { conversation, ..filter.clone() });
+            texts.sort();
+            assert_eq!(texts, expected, "{filter:?}");
+        }
+    };
+    let (ada, tool, bot) = ("the signal from ada", "the signal from a tool", "the signal from the bot");
+    check(Filter::default(), &[tool, ada, bot]);
+    check(Filter { actors: vec!["ada".into(), "nobody".into()], ..Filter::default() }, &[ada]);
+    check(Filter { actors: vec!["nobody".into()], ..Filter::default() }, &[]);
+    check(Filter { roles: vec![Role::Tool, Role::Assistant], ..Filter::default() }, &[tool, bot]);
+    check(Filter { before: Some(later), ..Filter::default() }, &[ada, bot]);
+    check(Filter { after: Some(later), ..Filter::default() }, &[tool]);
+    check(Filter { after: Some(noon), before: Some(noon), ..Filter::default() }, &[]);
+    check(Filter { kinds: vec![Kind::Fact], ..Filter::default() }, &[]);
+    check(Filter { kinds: vec![Kind::Turn], ..Filter::default() }, &[tool, ada, bot]);
+    let placed = Filter { conversation: Some(key.id), before_seq: Some(3), ..Filter::default() };
+    assert_eq!(found(store, &key, "signal", &placed), [ada]);
+}
+
+/// One index serves all, and shows nobody another's.
+pub fn recall_stays_in_its_conversation_and_its_tenant(store: &dyn Backend) {
+    let m = Maker::default();
+    let (one, two) = (said(store, &m, &["the treasure of one"]), said(store, &m, &["the treasure of two"]));
+    let foreign = elsewhere(&one);
+    create(store, &foreign, vec![m.created(), m.say("the treasure of strangers")]);
+    take_in(store);
+    assert_eq!(found_in(store, &one, "treasure"), ["the treasure of one"]);
+    assert_eq!(found_in(store, &two, "treasure"), ["the treasure of two"]);
+    assert_eq!(found_in(store, &foreign, "treasure"), ["the treasure of strangers"]);
+    assert_eq!(found(store, &one, "treasure", &Filter::default()).len(), 2);
+    assert_eq!(found(store, &foreign, "treasure", &Filter::default()).len(), 1);
+    assert_eq!(found_in(store, &elsewhere(&two), "treasure"), [""; 0], "not there at all");
+}
+
+/// A fork finds what it inherited, as far as it did, and as it stood there.
+pub fn a_fork_finds_what_it_inherited(store: &dyn Backend) {
+    let m = Maker::default();
+    let (parent, child) = (m.key(), m.key());
+    let (first, second) = (m.say("the anchor before"), m.say("the anchor that fell later"));
+    let fell = turn_of(&second);
+    create(store, &parent, vec![m.created(), first, second]);
+    done(store, m.fork(&child, &parent, 3));
+    let instead = m.say("the anchor instead");
+    let by = turn_of(&instead);
+    append(store, &parent, vec![instead, m.supersede(fell, by)]);
+    append(store, &child, vec![m.say("the anchor of the child")]);
+    take_in(store);
+    let sorted = |key: &Key| {
+        let mut texts = found_in(store, key, "anchor");
+        texts.sort();
+        texts
+    };
+    assert_eq!(sorted(&parent), ["the anchor before", "the anchor instead"]);
+    assert_eq!(
+        sorted(&child),
+        ["the anchor before", "the anchor of the child", "the anchor that fell later"]
+    );
+    done(store, m.delete(&parent));
+    take_in(store);
+    assert_eq!(sorted(&child).len(), 3, "what a fork inherited outlives its parent");
+    done(store, m.delete(&child));
+    take_in(store);
+    assert_eq!(found(store, &parent, "anchor", &Filter::default()), [""; 0]);
+}
+
+/// What another took the place of, and what was given up, is found by who asks for it.
+pub fn what_does_not_stand_is_found_only_if_asked_for(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let (old, new, open) = (m.say("the first draft"), m.say("the second draft"), m.open());
+    let (fell, by, aborted) = (turn_of(&old), turn_of(&new), turn_of(&open));
+    create(store, &key, vec![m.created(), old, open]);
+    take_in(store);
+    assert_eq!(found_in(store, &key, "draft"), ["the first draft"]);
+    append(store, &key, vec![m.end(kind::ABORTED, aborted, "a draft given up")]);
+    append(store, &key, vec![new, m.supersede(fell, by)]);
+    take_in(store);
+    assert_eq!(found_in(store, &key, "draft"), ["the second draft"]);
+    let all = Filter { include_superseded: true, ..within(&key) };
+    assert_eq!(found(store, &key, "draft", &all).len(), 3);
+    let before = Filter { through_seq: Some(2), ..within(&key) };
+    assert_eq!(found(store, &key, "draft", &before), ["the first draft"], "as it stood there");
+}
+
+/// A turn that was streamed is found when it is said.
+pub fn an_open_turn_is_found_when_it_is_said(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let open = m.open();
+    let turn = turn_of(&open);
+    create(store, &key, vec![m.created(), open]);
+    done(store, chunk(&key, turn, 0, "half a thought"));
+    take_in(store);
+    assert_eq!(found_in(store, &key, "thought"), [""; 0]);
+    append(store, &key, vec![m.say("meanwhile"), m.end(kind::COMMITTED, turn, "the whole thought")]);
+    take_in(store);
+    let hits =
+        store.find_text(&key.tenant, &TextQuery::parse("thought"), &within(&key), 9).expect("an answer");
+    assert_eq!(hits.iter().map(|hit| (hit.seq, hit.id)).collect::<Vec<_>>(), [(2, EntryId::Turn(turn))]);
+}
+
+/// Erased and deleted words find nothing, in the conversation and in its forks.
+pub fn what_is_gone_is_not_found(store: &dyn Backend) {
+    let m = Maker::default();
+    let (parent, child) = (m.key(), m.key());
+    let (one, two) = (m.say("the needle of the parent"), m.say("another needle"));
+    let (inherited, own) = (turn_of(&one), turn_of(&two));
+    create(store, &parent, vec![m.created(), one]);
+    done(store, m.fork(&child, &parent, 2));
+    append(store, &parent, vec![two]);
+    take_in(store);
+    let ids = |key: &Key| {
+        let hits =
+            store.find_text(&key.tenant, &TextQuery::parse("needle"), &within(key), 9).expect("an answer");
+        hits.into_iter().map(|hit| hit.id).collect::<Vec<_>>()
+    };
+    assert_eq!((ids(&parent).len(), ids(&child).len()), (2, 1));
+    done(store, m.erase(&child, &[inherited]));
+    take_in(store);
+    assert_eq!(ids(&parent), [EntryId::Turn(own)], "there is one copy, and it was erased through the fork");
+    assert_eq!(ids(&child), []);
+    done(store, m.delete(&parent));
+    take_in(store);
+    assert_eq!(ids(&parent), []);
+    assert!(store.scrub(None).expect("scrubbed"));
+    assert_eq!(found(store, &parent, "needle", &Filter::default()), [""; 0]);
+}
+
+/// Facts are found beside turns, and go when they are taken back.
+pub fn facts_are_found_beside_turns(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = said(store, &m, &["my compass points north"]);
+    let id = FactId::from_bytes([7; 16]);
+    let fact = |text: &str, fallen| {
+        IndexChange::Put(Box::new(Entry {
+            tenant: key.tenant.clone(),
+            conversation: key.id,
+            seq: 2,
+            id: EntryId::Fact(id),
+            role: None,
+            actor: None,
+            at: m.now(),
+            fallen,
+            text: text.into(),
+        }))
+    };
+    let index = |change: IndexChange| {
+        append(store, &key, vec![m.draft("note", "{}")]);
+        let span = store.unindexed(9).expect("what is new").span;
+        store.index(vec![change], span).expect("taken in");
+    };
+    index(fact("compass points south", None));
+    assert_eq!(found_in(store, &key, "compass").len(), 2);
+    let only = |kind| Filter { kinds: vec![kind], ..within(&key) };
+    assert_eq!(found(store, &key, "compass", &only(Kind::Fact)), [id.to_string()]);
+    assert_eq!(found(store, &key, "compass", &only(Kind::Turn)).len(), 1);
+    index(fact("compass points east", None));
+    assert_eq!(found_in(store, &key, "south"), [""; 0], "the same fact again takes its place");
+    assert_eq!(found_in(store, &key, "east"), [id.to_string()]);
+    index(IndexChange::Remove { key: key.clone(), id: EntryId::Fact(id) });
+    assert_eq!(found_in(store, &key, "east"), [""; 0]);
+}
+
+/// The index says how far it is behind, goes on where it stopped, and takes nothing in twice.
+pub fn an_index_catches_up_where_it_stopped(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    create(store, &key, vec![m.created(), m.say("the first beacon"), m.say("the second beacon")]);
+    let behind = || store.behind(None).expect("a number").events;
+    assert_eq!(behind(), 3);
+    let two = store.unindexed(2).expect("what is new");
+    assert_eq!((two.events.len(), two.span.after, two.span.through), (2, 0, 2));
+    let put = || two.events.iter().flat_map(|(tenant, event)| changes(store, tenant, event)).collect();
+    store.index(put(), two.span).expect("taken in");
+    assert_eq!(behind(), 1);
+    store.index(put(), two.span).expect("taken in by another process meanwhile");
+    assert_eq!(behind(), 1, "which moves nothing back");
+    assert_eq!(found_in(store, &key, "beacon"), ["the first beacon"]);
+    take_in(store);
+    assert_eq!(store.behind(None).expect("a number"), Behind::default());
+    assert_eq!(found_in(store, &key, "beacon").len(), 2);
+}
+
+/// Dropping the index loses nothing: made again it finds the same, and what is gone stays gone.
+pub fn an_index_made_again_finds_the_same(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let (gone, old, new) =
+        (m.say("the lantern is erased"), m.say("the old lantern"), m.say("the new lantern"));
+    let (erased, fell, by): (TurnId, TurnId, TurnId) = (turn_of(&gone), turn_of(&old), turn_of(&new));
+    create(store, &key, vec![m.created(), gone, old, new, m.supersede(fell, by)]);
+    done(store, m.erase(&key, &[erased]));
+    let other = said(store, &m, &["a lantern of the deleted"]);
+    done(store, m.delete(&other));
+    take_in(store);
+    let all = Filter { include_superseded: true, ..Filter::default() };
+    let before = (found_in(store, &key, "lantern"), found(store, &key, "lantern", &all));
+    assert_eq!((before.0.len(), before.1.len()), (1, 2));
+    store.rebuild().expect("made again");
+    assert!(store.behind(None).expect("a number").events > 0, "the words follow");
+    take_in(store);
+    assert_eq!((found_in(store, &key, "lantern"), found(store, &key, "lantern", &all)), before);
+}
