@@ -19,11 +19,13 @@ mod place;
 mod processor;
 mod project;
 mod project_fixture;
+mod quality;
 mod read;
 mod recall;
 mod report;
 mod serve;
 mod size;
+mod vectors;
 
 use clap::{Parser, Subcommand};
 use corpus::{Corpus, Filled};
@@ -70,6 +72,14 @@ enum What {
         #[arg(long)]
         reference: bool,
     },
+    /// How well the right turn is found by words, by meaning and by both; not part of `all`
+    RecallQuality {
+        /// Who says what texts mean: builtin or folder:PATH
+        #[arg(long, default_value = "builtin")]
+        embedder: String,
+    },
+    /// The nearest of many vectors against comparing all of them; not part of `all`
+    Vectors,
     /// Appends, events and contexts over HTTP against the engine, and 10,000 subscribers; not part of `all`
     Serve,
     /// The subscribers of `serve`, which starts this itself
@@ -123,6 +133,13 @@ fn run(args: &Args) -> Result<()> {
     }
     if let What::Project { reference } = args.what {
         done(&args.what, &mut rows, project::run(reference, scale)?);
+    }
+    if let What::RecallQuality { embedder } = &args.what {
+        let embedder = embedder.parse::<everturn_engine::model::Embedder>()?.open()?;
+        done(&args.what, &mut rows, quality::run(embedder)?);
+    }
+    if let What::Vectors = args.what {
+        done(&args.what, &mut rows, vectors::run(scale)?);
     }
     if let What::Serve = args.what {
         done(&args.what, &mut rows, serve::run(&place, scale)?);

@@ -16,9 +16,8 @@ mod said;
 use crate::Result;
 use crate::report::Row;
 use everturn_core::id::{ConversationId, TurnId};
-use everturn_core::recall::Mode;
 use everturn_engine::model::Embed;
-use everturn_engine::{AppendOptions, Everturn, NewTurn, Options, RecallOptions, Scope};
+use everturn_engine::{AppendOptions, Everturn, NewTurn, Options, RecallMode, RecallOptions, Scope};
 use said::{
     BANS, CHOICES, FAULTS, NOUNS, PARAPHRASES, PROJECTS, PURPOSES, REASONS, SETTINGS, SMALL_TALK, VERBS,
 };
@@ -55,7 +54,7 @@ pub fn run(embedder: Arc<dyn Embed>) -> Result<Vec<Row>> {
     let scope = store.tenant("quality")?;
     let started = Instant::now();
     let (questions, turns) = say(&scope)?;
-    store.wait_indexed(PATIENCE)?;
+    store.index_now()?;
     let left = store.embed_now(PATIENCE)?;
     if left.vectors > 0 {
         return Err(format!("{} turns have no vector after {PATIENCE:?}", left.vectors).into());
@@ -66,8 +65,10 @@ pub fn run(embedder: Arc<dyn Embed>) -> Result<Vec<Row>> {
     classes.dedup();
     for class in classes {
         let of_class: Vec<&Question> = questions.iter().filter(|question| question.class == class).collect();
-        let [lexical, vector, hybrid] = [Mode::Lexical, Mode::Vector, Mode::Hybrid]
-            .map(|mode| of_class.iter().map(|question| place(&scope, question, mode)).collect::<Result<Vec<_>>>());
+        let [lexical, vector, hybrid] =
+            [RecallMode::Lexical, RecallMode::Vector, RecallMode::Hybrid].map(|mode| {
+                of_class.iter().map(|question| place(&scope, question, mode)).collect::<Result<Vec<_>>>()
+            });
         let [lexical, vector, hybrid] = [Score::of(&lexical?), Score::of(&vector?), Score::of(&hybrid?)];
         let better = if lexical.mrr > vector.mrr { &lexical } else { &vector };
         let row = Row::new(
@@ -82,8 +83,9 @@ pub fn run(embedder: Arc<dyn Embed>) -> Result<Vec<Row>> {
 }
 
 /// The place of the answer among the first ten, from 1.
-fn place(scope: &Scope, question: &Question, mode: Mode) -> Result<Option<usize>> {
-    let options = RecallOptions { conversation: question.within, mode, limit: 10, ..RecallOptions::default() };
+fn place(scope: &Scope, question: &Question, mode: RecallMode) -> Result<Option<usize>> {
+    let options =
+        RecallOptions { conversation: question.within, mode, limit: 10, ..RecallOptions::default() };
     let recalled = scope.recall(&question.text, options)?;
     if recalled.mode != mode {
         return Err(format!("asked for {mode}, got {}: {:?}", recalled.mode, recalled.note).into());
@@ -161,9 +163,14 @@ fn pairs() -> Vec<Pair> {
     }
     for (p, ((purpose, later), choices)) in PURPOSES.iter().zip(CHOICES).enumerate() {
         for (c, choice) in choices.iter().enumerate() {
-            let (project, reason) = (PROJECTS[(p + c * 5) % PROJECTS.len()], REASONS[(p + c * 3) % REASONS.len()]);
+            let (project, reason) =
+                (PROJECTS[(p + c * 5) % PROJECTS.len()], REASONS[(p + c * 3) % REASONS.len()]);
             let said = format!("We decided on {choice} for {purpose} in {project}, because {reason}.");
-            pairs.push(free("decision", said, vec![format!("{project}: what did we settle on for {later}?")]));
+            pairs.push(free(
+                "decision",
+                said,
+                vec![format!("{project}: what did we settle on for {later}?")],
+            ));
         }
     }
     for (act, banned, allowed, question) in BANS {
@@ -173,7 +180,8 @@ fn pairs() -> Vec<Pair> {
     }
     for (p, project) in PROJECTS.iter().enumerate() {
         for (s, (said, asked)) in SETTINGS.iter().enumerate() {
-            let said = said.replace("{project}", project).replace("{number}", &(20 + p * 37 + s * 11).to_string());
+            let said =
+                said.replace("{project}", project).replace("{number}", &(20 + p * 37 + s * 11).to_string());
             pairs.push(Pair { class: "scoped", said, asked: vec![asked.to_string()], only_in: Some(p) });
         }
     }

@@ -39,17 +39,24 @@ fn measure(count: usize) -> Result<Row> {
         let found = rank(&query, candidates.into_iter().map(|row| (row, packed[row].clone())));
         scanned.push_time(began.elapsed());
         let began = Instant::now();
-        let mut exact: Vec<(usize, f32)> =
-            packed.iter().enumerate().filter_map(|(row, packed)| Some((row, similarity(&query, packed)?))).collect();
+        let mut exact: Vec<(usize, f32)> = packed
+            .iter()
+            .enumerate()
+            .filter_map(|(row, packed)| Some((row, similarity(&query, packed)?)))
+            .collect();
         exact.select_nth_unstable_by(9, |a, b| b.1.total_cmp(&a.1));
         compared.push_time(began.elapsed());
-        hits += exact[..10].iter().filter(|(row, _)| found[..10].iter().any(|(found, _)| found == row)).count();
+        hits +=
+            exact[..10].iter().filter(|(row, _)| found[..10].iter().any(|(found, _)| found == row)).count();
     }
     let recall = hits as f64 / (10 * QUESTIONS) as f64;
     let what = format!("the ten nearest of {count} vectors of {DIMENSIONS} numbers, recall@10 {recall:.3}");
-    let measured = format!("{}, codes of {} MiB", time(scanned.median()), count * DIMENSIONS / 8 / 1024 / 1024);
+    let measured =
+        format!("{}, codes of {} MiB", time(scanned.median()), count * DIMENSIONS / 8 / 1024 / 1024);
     let against = format!("{} comparing all", time(compared.median()));
-    Ok(Row::new(what, measured, against).ratios(&scanned.over(&compared)).bar("recall@10 ≥ 0.95", recall >= 0.95))
+    Ok(Row::new(what, measured, against)
+        .ratios(&scanned.over(&compared))
+        .bar("recall@10 ≥ 0.95", recall >= 0.95))
 }
 
 struct Noise(u64);

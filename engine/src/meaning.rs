@@ -6,8 +6,7 @@
 use crate::Shared;
 use crate::model::{self, BuiltinEmbedder, Embed};
 use everturn_core::Error;
-use everturn_core::id::Key;
-use everturn_core::recall::{EntryId, EntryNo, text_of};
+use everturn_core::recall::{EntryId, text_of};
 use everturn_store::{Behind, Unembedded};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -171,7 +170,10 @@ fn round(shared: &Shared, embedder: &Arc<dyn Embed>, end: Option<Instant>) -> Re
     if !texts.is_empty() {
         let Some(made) = embed(shared, embedder, texts, end)? else { return Ok(false) };
         if made.len() != numbers.len() || made.iter().any(|vector| vector.len() != dimensions) {
-            return Err(Error::internal("embedder.count", "the embedder gave other vectors than were asked for"));
+            return Err(Error::internal(
+                "embedder.count",
+                "the embedder gave other vectors than were asked for",
+            ));
         }
         vectors.extend(numbers.into_iter().zip(made));
     }

@@ -15,6 +15,7 @@ mod generating;
 mod keeping;
 mod keys;
 mod lifecycle;
+mod meaning;
 mod mirror;
 mod model;
 mod model_clients;

@@ -134,7 +134,9 @@ fn a_turn_is_found_by_what_it_means_without_being_asked_to_index() {
         assert!(found.data[0].matched.lexical.is_none());
     }
     assert!(recall(&scope, "feline", RecallMode::Lexical).data.is_empty());
-    assert!(store.tenant("other").unwrap().recall("feline", RecallOptions::default()).unwrap().data.is_empty());
+    assert!(
+        store.tenant("other").unwrap().recall("feline", RecallOptions::default()).unwrap().data.is_empty()
+    );
 }
 
 /// What was embedded is kept: a process that comes later embeds only what is new, the newest first.
@@ -153,7 +155,8 @@ fn vectors_are_made_once_and_the_newest_first() {
     let store = open(&stage, &toy);
     settled(&store);
     assert_eq!((toy.seen("the first car"), toy.seen("the second car")), (1, 1));
-    let order: Vec<String> = toy.state().texts.iter().filter(|text| text.starts_with("rain")).cloned().collect();
+    let order: Vec<String> =
+        toy.state().texts.iter().filter(|text| text.starts_with("rain")).cloned().collect();
     let newest_first: Vec<String> = many.iter().rev().cloned().collect();
     assert_eq!(order, newest_first);
 }

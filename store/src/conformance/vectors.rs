@@ -51,6 +51,14 @@ fn near(store: &dyn Backend, key: &Key, model: &str, question: &str, filter: &Fi
     hits.iter().map(|hit| told(hit.id, hit.conversation)).collect()
 }
 
+/// The same in the order of the alphabet, for those that are equally near.
+#[track_caller]
+fn alike(store: &dyn Backend, key: &Key, question: &str, filter: &Filter) -> Vec<String> {
+    let mut texts = near(store, key, MODEL, question, filter);
+    texts.sort();
+    texts
+}
+
 fn within(key: &Key) -> Filter {
     Filter { conversation: Some(key.id), ..Filter::default() }
 }
@@ -98,7 +106,12 @@ pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
     take_in(store);
     assert_eq!(texts(), ["three", "two", "one"]);
     let (first, second) = (waiting()[0].no, waiting()[1].no);
-    let made = vec![(first, meaning("#1")), (second, Vec::new()), (of_gone, meaning("#1")), (EntryNo(999), meaning("#1"))];
+    let made = vec![
+        (first, meaning("#1")),
+        (second, Vec::new()),
+        (of_gone, meaning("#1")),
+        (EntryNo(999), meaning("#1")),
+    ];
     store.put_vectors(MODEL, made).expect("kept");
     assert_eq!(texts(), ["one"], "with nothing to embed it does not wait either");
     assert_eq!(behind().vectors, 1);
@@ -143,19 +156,19 @@ pub fn what_is_gone_is_near_nothing(store: &dyn Backend) {
     create(store, &key, vec![m.created(), gone, old, m.say("else #4")]);
     create(store, &other, vec![m.created(), m.say("deleted #1")]);
     embed(store, MODEL);
-    let asked = |filter: &Filter| near(store, &key, MODEL, "#1", filter);
-    assert_eq!(asked(&Filter::default()), ["erased #1", "old #1", "deleted #1"]);
+    let asked = |filter: &Filter| alike(store, &key, "#1", filter);
+    assert_eq!(asked(&Filter::default()), ["deleted #1", "erased #1", "old #1"]);
     append(store, &key, vec![new, m.supersede(fell, by)]);
     done(store, m.erase(&key, &[erased]));
     done(store, m.delete(&other));
     embed(store, MODEL);
-    assert_eq!(asked(&Filter::default()), ["new #1 #2", "else #4"]);
+    assert_eq!(asked(&Filter::default()), ["else #4", "new #1 #2"]);
     let all = Filter { include_superseded: true, ..Filter::default() };
-    assert_eq!(asked(&all), ["old #1", "new #1 #2", "else #4"]);
+    assert_eq!(asked(&all), ["else #4", "new #1 #2", "old #1"]);
     store.forget().expect("dropped");
     assert_eq!(asked(&all), [""; 0], "the vectors go with the index");
     embed(store, MODEL);
-    assert_eq!(asked(&all), ["old #1", "new #1 #2", "else #4"], "and come back with it");
+    assert_eq!(asked(&all), ["else #4", "new #1 #2", "old #1"], "and come back with it");
 }
 
 /// A fork finds what it inherited by meaning too, as far as it did.
@@ -169,11 +182,11 @@ pub fn a_fork_is_near_what_it_inherited(store: &dyn Backend) {
     let turn = turn_of(&open);
     append(store, &child, vec![open]);
     embed(store, MODEL);
-    assert_eq!(near(store, &child, MODEL, "#1", &within(&child)), ["before #1"]);
+    assert_eq!(alike(store, &child, "#1", &within(&child)), ["before #1"]);
     append(store, &child, vec![m.end(kind::COMMITTED, turn, "streamed #1")]);
     embed(store, MODEL);
-    assert_eq!(near(store, &child, MODEL, "#1", &within(&child)), ["before #1", "streamed #1"]);
-    assert_eq!(near(store, &parent, MODEL, "#1", &within(&parent)), ["before #1", "after #1"]);
+    assert_eq!(alike(store, &child, "#1", &within(&child)), ["before #1", "streamed #1"]);
+    assert_eq!(alike(store, &parent, "#1", &within(&parent)), ["after #1", "before #1"]);
 }
 
 /// Among many, nearly all of the ten best are found, with and without a filter.
@@ -199,7 +212,8 @@ pub fn the_ten_nearest_of_many_are_found(store: &dyn Backend) {
     assert_eq!(waiting.len(), 3000);
     // Around a hundred centres, as texts about the same thing are.
     let centres: Vec<Vec<f32>> = (0..100).map(|_| (0..48).map(|_| number()).collect()).collect();
-    let mut around = |centre: usize| -> Vec<f32> { centres[centre].iter().map(|at| at + 0.8 * number()).collect() };
+    let mut around =
+        |centre: usize| -> Vec<f32> { centres[centre].iter().map(|at| at + 0.8 * number()).collect() };
     let vectors: Vec<(EntryNo, Vec<f32>)> =
         waiting.iter().enumerate().map(|(at, entry)| (entry.no, around(at % 100))).collect();
     store.put_vectors(MODEL, vectors.clone()).expect("kept");
