@@ -86,7 +86,7 @@ pub fn run(embedder: Arc<dyn Embed>) -> Result<Vec<Row>> {
 fn place(scope: &Scope, question: &Question, mode: RecallMode) -> Result<Option<usize>> {
     let options =
         RecallOptions { conversation: question.within, mode, limit: 10, ..RecallOptions::default() };
-    let recalled = scope.recall(&question.text, options)?;
+    let recalled = scope.recall(&question.text, &options)?;
     if recalled.mode != mode {
         return Err(format!("asked for {mode}, got {}: {:?}", recalled.mode, recalled.note).into());
     }

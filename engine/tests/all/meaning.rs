@@ -98,7 +98,7 @@ fn say(scope: &Scope, texts: &[&str]) -> ConversationId {
 }
 
 fn recall(scope: &Scope, question: &str, mode: RecallMode) -> Recalled {
-    scope.recall(question, RecallOptions { mode, ..RecallOptions::default() }).unwrap()
+    scope.recall(question, &RecallOptions { mode, ..RecallOptions::default() }).unwrap()
 }
 
 /// The best answer's words.
@@ -135,7 +135,7 @@ fn a_turn_is_found_by_what_it_means_without_being_asked_to_index() {
     }
     assert!(recall(&scope, "feline", RecallMode::Lexical).data.is_empty());
     assert!(
-        store.tenant("other").unwrap().recall("feline", RecallOptions::default()).unwrap().data.is_empty()
+        store.tenant("other").unwrap().recall("feline", &RecallOptions::default()).unwrap().data.is_empty()
     );
 }
 
@@ -173,7 +173,7 @@ fn an_embedder_that_fails_leaves_the_words_and_is_tried_again() {
     assert_eq!((found.mode, best(&found)), (RecallMode::Lexical, "the kitten and the car"));
     assert!(found.note.as_ref().unwrap().contains("nobody is at home"), "{:?}", found.note);
     assert_eq!(found.behind.vectors, 1, "and says what is missing");
-    let refused = scope.recall("kitten", RecallOptions { mode: RecallMode::Vector, ..Default::default() });
+    let refused = scope.recall("kitten", &RecallOptions { mode: RecallMode::Vector, ..Default::default() });
     assert_eq!(refused.unwrap_err().code(), "test.down");
     toy.wait_for(|state| state.texts.iter().any(|text| text == "the kitten and the car"));
     toy.state().fails = false;
