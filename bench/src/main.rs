@@ -20,11 +20,13 @@ mod place;
 mod processor;
 mod project;
 mod project_fixture;
+mod quality;
 mod read;
 mod recall;
 mod report;
 mod serve;
 mod size;
+mod vectors;
 
 use clap::{Parser, Subcommand};
 use corpus::{Corpus, Filled};
@@ -73,6 +75,14 @@ enum What {
     },
     /// Importing a session file of 1 GiB: rate and memory; not part of `all`
     Import,
+    /// How well the right turn is found by words, by meaning and by both; not part of `all`
+    RecallQuality {
+        /// Who says what texts mean: builtin or folder:PATH
+        #[arg(long, default_value = "builtin")]
+        embedder: String,
+    },
+    /// The nearest of many vectors against comparing all of them; not part of `all`
+    Vectors,
     /// Appends, events and contexts over HTTP against the engine, and 10,000 subscribers; not part of `all`
     Serve,
     /// The subscribers of `serve`, which starts this itself
@@ -129,6 +139,13 @@ fn run(args: &Args) -> Result<()> {
     }
     if let What::Import = args.what {
         done(&args.what, &mut rows, import::run(&place, args.quick)?);
+    }
+    if let What::RecallQuality { embedder } = &args.what {
+        let embedder = embedder.parse::<everturn_engine::model::Embedder>()?.open()?;
+        done(&args.what, &mut rows, quality::run(embedder)?);
+    }
+    if let What::Vectors = args.what {
+        done(&args.what, &mut rows, vectors::run(scale)?);
     }
     if let What::Serve = args.what {
         done(&args.what, &mut rows, serve::run(&place, scale)?);

@@ -34,6 +34,7 @@ pub mod state;
 pub mod time;
 pub mod tokens;
 pub mod turn;
+pub mod vectors;
 pub mod write;
 
 pub use error::Error;

@@ -166,9 +166,9 @@ pub struct Filter {
     pub include_superseded: bool,
 }
 
-/// How much the place in one ranking counts against that in another: with 60, being first is worth about a third more
-/// than being twentieth, so that two middling places beat a single good one.
-const FUSION_RANKS: f64 = 60.0;
+/// How much the place in one ranking counts against that in another: with 10, being first is worth nearly three times as
+/// much as being twentieth.
+const FUSION_RANKS: f64 = 10.0;
 
 /// Something that several rankings found.
 #[derive(Clone, PartialEq, Debug)]
@@ -181,13 +181,13 @@ pub struct Fused<T> {
     pub ranks: Vec<Option<usize>>,
 }
 
-/// Joins rankings by reciprocal rank: each is worth `1 / (60 + rank)` to what it found. Best first; at the same score,
-/// what an earlier ranking found first.
-pub fn fuse<T: Clone + Eq + Hash>(rankings: &[&[T]]) -> Vec<Fused<T>> {
+/// Joins rankings by reciprocal rank: each is worth `weight / (10 + rank)` to what it found, where everything has a weight of
+/// its own. Best first; at the same score, what an earlier ranking found first.
+pub fn fuse<T: Clone + Eq + Hash>(rankings: &[&[(T, f64)]]) -> Vec<Fused<T>> {
     let mut places: HashMap<&T, usize> = HashMap::new();
     let mut all: Vec<Fused<T>> = Vec::new();
     for (ranking, found) in rankings.iter().enumerate() {
-        for (rank, item) in found.iter().enumerate() {
+        for (rank, (item, weight)) in found.iter().enumerate() {
             let place = *places.entry(item).or_insert_with(|| {
                 all.push(Fused { found: item.clone(), score: 0.0, ranks: vec![None; rankings.len()] });
                 all.len() - 1
@@ -195,7 +195,7 @@ pub fn fuse<T: Clone + Eq + Hash>(rankings: &[&[T]]) -> Vec<Fused<T>> {
             // Only its best place counts, should a ranking name something twice.
             if all[place].ranks[ranking].is_none() {
                 all[place].ranks[ranking] = Some(rank + 1);
-                all[place].score += 1.0 / (FUSION_RANKS + (rank + 1) as f64);
+                all[place].score += weight / (FUSION_RANKS + (rank + 1) as f64);
             }
         }
     }
@@ -207,17 +207,26 @@ pub fn fuse<T: Clone + Eq + Hash>(rankings: &[&[T]]) -> Vec<Fused<T>> {
 mod tests {
     use super::*;
 
+    fn plain(items: &[&'static str]) -> Vec<(&'static str, f64)> {
+        items.iter().map(|item| (*item, 1.0)).collect()
+    }
+
     #[test]
     fn what_both_rankings_found_comes_before_what_one_did() {
-        let joined = fuse(&[&["a", "b", "c"], &["d", "c", "b"]]);
+        let joined = fuse(&[&plain(&["a", "b", "c"])[..], &plain(&["d", "c", "b"])]);
         let order: Vec<&str> = joined.iter().map(|fused| fused.found).collect();
         assert_eq!(order, ["b", "c", "a", "d"]);
         assert_eq!(joined[0].ranks, [Some(2), Some(3)]);
         assert_eq!(joined[2].ranks, [Some(1), None]);
-        assert!((joined[0].score - (1.0 / 62.0 + 1.0 / 63.0)).abs() < 1e-12);
-        assert_eq!(fuse(&[&["a", "b"]]).iter().map(|fused| fused.found).collect::<String>(), "ab");
+        assert!((joined[0].score - (1.0 / 12.0 + 1.0 / 13.0)).abs() < 1e-12);
+        assert_eq!(
+            fuse(&[&plain(&["a", "b"])[..]]).iter().map(|fused| fused.found).collect::<String>(),
+            "ab"
+        );
         assert!(fuse::<u8>(&[]).is_empty());
-        assert_eq!(fuse(&[&["a", "a"]])[0].score, 1.0 / 61.0, "said twice is not found twice");
+        assert_eq!(fuse(&[&plain(&["a", "a"])[..]])[0].score, 1.0 / 11.0, "said twice is not found twice");
+        let weak = fuse(&[&[("a", 0.1)][..], &plain(&["b"])]);
+        assert_eq!(weak[0].found, "b", "a weak find comes after a full one");
     }
 
     #[test]

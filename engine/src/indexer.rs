@@ -177,6 +177,7 @@ fn take_in(shared: &Shared) -> Result<bool, Error> {
         shared.indexer.news().removals = true;
     }
     shared.recall.index(changes, unindexed.span)?;
+    shared.meaning.wake();
     if let Ok(behind) = shared.recall.behind(None) {
         metrics::gauge!("everturn_recall_behind_events").set(behind.events as f64);
     }

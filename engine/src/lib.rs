@@ -18,7 +18,7 @@
 //!
 //! Reading order: [`Everturn`] opens a store, [`Scope`] is what a tenant can do, `ingest` turns input into events,
 //! `writer` commits them, `hub` and `stream` show them live, `generation` keeps account of answers on their way,
-//! `indexer` makes it findable, `background` cleans up, `proof` checks.
+//! `indexer` makes it findable by its words and `meaning` by what it means, `background` cleans up, `proof` checks.
 
 mod background;
 mod budget;
@@ -29,6 +29,7 @@ mod indexer;
 mod ingest;
 mod keeper;
 mod keys;
+mod meaning;
 mod mirror;
 pub mod model;
 mod proof;
@@ -77,6 +78,7 @@ use generation::Generations;
 use hub::Hub;
 use indexer::Indexer;
 use keeper::Changed;
+use meaning::Meaning;
 use mirror::Mirror;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -133,6 +135,8 @@ pub struct Options {
     pub index: bool,
     /// Who says what texts mean. Without one, recall compares words only.
     pub embedder: Option<Arc<dyn model::Embed>>,
+    /// Who said it before: asked until everything has a vector of the embedder. The built-in one need not be named.
+    pub former_embedder: Option<Arc<dyn model::Embed>>,
     /// A folder in which a file per conversation is kept up to date.
     pub mirror: Option<PathBuf>,
     /// Where time and randomness come from.
@@ -152,6 +156,7 @@ impl Default for Options {
             models: BTreeMap::new(),
             index: true,
             embedder: None,
+            former_embedder: None,
             mirror: None,
             world: Arc::new(SystemWorld),
         }
@@ -175,6 +180,7 @@ pub(crate) struct Shared {
     pub index: Arc<dyn Index>,
     pub recall: Arc<dyn Recall>,
     pub indexer: Indexer,
+    pub meaning: Meaning,
     pub assets: Arc<dyn Assets>,
     pub keys: Arc<dyn everturn_store::Keys>,
     pub key_notes: keys::KeyNotes,
@@ -246,6 +252,7 @@ impl Everturn {
             index,
             recall,
             indexer: Indexer::default(),
+            meaning: Meaning::default(),
             assets,
             keys,
             key_notes: keys::KeyNotes::default(),
@@ -322,8 +329,20 @@ impl Everturn {
 
     /// How far what recall finds is behind what is committed.
     pub fn behind(&self) -> Result<Behind, Error> {
-        let embedder = self.inner.shared.options.embedder.as_ref();
-        self.inner.shared.recall.behind(embedder.map(|embedder| embedder.model()))
+        meaning::behind(&self.inner.shared)
+    }
+
+    /// Makes vectors of what has none, as far as this time allows, and says how much is missing afterwards. The background does
+    /// it anyway; this is for a process that ends soon. Does nothing without an embedder.
+    pub fn embed_now(&self, time: Duration) -> Result<Behind, Error> {
+        meaning::catch_up(&self.inner.shared, time)?;
+        self.behind()
+    }
+
+    /// The models of which there are vectors, each with how long those are: `model/384`. More than one while a change of the
+    /// embedder is under way.
+    pub fn vector_models(&self) -> Result<Vec<String>, Error> {
+        self.inner.shared.recall.vector_models()
     }
 }
 
@@ -398,6 +417,9 @@ impl Inner {
         }
         if self.shared.options.index {
             spawn("indexer", |shared| indexer::run(shared))?;
+            if self.shared.options.embedder.is_some() {
+                spawn("embedder", |shared| meaning::run(shared))?;
+            }
         }
         spawn("sweeper", |shared| background::sweeper(shared))
     }
@@ -618,6 +640,7 @@ impl Shared {
         self.wake.notify_all();
         self.changed.wake();
         self.indexer.wake();
+        self.meaning.wake();
     }
 
     /// What an open turn says so far, if it is open here.

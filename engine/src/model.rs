@@ -1,7 +1,8 @@
 //! Models: what they are asked, and the clients that ask.
 //!
 //! [`Generate`], [`Summarize`] and [`Embed`] are what the rest of the engine needs of a model; anything may implement
-//! them. [`HttpModel`] and [`HttpEmbedder`] do it with a server, [`Summarizer`] with any [`Generate`].
+//! them. [`HttpModel`] and [`HttpEmbedder`] do it with a server, [`Summarizer`] with any [`Generate`], [`BuiltinEmbedder`] and
+//! [`FolderEmbedder`] on this machine.
 //!
 //! ```no_run
 //! use everturn_core::json::Raw;
@@ -17,17 +18,24 @@
 //! Everything here serves sync callers and any executor: requests run on a small runtime of their own, and what is
 //! handed out only waits for it. Dropping it ends the request.
 
+mod builtin;
+mod choice;
 mod embedder;
 mod endpoint;
+mod folder;
 mod http;
+mod local;
 mod retry;
 pub(crate) mod runtime;
 mod server;
 
+pub use builtin::BuiltinEmbedder;
+pub use choice::Embedder;
 pub use embedder::{Embedding, HttpEmbedder};
 pub use endpoint::{Endpoint, Limits, Secret};
 pub use everturn_formats::provider::Provider;
 pub use everturn_formats::wire::{Answer, Call, Delta, Finish, Kind, Request, Tokens};
+pub use folder::FolderEmbedder;
 pub use http::HttpModel;
 
 use everturn_core::Error;

@@ -17,6 +17,7 @@ mod removing;
 mod restoring;
 mod streams;
 mod tenants;
+mod vectors;
 mod views;
 mod writing;
 
@@ -30,6 +31,7 @@ pub use removing::*;
 pub use restoring::*;
 pub use streams::*;
 pub use tenants::*;
+pub use vectors::*;
 pub use views::*;
 pub use writing::*;
 
@@ -58,6 +60,12 @@ macro_rules! conformance {
             facts_are_found_beside_turns
             an_index_catches_up_where_it_stopped
             an_index_made_again_finds_the_same
+            what_is_nearest_in_meaning_comes_first
+            entries_wait_for_their_vectors_newest_first
+            vectors_of_different_models_are_never_compared
+            what_is_gone_is_near_nothing
+            a_fork_is_near_what_it_inherited
+            the_ten_nearest_of_many_are_found
             a_batch_is_answered_in_order_and_each_request_sees_the_ones_before
             a_refused_request_leaves_no_trace_and_does_not_disturb_the_others
             seq_is_dense_whatever_the_clocks_say

@@ -169,11 +169,18 @@ pub trait Recall: Send + Sync {
         filter: &Filter,
         limit: usize,
     ) -> Result<Vec<Found>, Error>;
-    /// Entries that have no vector of this model, newest first.
+    /// Entries that have no vector of this model, newest first. Asking makes the model known: from then on every entry
+    /// that comes waits for a vector of it.
     fn unembedded(&self, model: &str, limit: usize) -> Result<Vec<Unembedded>, Error>;
-    /// Keeps vectors. Those of entries that are gone are dropped.
+    /// Keeps vectors. Those of entries that are gone are dropped; an empty one says that there is nothing to embed, so
+    /// that the entry does not wait any longer. Vectors of one model have one length.
     fn put_vectors(&self, model: &str, vectors: Vec<(EntryNo, Vec<f32>)>) -> Result<(), Error>;
-    /// What is nearest in meaning, best first.
+    /// The models of which there are vectors. Those of different models are never compared.
+    fn vector_models(&self) -> Result<Vec<String>, Error>;
+    /// Drops vectors of all other models, at most `limit` at once. Says how many; fewer than `limit` when it is done.
+    fn keep_vectors_of(&self, model: &str, limit: usize) -> Result<usize, Error>;
+    /// What is nearest in meaning by this model's vectors, best first. Where a filter leaves few, all of those are compared;
+    /// where many, at least 95 of 100 of the ten best are found.
     fn find_near(
         &self,
         tenant: &Tenant,

@@ -1,6 +1,7 @@
 //! What somebody looks for. Whatever is typed is a question; none is an error.
 
 use super::terms::terms;
+use std::collections::HashSet;
 
 /// More words than this are not looked for: the first ones count.
 pub const QUERY_WORDS_MAX: usize = 64;
@@ -8,6 +9,15 @@ pub const QUERY_WORDS_MAX: usize = 64;
 pub const QUERY_BYTES_MAX: usize = 16 * 1024;
 /// A shorter beginning is looked for as a whole word: it would be the beginning of too many.
 pub const PREFIX_CHARS_MIN: usize = 3;
+
+/// Words that questions are asked with and nearly every text has.
+const EMPTY: [&str; 64] = [
+    "a", "after", "an", "and", "are", "as", "at", "be", "been", "before", "by", "can", "could", "did", "do",
+    "does", "for", "from", "had", "has", "have", "how", "i", "if", "in", "is", "it", "its", "me", "may",
+    "my", "not", "of", "on", "or", "our", "should", "than", "that", "the", "their", "them", "then", "there",
+    "these", "they", "this", "to", "was", "we", "were", "what", "when", "where", "which", "who", "whose",
+    "why", "will", "with", "would", "you", "your", "s",
+];
 
 /// A question, as words.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -59,6 +69,30 @@ impl TextQuery {
     /// Whether there is nothing to look for.
     pub fn is_empty(&self) -> bool {
         self.any.is_empty() && self.all.is_empty()
+    }
+
+    /// How much of the question a text says, from 0 to 1: the part of its telling words that are there. Words that are in
+    /// nearly every English text tell nothing, unless there are no others.
+    pub fn told_by(&self, text: &str) -> f64 {
+        let told = terms(text);
+        let words: HashSet<&str> = told.words.iter().map(|(word, _)| word.as_str()).collect();
+        let names: HashSet<&str> = told.names.iter().map(|(name, _)| name.as_str()).collect();
+        let has = |word: &str, prefix: bool| {
+            words.contains(word) || (prefix && words.iter().any(|told| told.starts_with(word)))
+        };
+        let tells = |wanted: &&Wanted| {
+            wanted.words.len() > 1 || !wanted.words.iter().all(|word| EMPTY.contains(&word.as_str()))
+        };
+        let mut telling: Vec<&Wanted> = self.wanted().filter(tells).collect();
+        if telling.is_empty() {
+            telling = self.wanted().collect();
+        }
+        let there = telling.iter().filter(|wanted| {
+            let last = wanted.words.len().saturating_sub(1);
+            wanted.name.as_ref().is_some_and(|name| names.contains(name.as_str()))
+                || wanted.words.iter().enumerate().all(|(at, word)| has(word, wanted.prefix && at == last))
+        });
+        there.count() as f64 / telling.len().max(1) as f64
     }
 
     /// Everything that is wanted.
@@ -146,6 +180,18 @@ mod tests {
         ] {
             assert_eq!(shown(typed), read, "{typed}");
         }
+    }
+
+    #[test]
+    fn how_much_of_a_question_a_text_tells() {
+        let told = |question: &str, text: &str| TextQuery::parse(question).told_by(text);
+        assert_eq!(told("what is wrong in parse_header?", "the fault is in `parseHeader`"), 0.5);
+        assert_eq!(told("parseHeader", "parse the header"), 1.0, "by its parts");
+        assert_eq!(told("why did compilation stop", "the build broke"), 0.0);
+        assert_eq!(told("the lock of the writer", "a writer held the lock"), 1.0);
+        assert_eq!(told("sqlit*", "in SQLite"), 1.0);
+        assert_eq!(told("who is it", "it is me"), 2.0 / 3.0, "with nothing else, these count");
+        assert_eq!(told("", "anything"), 0.0);
     }
 
     #[test]

@@ -20,4 +20,5 @@ mod projection_record;
 mod sample;
 mod state;
 mod told;
+mod vectors;
 mod write;

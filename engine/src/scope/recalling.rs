@@ -1,7 +1,7 @@
 //! Finding again what was said and learned.
 
 use super::{Scope, page_limit};
-use crate::model;
+use crate::meaning;
 use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
@@ -17,6 +17,9 @@ use std::collections::hash_map::Entry;
 
 /// At least so many of each ranking are joined: what one ranks low may be what the other ranks high.
 const CANDIDATES_MIN: usize = 50;
+/// How steeply a find by words loses weight with the words that it lacks. Chosen on the questions of `bench recall-quality`:
+/// with less, turns that share a word by chance push out those that mean the same.
+const TOLD_POWER: i32 = 3;
 /// So often more are asked for, where what was found does not stand any more.
 const ROUNDS_MAX: u32 = 4;
 
@@ -158,8 +161,7 @@ impl Scope {
             include_superseded: options.include_superseded,
         };
         let (data, mode, note) = self.find(query, &filter, options.mode, limit)?;
-        let embedder = self.shared().options.embedder.as_ref();
-        let behind = self.shared().recall.behind(embedder.map(|embedder| embedder.model()))?;
+        let behind = meaning::behind(self.shared())?;
         Ok(Recalled { mode, note, behind, data })
     }
 
@@ -172,8 +174,8 @@ impl Scope {
         limit: usize,
     ) -> Result<(Vec<Hit>, Mode, Option<String>), Error> {
         let words = TextQuery::parse(query);
-        let meaning = if mode == Mode::Lexical { Ok(None) } else { self.meaning_of(query) };
-        let (vector, mode, note) = match (meaning, mode) {
+        let asked = if mode == Mode::Lexical { Ok(None) } else { meaning::of_question(self.shared(), query) };
+        let (vector, mode, note) = match (asked, mode) {
             (Ok(None), Mode::Lexical) => (None, Mode::Lexical, None),
             (Ok(Some(vector)), mode) => (Some(vector), mode, None),
             (Ok(None), _) => {
@@ -212,13 +214,6 @@ impl Scope {
         unreachable!("the last round returns")
     }
 
-    /// What a text means, if there is somebody to say.
-    fn meaning_of(&self, text: &str) -> Result<Option<(String, Vec<f32>)>, Error> {
-        let Some(embedder) = &self.shared().options.embedder else { return Ok(None) };
-        let vectors = model::wait(embedder.embed(vec![text.to_string()]))?;
-        Ok(vectors.into_iter().next().map(|vector| (embedder.model().to_string(), vector)))
-    }
-
     /// The candidates, best first.
     fn ranked(
         &self,
@@ -237,8 +232,14 @@ impl Scope {
             Mode::Vector => Vec::new(),
             _ => recall.find_text(&self.tenant, words, filter, wanted)?,
         };
-        let numbers = |found: &[Found]| found.iter().map(|found| found.no).collect::<Vec<EntryNo>>();
-        let fused = fuse(&[&numbers(&lexical)[..], &numbers(&near)[..]]);
+        let mut by_words: Vec<(EntryNo, f64)> = Vec::with_capacity(lexical.len());
+        for found in &lexical {
+            // Beside a ranking by meaning, a find that has few of the question's words says little: mostly it is chance.
+            let told = if vector.is_some() { self.told_by(found, words)? } else { 1.0 };
+            by_words.push((found.no, told.powi(TOLD_POWER)));
+        }
+        let by_meaning: Vec<(EntryNo, f64)> = near.iter().map(|found| (found.no, 1.0)).collect();
+        let fused = fuse(&[&by_words[..], &by_meaning[..]]);
         let by_number = |found: Vec<Found>| found.into_iter().map(|found| (found.no, found)).collect();
         let (lexical, near): (HashMap<EntryNo, Found>, HashMap<EntryNo, Found>) =
             (by_number(lexical), by_number(near));
@@ -254,6 +255,20 @@ impl Scope {
             Some(Ranked { found, score, matched })
         });
         Ok(ranked.take(wanted).collect())
+    }
+
+    /// How much of the question something tells; nothing, if it cannot be read any more.
+    fn told_by(&self, found: &Found, words: &TextQuery) -> Result<f64, Error> {
+        let turn = match found.id {
+            EntryId::Turn(id) => self.shared().index.turn_in(&self.key(found.conversation), id),
+            // A fact is short: whatever of it fits, fits.
+            EntryId::Fact(_) => return Ok(1.0),
+        };
+        match turn {
+            Ok(turn) => Ok(turn.value().map_or(0.0, |message| words.told_by(&text_of(&message)))),
+            Err(Error::NotFound(_)) => Ok(0.0),
+            Err(error) => Err(error),
+        }
     }
 
     /// What was found as it is now; `None` if it does not stand any more.

@@ -4,6 +4,7 @@
 //! For "the" in a million turns that takes longer than anybody waits, and says little. So the rare words choose and rank,
 //! and the common ones only lift what the rare ones found.
 
+use super::signs::Rows;
 use super::{Ground, kind_number, kind_of};
 use crate::Found;
 use crate::sqlite::rows::{Bytes, signed};
@@ -71,6 +72,14 @@ impl Scope {
         };
         let mut all = vec![format!("c.tenant = {tenant}")];
         let mut words = vec![vec![format!("t{tenant}")]];
+        let mut rows = Rows {
+            tenant,
+            roles: self.filter.roles.iter().map(|role| role.to_string()).collect(),
+            kinds: self.filter.kinds.iter().map(|kind| kind_number(*kind)).collect(),
+            after: self.filter.after.map(|at| at.0),
+            before: self.filter.before.map(|at| at.0),
+            ..Rows::default()
+        };
         let stands = |cap: u64| match self.filter.include_superseded {
             true => String::new(),
             false => format!(" AND (e.fallen IS NULL OR e.fallen > {})", signed(cap)),
@@ -88,14 +97,15 @@ impl Scope {
                             signed(last.min(*cap)),
                             stands(*cap)
                         ));
-                        named.push(format!("c{no}"));
+                        named.push(no);
                     }
                 }
                 if any.is_empty() {
                     return Ok(None);
                 }
                 all.push(format!("({})", any.join(" OR ")));
-                words.push(named);
+                words.push(named.iter().map(|no| format!("c{no}")).collect());
+                rows.conversations = Some(named);
             }
         }
         if !self.filter.actors.is_empty() {
@@ -107,6 +117,7 @@ impl Scope {
                 return Ok(None);
             }
             let list: Vec<String> = numbers.iter().map(i64::to_string).collect();
+            rows.actors = numbers;
             all.push(format!("e.actor IN ({})", list.join(", ")));
             words.push(list.iter().map(|no| format!("a{no}")).collect());
         }
@@ -123,7 +134,7 @@ impl Scope {
         }
         all.extend(self.filter.after.map(|at| format!("e.at >= {}", at.0)));
         all.extend(self.filter.before.map(|at| format!("e.at < {}", at.0)));
-        Ok(Some(Resolved { condition: all.join(" AND "), words }))
+        Ok(Some(Resolved { condition: all.join(" AND "), words, rows }))
     }
 }
 
@@ -133,6 +144,8 @@ pub struct Resolved {
     pub condition: String,
     /// The same as words of the column `scope`, as far as they can say it: one of each list.
     words: Vec<Vec<String>>,
+    /// The same for signs in memory, as far as they can tell.
+    pub rows: Rows,
 }
 
 /// What a question finds.

@@ -3,6 +3,7 @@
 //! Both backends feed it and ask it the same way. It knows nothing of the log but the [`Ground`] that it is handed.
 
 mod find;
+mod signs;
 mod vectors;
 
 use crate::sqlite::door::{self, explain};
@@ -14,6 +15,7 @@ use everturn_core::id::{ConversationId, EventId, Key, Tenant};
 use everturn_core::recall::{Entry, EntryId, EntryNo, Filter, Kind, TextQuery, terms};
 use find::Common;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use signs::Signs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,6 +49,7 @@ pub(crate) struct Catalog {
     /// Whether a conversation may have been deleted that is still in it.
     pub deletions: AtomicBool,
     common: Mutex<Common>,
+    signs: Signs,
 }
 
 /// A connection, and the file that it is to: another process may have put a new one in its place.
@@ -79,6 +82,7 @@ impl Catalog {
             // Before a crash, perhaps.
             deletions: AtomicBool::new(true),
             common: Mutex::default(),
+            signs: Signs::default(),
         }
     }
 
@@ -167,6 +171,7 @@ impl Catalog {
         *writer = None;
         self.readers().clear();
         *self.common.lock().unwrap_or_else(PoisonError::into_inner) = Common::default();
+        self.signs.clear();
         if let Some(path) = &self.path {
             door::remove_recall(path);
         }
@@ -219,6 +224,7 @@ impl Catalog {
             entry.fallen.map(signed)
         ])?;
         let no = db.last_insert_rowid();
+        vectors::added(db, no)?;
         let mut scope = format!("t{tenant} c{conversation} k{kind}");
         if let Some(actor) = actor {
             scope.push_str(&format!(" a{actor}"));
@@ -467,11 +473,29 @@ impl<T: Ground + Send + Sync> Recall for T {
     }
 
     fn unembedded(&self, model: &str, limit: usize) -> Result<Vec<Unembedded>, Error> {
-        Ok(self.catalog().reading(|db| vectors::unembedded(db, model, limit))?.unwrap_or_default())
+        let catalog = self.catalog();
+        match catalog
+            .reading(|db| Ok((vectors::knows(db, model)?, vectors::unembedded(db, model, limit)?)))?
+        {
+            None => Ok(Vec::new()),
+            Some((true, waiting)) => Ok(waiting),
+            Some((false, _)) => catalog.writing(|db| {
+                vectors::know(db, model)?;
+                vectors::unembedded(db, model, limit)
+            }),
+        }
     }
 
     fn put_vectors(&self, model: &str, vectors: Vec<(EntryNo, Vec<f32>)>) -> Result<(), Error> {
         self.catalog().writing(|db| vectors::put(db, model, &vectors))
+    }
+
+    fn vector_models(&self) -> Result<Vec<String>, Error> {
+        Ok(self.catalog().reading(vectors::models)?.unwrap_or_default())
+    }
+
+    fn keep_vectors_of(&self, model: &str, limit: usize) -> Result<usize, Error> {
+        self.catalog().writing(|db| vectors::keep_only(db, model, limit))
     }
 
     fn find_near(
@@ -483,6 +507,8 @@ impl<T: Ground + Send + Sync> Recall for T {
         limit: usize,
     ) -> Result<Vec<crate::Found>, Error> {
         let Some(scope) = find::Scope::new(self, tenant, filter)? else { return Ok(Vec::new()) };
-        Ok(self.catalog().reading(|db| vectors::near(db, &scope, model, vector, limit))?.unwrap_or_default())
+        let catalog = self.catalog();
+        let found = catalog.reading(|db| vectors::near(db, &catalog.signs, &scope, model, vector, limit))?;
+        Ok(found.unwrap_or_default())
     }
 }

@@ -38,3 +38,25 @@ CREATE VIRTUAL TABLE words USING fts5 (
     content = '', contentless_delete = 1,
     tokenize = "unicode61 remove_diacritics 0 categories 'L* M* N* P* S* C*'"
 );
+
+-- Vectors, by model: those of different models are never compared. Their signs stand apart from them, with what filters ask
+-- for, since all of these are read when the first question comes.
+CREATE TABLE models (no INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, dimensions INTEGER);
+CREATE TABLE codes (
+    no           INTEGER PRIMARY KEY AUTOINCREMENT,  -- also the row in `vectors`; a later one has a greater one
+    model        INTEGER NOT NULL REFERENCES models (no),
+    entry        INTEGER NOT NULL,
+    tenant       INTEGER NOT NULL,
+    conversation INTEGER NOT NULL,
+    kind         INTEGER NOT NULL,
+    role         TEXT,
+    actor        INTEGER,
+    at           INTEGER NOT NULL,
+    code         BLOB,                       -- NULL: there is nothing in this entry that could have a vector
+    UNIQUE (model, entry)
+);
+CREATE TABLE vectors (no INTEGER PRIMARY KEY, packed BLOB NOT NULL);
+-- What has no vector yet.
+CREATE TABLE waiting (model INTEGER NOT NULL, entry INTEGER NOT NULL, PRIMARY KEY (model, entry)) WITHOUT ROWID;
+-- Numbers of codes that were removed, for those who keep codes in memory.
+CREATE TABLE codes_gone (no INTEGER PRIMARY KEY AUTOINCREMENT, code INTEGER NOT NULL);

@@ -1,31 +1,232 @@
-//! Vectors of entries. None are kept yet: nothing is near anything, and nothing waits for a vector.
+//! Vectors of entries: kept in the file, and their signs in memory once somebody asks.
+//!
+//! A model is known from the first time that it is asked for on. Then every entry waits for a vector of it, and every entry
+//! that comes later does too.
 
-use super::find::Scope;
+use super::find::{self, Resolved, Scope};
+use super::kind_of;
+use super::signs::Signs;
+use crate::sqlite::rows::{Bytes, signed};
 use crate::{Found, Unembedded};
-use everturn_core::recall::EntryNo;
-use rusqlite::Connection;
+use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::recall::{EntryId, EntryNo};
+use everturn_core::vectors::{RESCORED, code, normalized, pack, rank};
+use rusqlite::{Connection, OptionalExtension, params};
+
+/// Where a filter leaves no more than this, all of them are compared.
+const EXACT_ENTRIES_MAX: usize = 2_000;
+/// So many removals are remembered one by one; past this whoever keeps signs in memory reads them all again.
+const GONE_MAX: i64 = 10_000;
+
+/// Says that a new entry needs a vector of every model.
+pub fn added(db: &Connection, entry: i64) -> rusqlite::Result<()> {
+    db.prepare_cached("INSERT INTO waiting (model, entry) SELECT no, ? FROM models")?
+        .execute([entry])
+        .map(drop)
+}
 
 /// Forgets the vectors of an entry.
-pub fn remove(_: &Connection, _: i64) -> rusqlite::Result<()> {
+pub fn remove(db: &Connection, entry: i64) -> rusqlite::Result<()> {
+    db.prepare_cached("DELETE FROM waiting WHERE model IN (SELECT no FROM models) AND entry = ?")?
+        .execute([entry])?;
+    let codes: Vec<i64> = db
+        .prepare_cached("SELECT no FROM codes WHERE model IN (SELECT no FROM models) AND entry = ?")?
+        .query_map([entry], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    codes.into_iter().try_for_each(|code| forget(db, code))
+}
+
+fn forget(db: &Connection, code: i64) -> rusqlite::Result<()> {
+    db.prepare_cached("DELETE FROM vectors WHERE no = ?")?.execute([code])?;
+    db.prepare_cached("DELETE FROM codes WHERE no = ?")?.execute([code])?;
+    db.prepare_cached("INSERT INTO codes_gone (code) VALUES (?)")?.execute([code])?;
+    let last = db.last_insert_rowid();
+    if last % GONE_MAX == 0 {
+        db.prepare_cached("DELETE FROM codes_gone WHERE no <= ?")?.execute([last - GONE_MAX])?;
+    }
+    Ok(())
+}
+
+fn model_number(db: &Connection, model: &str) -> rusqlite::Result<Option<i64>> {
+    db.prepare_cached("SELECT no FROM models WHERE name = ?")?.query_row([model], |row| row.get(0)).optional()
+}
+
+/// Whether a model is known.
+pub fn knows(db: &Connection, model: &str) -> rusqlite::Result<bool> {
+    Ok(model_number(db, model)?.is_some())
+}
+
+/// Makes a model known: everything waits for its vectors.
+pub fn know(db: &Connection, model: &str) -> rusqlite::Result<()> {
+    if model_number(db, model)?.is_none() {
+        db.execute("INSERT INTO models (name) VALUES (?)", [model])?;
+        let number = db.last_insert_rowid();
+        db.execute("INSERT INTO waiting (model, entry) SELECT ?, no FROM entries", [number])?;
+    }
     Ok(())
 }
 
 /// How many entries have no vector of a model.
-pub fn missing(_: &Connection, _: &str) -> rusqlite::Result<u64> {
-    Ok(0)
+pub fn missing(db: &Connection, model: &str) -> rusqlite::Result<u64> {
+    let count: i64 = match model_number(db, model)? {
+        Some(model) => db
+            .prepare_cached("SELECT count(*) FROM waiting WHERE model = ?")?
+            .query_row([model], |row| row.get(0))?,
+        None => db.prepare_cached("SELECT count(*) FROM entries")?.query_row([], |row| row.get(0))?,
+    };
+    Ok(count as u64)
+}
+
+/// The models that have vectors.
+pub fn models(db: &Connection) -> rusqlite::Result<Vec<String>> {
+    db.prepare_cached(
+        "SELECT name FROM models WHERE EXISTS (SELECT 1 FROM codes WHERE model = models.no) ORDER BY no",
+    )?
+    .query_map([], |row| row.get(0))?
+    .collect()
 }
 
 /// Entries without a vector of a model, newest first.
-pub fn unembedded(_: &Connection, _: &str, _: usize) -> rusqlite::Result<Vec<Unembedded>> {
-    Ok(Vec::new())
+pub fn unembedded(db: &Connection, model: &str, limit: usize) -> rusqlite::Result<Vec<Unembedded>> {
+    db.prepare_cached(
+        "SELECT e.no, t.name, c.id, e.seq, e.kind, e.id FROM waiting w
+         CROSS JOIN entries e ON e.no = w.entry
+         CROSS JOIN conversations c ON c.no = e.conversation CROSS JOIN tenants t ON t.no = c.tenant
+         WHERE w.model = (SELECT no FROM models WHERE name = ?) ORDER BY w.entry DESC LIMIT ?",
+    )?
+    .query_map(params![model, signed(limit as u64)], |row| {
+        let tenant: String = row.get(1)?;
+        let tenant = Tenant::new(&tenant).map_err(|_| rusqlite::Error::InvalidQuery)?;
+        let id = ConversationId::from_bytes(row.get::<_, Bytes<16>>(2)?.0);
+        Ok(Unembedded {
+            no: EntryNo(row.get(0)?),
+            key: Key { tenant, id },
+            seq: row.get::<_, i64>(3)? as u64,
+            id: EntryId::from_bytes(kind_of(row.get(4)?), row.get::<_, Bytes<16>>(5)?.0),
+        })
+    })?
+    .collect()
 }
 
-/// Keeps vectors.
-pub fn put(_: &Connection, _: &str, _: &[(EntryNo, Vec<f32>)]) -> rusqlite::Result<()> {
+/// Keeps vectors. An entry that is gone meanwhile gets none, nor does one that has one.
+pub fn put(db: &Connection, model: &str, vectors: &[(EntryNo, Vec<f32>)]) -> rusqlite::Result<()> {
+    know(db, model)?;
+    let Some(model) = model_number(db, model)? else { return Ok(()) };
+    let mut dimensions: Option<usize> = db
+        .prepare_cached("SELECT dimensions FROM models WHERE no = ?")?
+        .query_row([model], |row| Ok(row.get::<_, Option<i64>>(0)?.map(|dimensions| dimensions as usize)))?;
+    for (EntryNo(entry), vector) in vectors {
+        let mut packed = pack(vector);
+        if packed.is_some() && dimensions.is_none() {
+            dimensions = Some(vector.len());
+            db.execute("UPDATE models SET dimensions = ? WHERE no = ?", params![vector.len() as i64, model])?;
+        }
+        if dimensions != Some(vector.len()) {
+            packed = None;
+        }
+        db.prepare_cached("DELETE FROM waiting WHERE model = ? AND entry = ?")?.execute([model, *entry])?;
+        let kept = db
+            .prepare_cached(
+                "INSERT OR IGNORE INTO codes (model, entry, tenant, conversation, kind, role, actor, at, code)
+                 SELECT ?, e.no, c.tenant, e.conversation, e.kind, e.role, e.actor, e.at, ?
+                 FROM entries e JOIN conversations c ON c.no = e.conversation WHERE e.no = ?",
+            )?
+            .execute(params![model, packed.as_ref().map(|_| code(vector)), entry])?;
+        if let (1, Some(packed)) = (kept, packed) {
+            db.prepare_cached("INSERT INTO vectors (no, packed) VALUES (?, ?)")?
+                .execute(params![db.last_insert_rowid(), packed])?;
+        }
+    }
     Ok(())
 }
 
-/// The nearest entries.
-pub fn near(_: &Connection, _: &Scope, _: &str, _: &[f32], _: usize) -> rusqlite::Result<Vec<Found>> {
-    Ok(Vec::new())
+/// Drops vectors of all models but one, at most so many. Says how many.
+pub fn keep_only(db: &Connection, model: &str, limit: usize) -> rusqlite::Result<usize> {
+    let other = "(SELECT no FROM models WHERE name <> ?)";
+    let codes: Vec<i64> = db
+        .prepare_cached(&format!("SELECT no FROM codes WHERE model IN {other} LIMIT ?"))?
+        .query_map(params![model, signed(limit as u64)], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    codes.iter().try_for_each(|code| forget(db, *code))?;
+    if codes.len() < limit {
+        db.execute(&format!("DELETE FROM waiting WHERE model IN {other}"), [model])?;
+        db.execute("DELETE FROM models WHERE name <> ?", [model])?;
+    }
+    Ok(codes.len())
+}
+
+/// The nearest entries, best first.
+pub fn near(
+    db: &Connection,
+    signs: &Signs,
+    scope: &Scope,
+    model: &str,
+    vector: &[f32],
+    limit: usize,
+) -> rusqlite::Result<Vec<Found>> {
+    let (Some(resolved), Some(query)) = (scope.resolve(db)?, normalized(vector)) else {
+        return Ok(Vec::new());
+    };
+    let known = db
+        .prepare_cached("SELECT no, dimensions FROM models WHERE name = ?")?
+        .query_row([model], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?)))
+        .optional()?;
+    let Some((model, Some(dimensions))) = known else { return Ok(Vec::new()) };
+    if dimensions as usize != query.len() {
+        return Ok(Vec::new());
+    }
+    let signs = signs.of(db, model, query.len())?;
+    let signs = signs.read();
+    let mut most = RESCORED;
+    loop {
+        let few = signs.few(&resolved.rows, EXACT_ENTRIES_MAX);
+        let (candidates, all) = match few {
+            Some(all) => (all, true),
+            None => {
+                let nearest = signs.nearest(&query, most, &resolved.rows);
+                let all = nearest.len() < most;
+                (nearest, all)
+            }
+        };
+        let found = ranked(db, &resolved, &query, candidates, limit)?;
+        // What the signs do not know is in the file only: what fell, and where forks end. Where that leaves too few,
+        // more are looked at.
+        if found.len() >= limit || all {
+            return Ok(found);
+        }
+        most = most.saturating_mul(4);
+    }
+}
+
+/// The best of these codes that are in scope.
+fn ranked(
+    db: &Connection,
+    scope: &Resolved,
+    query: &[f32],
+    mut candidates: Vec<i64>,
+    limit: usize,
+) -> rusqlite::Result<Vec<Found>> {
+    // In the order in which they lie in the file.
+    candidates.sort_unstable();
+    let mut read = db.prepare_cached("SELECT packed FROM vectors WHERE no = ?")?;
+    let mut packed = Vec::with_capacity(candidates.len());
+    for code in candidates {
+        packed.extend(
+            read.query_row([code], |row| row.get::<_, Vec<u8>>(0)).optional()?.map(|packed| (code, packed)),
+        );
+    }
+    let mut look = db.prepare(&format!(
+        "SELECT e.no, c.id, e.seq, e.kind, e.id FROM codes k CROSS JOIN entries e ON e.no = k.entry
+         CROSS JOIN conversations c ON c.no = e.conversation WHERE k.no = ? AND {}",
+        scope.condition
+    ))?;
+    let mut all = Vec::new();
+    for (code, score) in rank(query, packed) {
+        if all.len() == limit {
+            break;
+        }
+        let found = look.query_row([code], find::found).optional()?;
+        all.extend(found.map(|found| Found { score: f64::from(score), ..found }));
+    }
+    Ok(all)
 }

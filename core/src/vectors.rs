@@ -1,0 +1,228 @@
+//! Nearest vectors by a flat scan: one bit for each number finds candidates, the numbers themselves decide.
+//!
+//! A vector leaves the signs of its numbers in memory ([`code`], 48 bytes for 384 dimensions) and eight bits a number
+//! wherever its owner keeps it ([`pack`]). A question counts differing signs over all [`Codes`], takes the best few hundred, and
+//! compares those exactly ([`rank`]). There is nothing to train, nothing to build and nothing that a removal
+//! leaves behind; any filter is a closure.
+//!
+//! What it is not: it knows neither models nor texts. Vectors of different models must not meet in one [`Codes`].
+
+/// Of how many candidates the exact numbers are compared. Measured: 400 gave all of the true ten best on 100,000 vectors of
+/// sentences.
+pub const RESCORED: usize = 400;
+
+/// Rows whose distances are counted at a time: small enough to stay in the nearest cache.
+const BLOCK: usize = 512;
+
+/// The signs of many vectors of one length.
+#[derive(Clone, Debug)]
+pub struct Codes {
+    dimensions: usize,
+    words: usize,
+    bits: Vec<u64>,
+}
+
+impl Codes {
+    /// For vectors of this many numbers.
+    pub fn new(dimensions: usize) -> Codes {
+        Codes { dimensions, words: dimensions.div_ceil(64).max(1), bits: Vec::new() }
+    }
+
+    /// How many numbers each vector has.
+    pub fn dimensions(&self) -> usize {
+        self.dimensions
+    }
+
+    /// How many vectors there are.
+    pub fn len(&self) -> usize {
+        self.bits.len() / self.words
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.bits.is_empty()
+    }
+
+    /// Adds a code that [`code`] made as the last row. `false` if it is one of vectors of another length.
+    pub fn push(&mut self, code: &[u8]) -> bool {
+        if code.len() != self.words * 8 {
+            return false;
+        }
+        self.bits.extend(code.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)));
+        true
+    }
+
+    /// Keeps only some rows, in their order.
+    pub fn retain(&mut self, mut keep: impl FnMut(usize) -> bool) {
+        let mut kept = 0;
+        for row in 0..self.len() {
+            if keep(row) {
+                let from = row * self.words;
+                self.bits.copy_within(from..from + self.words, kept * self.words);
+                kept += 1;
+            }
+        }
+        self.bits.truncate(kept * self.words);
+    }
+
+    /// The rows with the fewest differing signs of those that `keep` takes, nearest first, at most `count`. Equal ones in
+    /// their order.
+    pub fn nearest(&self, query: &[f32], count: usize, mut keep: impl FnMut(usize) -> bool) -> Vec<usize> {
+        let mut of_query = Codes::new(self.dimensions);
+        let count = count.min(self.len());
+        if count == 0 || query.len() != self.dimensions || !of_query.push(&code(query)) {
+            return Vec::new();
+        }
+        // What may still be among the best: cut back to `count` whenever there are twice as many, and nothing farther
+        // than the last of those is looked at again.
+        let mut best: Vec<(u16, usize)> = Vec::with_capacity(2 * count);
+        let mut bound = u16::MAX;
+        let mut distances = [0_u16; BLOCK];
+        for (block, codes) in self.bits.chunks(BLOCK * self.words).enumerate() {
+            let distances = &mut distances[..codes.len() / self.words];
+            count_differing(&of_query.bits, codes, distances);
+            for (at, &distance) in distances.iter().enumerate() {
+                let row = block * BLOCK + at;
+                if distance >= bound || !keep(row) {
+                    continue;
+                }
+                best.push((distance, row));
+                if best.len() == 2 * count {
+                    best.select_nth_unstable(count - 1);
+                    best.truncate(count);
+                    bound = best[count - 1].0;
+                }
+            }
+        }
+        best.sort_unstable();
+        best.truncate(count);
+        best.into_iter().map(|(_, row)| row).collect()
+    }
+}
+
+/// The signs of a vector: a bit for each number, filled up to eight bytes.
+pub fn code(vector: &[f32]) -> Vec<u8> {
+    let mut code = vec![0; vector.len().div_ceil(64).max(1) * 8];
+    for (at, number) in vector.iter().enumerate() {
+        code[at / 8] |= u8::from(*number > 0.0) << (at % 8);
+    }
+    code
+}
+
+/// The differing bits between one code and each of many, by the fastest way this processor has.
+fn count_differing(query: &[u64], codes: &[u64], distances: &mut [u16]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vpopcntdq") {
+            // SAFETY: the processor has what the function is compiled for. The function itself is safe code.
+            return unsafe { count_avx512(query, codes, distances) };
+        }
+        if is_x86_feature_detected!("popcnt") {
+            // SAFETY: as above.
+            return unsafe { count_popcnt(query, codes, distances) };
+        }
+    }
+    count_by_length(query, codes, distances);
+}
+
+// Without these two the compiler may only use what every x86-64 processor has, which counts bits by arithmetic and takes
+// five times as long.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vpopcntdq")]
+fn count_avx512(query: &[u64], codes: &[u64], distances: &mut [u16]) {
+    count_by_length(query, codes, distances);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "popcnt")]
+fn count_popcnt(query: &[u64], codes: &[u64], distances: &mut [u16]) {
+    count_by_length(query, codes, distances);
+}
+
+/// With the usual lengths known, the inner loop is unrolled.
+#[inline(always)]
+fn count_by_length(query: &[u64], codes: &[u64], distances: &mut [u16]) {
+    match query.len() {
+        4 => count_of::<4>(query, codes, distances),
+        6 => count_of::<6>(query, codes, distances),
+        8 => count_of::<8>(query, codes, distances),
+        12 => count_of::<12>(query, codes, distances),
+        16 => count_of::<16>(query, codes, distances),
+        24 => count_of::<24>(query, codes, distances),
+        words => {
+            for (code, distance) in codes.chunks_exact(words).zip(distances) {
+                *distance = code.iter().zip(query).map(|(a, b)| (a ^ b).count_ones() as u16).sum();
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn count_of<const WORDS: usize>(query: &[u64], codes: &[u64], distances: &mut [u16]) {
+    let Some(query) = query.first_chunk::<WORDS>() else { return };
+    for (code, distance) in codes.as_chunks::<WORDS>().0.iter().zip(distances) {
+        let mut differing = 0;
+        for word in 0..WORDS {
+            differing += (code[word] ^ query[word]).count_ones();
+        }
+        *distance = differing as u16;
+    }
+}
+
+/// A packed vector begins with the number that its bytes are multiplied by.
+const SCALE_BYTES: usize = 4;
+
+/// A vector in a quarter of its size: a scale and a signed byte for each number. Its length is made 1 first, so that
+/// [`similarity`] is the cosine. `None` for what has no direction: no numbers, all zero, or not finite.
+pub fn pack(vector: &[f32]) -> Option<Vec<u8>> {
+    let length = vector.iter().map(|number| f64::from(*number).powi(2)).sum::<f64>().sqrt();
+    let largest = vector.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
+    if !length.is_finite() || length <= 0.0 || largest <= 0.0 {
+        return None;
+    }
+    let step = largest / 127.0;
+    let mut packed = Vec::with_capacity(SCALE_BYTES + vector.len());
+    packed.extend_from_slice(&((f64::from(step) / length) as f32).to_le_bytes());
+    packed.extend(vector.iter().map(|number| ((number / step).round() as i8).cast_unsigned()));
+    Some(packed)
+}
+
+/// The cosine between a vector of length 1 and a packed one. `None` where their lengths differ.
+pub fn similarity(query: &[f32], packed: &[u8]) -> Option<f32> {
+    let (scale, numbers) = packed.split_first_chunk::<SCALE_BYTES>()?;
+    if numbers.len() != query.len() {
+        return None;
+    }
+    // Eight sums side by side, since the compiler must not change the order of additions by itself.
+    let mut sums = [0.0_f32; 8];
+    let (query, query_rest) = query.as_chunks::<8>();
+    let (numbers, numbers_rest) = numbers.as_chunks::<8>();
+    for (query, numbers) in query.iter().zip(numbers) {
+        for at in 0..8 {
+            sums[at] += query[at] * f32::from(numbers[at].cast_signed());
+        }
+    }
+    let rest: f32 = query_rest.iter().zip(numbers_rest).map(|(q, n)| q * f32::from(n.cast_signed())).sum();
+    Some((sums.iter().sum::<f32>() + rest) * f32::from_le_bytes(*scale))
+}
+
+/// The same direction with length 1. `None` for what has no direction.
+pub fn normalized(vector: &[f32]) -> Option<Vec<f32>> {
+    let length = vector.iter().map(|number| f64::from(*number).powi(2)).sum::<f64>().sqrt();
+    (length.is_finite() && length > 0.0)
+        .then(|| vector.iter().map(|number| (f64::from(*number) / length) as f32).collect())
+}
+
+/// Candidates by their packed vectors, best first, equal ones in their order. One whose vector has another length is
+/// left out.
+pub fn rank<T: Ord + Copy>(
+    query: &[f32],
+    candidates: impl IntoIterator<Item = (T, Vec<u8>)>,
+) -> Vec<(T, f32)> {
+    let mut ranked: Vec<(T, f32)> = candidates
+        .into_iter()
+        .filter_map(|(candidate, packed)| similarity(query, &packed).map(|score| (candidate, score)))
+        .collect();
+    ranked.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    ranked
+}

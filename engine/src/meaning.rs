@@ -1,0 +1,241 @@
+//! Gives what can be found its vectors, after the fact: newest first, a few at a time, and from where it ended if it was
+//! interrupted, since the index itself knows what waits.
+//!
+//! While vectors of a new model are made, questions are still asked of the old one's, if who made those is there.
+
+use crate::Shared;
+use crate::model::{self, BuiltinEmbedder, Embed};
+use everturn_core::Error;
+use everturn_core::recall::{EntryId, text_of};
+use everturn_store::{Behind, Unembedded};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Entries in one round.
+const BATCH_ENTRIES: usize = 32;
+/// Of a longer text the beginning and the end are embedded: no model reads more at once.
+pub const EMBEDDED_BYTES_MAX: usize = 8 * 1024;
+/// How long a question waits for its vector; then words must do.
+const QUESTION_PATIENCE: Duration = Duration::from_secs(3);
+/// How long to wait after a failure: the first one, and at most.
+const AGAIN_MIN: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = Duration::from_secs(60);
+/// Whether to stop is looked at this often while a model is waited for.
+const LOOK_UP: Duration = Duration::from_millis(50);
+/// Vectors of other models that are dropped at once.
+const DROPPED_AT_ONCE: usize = 2000;
+
+/// What the thread is told.
+#[derive(Default)]
+pub struct Meaning {
+    news: Mutex<bool>,
+    changed: Condvar,
+    /// Held by whoever embeds: the thread, or a caller who wants it done now.
+    working: Mutex<()>,
+}
+
+impl Meaning {
+    fn news(&self) -> MutexGuard<'_, bool> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something waits for a vector, or the store closes.
+    pub fn wake(&self) {
+        *self.news() = true;
+        self.changed.notify_all();
+    }
+}
+
+/// The name under which vectors are kept: the model and how long they are, so that a model that is asked for other lengths
+/// is another.
+fn kept_as(embedder: &dyn Embed, dimensions: usize) -> String {
+    format!("{}/{dimensions}", embedder.model())
+}
+
+/// How far the index is behind.
+pub fn behind(shared: &Shared) -> Result<Behind, Error> {
+    // Before a server has answered once, nothing is kept of it.
+    let kept = shared
+        .options
+        .embedder
+        .as_ref()
+        .map(|embedder| kept_as(&**embedder, embedder.dimensions().unwrap_or(0)));
+    shared.recall.behind(kept.as_deref())
+}
+
+/// What a question means, and to whom: the name of the vectors that it may be compared with. `None` without an embedder.
+pub fn of_question(shared: &Shared, text: &str) -> Result<Option<(String, Vec<f32>)>, Error> {
+    let Some(embedder) = asked(shared)? else { return Ok(None) };
+    let text = cut(text);
+    match model::wait_for(embedder.embed(vec![text]), Some(QUESTION_PATIENCE)) {
+        Some(vectors) => {
+            Ok(vectors?.into_iter().next().map(|vector| (kept_as(&*embedder, vector.len()), vector)))
+        }
+        None => Err(Error::busy(
+            "embedder.slow",
+            format!("{} did not answer within {} s", embedder.model(), QUESTION_PATIENCE.as_secs()),
+        )),
+    }
+}
+
+/// Who is asked: the embedder, or while its vectors are fewer than the old one's, the old one.
+fn asked(shared: &Shared) -> Result<Option<Arc<dyn Embed>>, Error> {
+    let Some(embedder) = &shared.options.embedder else { return Ok(None) };
+    let kept = kept_as(&**embedder, embedder.dimensions().unwrap_or(0));
+    let models = shared.recall.vector_models()?;
+    if models.iter().all(|model| *model == kept) {
+        return Ok(Some(embedder.clone()));
+    }
+    let builtin = || Some(Arc::new(BuiltinEmbedder::new()) as Arc<dyn Embed>);
+    for former in shared.options.former_embedder.clone().or_else(builtin) {
+        let old = kept_as(&*former, former.dimensions().unwrap_or(0));
+        if models.contains(&old) {
+            let (old, new) = (shared.recall.behind(Some(&old))?, shared.recall.behind(Some(&kept))?);
+            if old.vectors < new.vectors {
+                return Ok(Some(former));
+            }
+        }
+    }
+    Ok(Some(embedder.clone()))
+}
+
+/// Embeds until the store closes.
+pub fn run(shared: &Shared) {
+    let Some(embedder) = &shared.options.embedder else { return };
+    let stopping = || shared.stopping.load(Ordering::SeqCst);
+    let mut failures = 0_u32;
+    while !stopping() {
+        *shared.meaning.news() = false;
+        match round(shared, embedder, None) {
+            Ok(true) => {
+                if std::mem::take(&mut failures) > 0 {
+                    tracing::info!(embedder = embedder.model(), "the embedder answers again");
+                }
+            }
+            Ok(false) => {
+                let news = shared.meaning.news();
+                let idle = |news: &mut bool| !*news && !stopping();
+                drop(shared.meaning.changed.wait_while(news, idle).unwrap_or_else(PoisonError::into_inner));
+            }
+            Err(_) if stopping() => return,
+            Err(error) => {
+                if failures == 0 {
+                    tracing::warn!(%error, embedder = embedder.model(), "no vectors for now; it is tried again, and recall finds by words");
+                }
+                let pause = AGAIN_MIN.saturating_mul(1 << failures.min(6)).min(AGAIN_MAX);
+                failures += 1;
+                let (news, end) = (shared.meaning.news(), Instant::now() + pause);
+                // News do not shorten it: a server that is down is not asked for every turn.
+                let idle = |_: &mut bool| !stopping() && Instant::now() < end;
+                drop(shared.meaning.changed.wait_timeout_while(news, pause, idle));
+            }
+        }
+    }
+}
+
+/// Embeds what waits, on the caller's thread, as far as the time allows.
+pub fn catch_up(shared: &Shared, time: Duration) -> Result<(), Error> {
+    let Some(embedder) = &shared.options.embedder else { return Ok(()) };
+    let end = Instant::now() + time;
+    while Instant::now() < end && round(shared, embedder, Some(end))? {}
+    Ok(())
+}
+
+/// Embeds a few entries. Says whether there were any.
+fn round(shared: &Shared, embedder: &Arc<dyn Embed>, end: Option<Instant>) -> Result<bool, Error> {
+    let _working = shared.meaning.working.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(dimensions) = dimensions(shared, embedder, end)? else { return Ok(false) };
+    let kept = kept_as(&**embedder, dimensions);
+    let waiting = shared.recall.unembedded(&kept, BATCH_ENTRIES)?;
+    if waiting.is_empty() {
+        metrics::gauge!("everturn_recall_behind_vectors").set(0);
+        while !shared.stopping.load(Ordering::SeqCst)
+            && shared.recall.vector_models()?.iter().any(|model| *model != kept)
+            && shared.recall.keep_vectors_of(&kept, DROPPED_AT_ONCE)? == DROPPED_AT_ONCE
+        {}
+        return Ok(false);
+    }
+    let (mut numbers, mut texts, mut vectors) = (Vec::new(), Vec::new(), Vec::new());
+    for entry in waiting {
+        match text(shared, &entry)? {
+            Some(text) => {
+                numbers.push(entry.no);
+                texts.push(text);
+            }
+            // Erased since it was taken in, and soon out of the index as well.
+            None => vectors.push((entry.no, Vec::new())),
+        }
+    }
+    if !texts.is_empty() {
+        let Some(made) = embed(shared, embedder, texts, end)? else { return Ok(false) };
+        if made.len() != numbers.len() || made.iter().any(|vector| vector.len() != dimensions) {
+            return Err(Error::internal(
+                "embedder.count",
+                "the embedder gave other vectors than were asked for",
+            ));
+        }
+        vectors.extend(numbers.into_iter().zip(made));
+    }
+    shared.recall.put_vectors(&kept, vectors)?;
+    if let Ok(behind) = shared.recall.behind(Some(&kept)) {
+        metrics::gauge!("everturn_recall_behind_vectors").set(behind.vectors as f64);
+    }
+    Ok(true)
+}
+
+/// How long its vectors are. A server says it with its first one.
+fn dimensions(
+    shared: &Shared,
+    embedder: &Arc<dyn Embed>,
+    end: Option<Instant>,
+) -> Result<Option<usize>, Error> {
+    if let Some(dimensions) = embedder.dimensions() {
+        return Ok(Some(dimensions));
+    }
+    let made = embed(shared, embedder, vec!["How long is a vector?".to_string()], end)?;
+    Ok(made.and_then(|vectors| vectors.first().map(Vec::len)))
+}
+
+/// Vectors of texts; `None` if the store closes or the time ends before they are made.
+fn embed(
+    shared: &Shared,
+    embedder: &Arc<dyn Embed>,
+    texts: Vec<String>,
+    end: Option<Instant>,
+) -> Result<Option<Vec<Vec<f32>>>, Error> {
+    let mut making = embedder.embed(texts);
+    while !shared.stopping.load(Ordering::SeqCst) && end.is_none_or(|end| Instant::now() < end) {
+        if let Some(made) = model::wait_for(&mut making, Some(LOOK_UP)) {
+            return made.map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// What of an entry is embedded.
+fn text(shared: &Shared, entry: &Unembedded) -> Result<Option<String>, Error> {
+    let text = match entry.id {
+        EntryId::Turn(id) => match shared.index.turn_in(&entry.key, id) {
+            Ok(turn) => turn.value().map(|message| text_of(&message)),
+            Err(Error::NotFound(_)) => None,
+            Err(error) => return Err(error),
+        },
+        EntryId::Fact(_) => None,
+    };
+    Ok(text.filter(|text| !text.trim().is_empty()).map(|text| cut(&text)))
+}
+
+fn cut(text: &str) -> String {
+    if text.len() <= EMBEDDED_BYTES_MAX {
+        return text.to_string();
+    }
+    let (mut head, mut tail) = (EMBEDDED_BYTES_MAX / 4 * 3, text.len() - EMBEDDED_BYTES_MAX / 4);
+    while !text.is_char_boundary(head) {
+        head -= 1;
+    }
+    while !text.is_char_boundary(tail) {
+        tail += 1;
+    }
+    format!("{}\n{}", &text[..head], &text[tail..])
+}

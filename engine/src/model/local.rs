@@ -1,0 +1,81 @@
+//! Threads on which models of this machine run.
+//!
+//! Numbers are crunched for seconds at a time, so it happens neither on a caller's executor nor on every core: batches
+//! share a few threads, and a single text (a question somebody waits for) has one of its own and never queues behind them.
+
+use everturn_core::Error;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What a model of this machine does with texts, on one thread. Texts are never empty.
+pub trait Encode: Send + Sync + 'static {
+    /// One vector of length 1 for each text, in their order.
+    fn encode(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, Error>;
+}
+
+/// Texts that a thread takes at a time: few, so that an abandoned batch ends soon.
+const TEXTS_AT_ONCE: usize = 8;
+
+/// Whoever crunches.
+pub struct Workers {
+    /// The first is for single texts, the others for batches. A pool of one thread each: the libraries below would
+    /// otherwise spread every multiplication over all cores.
+    pools: Vec<ThreadPool>,
+    next: AtomicUsize,
+}
+
+/// Threads for batches where nobody says: half the cores, so that the machine stays usable.
+pub fn threads_default() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+}
+
+impl Workers {
+    /// So many threads for batches, and one for questions. They sleep until there is something to do.
+    pub fn new(threads: usize) -> Result<Workers, Error> {
+        let pool = |at: usize| {
+            ThreadPoolBuilder::new()
+                .num_threads(1)
+                .thread_name(move |_| format!("everturn-encode-{at}"))
+                .build()
+                .map_err(|e| Error::internal("thread", format!("cannot start a thread: {e}")))
+        };
+        let pools = (0..=threads.max(1)).map(pool).collect::<Result<_, _>>()?;
+        Ok(Workers { pools, next: AtomicUsize::new(0) })
+    }
+
+    /// Encodes on these threads. Dropping the future ends the work after the texts that are being encoded.
+    pub async fn encode(&self, model: Arc<dyn Encode>, texts: Vec<String>) -> Result<Vec<Vec<f32>>, Error> {
+        let alone = texts.len() == 1;
+        let (answers, mut parts): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+        let mut texts = texts.into_iter().peekable();
+        while texts.peek().is_some() {
+            let part: Vec<String> = texts.by_ref().take(TEXTS_AT_ONCE).map(readable).collect();
+            let (done, answer) = oneshot::async_channel();
+            let (model, pool) = (model.clone(), if alone { &self.pools[0] } else { self.turn() });
+            pool.spawn_fifo(move || {
+                if !done.is_closed() {
+                    // Whoever asked may have stopped waiting.
+                    let _ = done.send(model.encode(&part));
+                }
+            });
+            parts.push(answer);
+        }
+        let mut vectors = answers;
+        for part in parts {
+            let ended =
+                |_| Error::internal("embedder.ended", "the embedder ended; see the log, then try again");
+            vectors.extend(part.await.map_err(ended)??);
+        }
+        Ok(vectors)
+    }
+
+    fn turn(&self) -> &ThreadPool {
+        &self.pools[1 + self.next.fetch_add(1, Ordering::Relaxed) % (self.pools.len() - 1)]
+    }
+}
+
+/// A text without words gets a vector as well: one that is like nothing in particular.
+fn readable(text: String) -> String {
+    if text.trim().is_empty() { ".".to_string() } else { text }
+}

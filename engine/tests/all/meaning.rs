@@ -1,0 +1,254 @@
+//! Found by meaning: vectors are made in the background, of one model at a time, and never in anybody's way.
+
+use crate::stage::{PATIENCE, Stage, quiet};
+use everturn_core::id::ConversationId;
+use everturn_engine::model::Embed;
+use everturn_engine::{
+    AppendOptions, Error, Everturn, NewTurn, Options, RecallMode, RecallOptions, Recalled, Scope,
+};
+use futures_util::future::BoxFuture;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// Knows which words mean the same, and does what a test tells it.
+struct Toy {
+    model: String,
+    told: Arc<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Every text that was embedded, in order.
+    texts: Vec<String>,
+    fails: bool,
+    /// Texts with this in them are never answered.
+    hangs: Option<String>,
+}
+
+const SAME: [&[&str]; 4] = [
+    &["car", "automobile", "vehicle"],
+    &["cat", "feline", "kitten"],
+    &["bread", "loaf", "baguette"],
+    &["rain", "drizzle", "shower"],
+];
+
+impl Toy {
+    fn new(model: &str) -> Arc<Toy> {
+        Arc::new(Toy { model: model.into(), told: Arc::default() })
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.told.state.lock().unwrap()
+    }
+
+    /// How often a text was embedded.
+    fn seen(&self, text: &str) -> usize {
+        self.state().texts.iter().filter(|seen| *seen == text).count()
+    }
+
+    fn wait_for(&self, enough: impl Fn(&State) -> bool) {
+        let (state, waited) =
+            self.told.changed.wait_timeout_while(self.state(), PATIENCE, |state| !enough(state)).unwrap();
+        assert!(!waited.timed_out(), "still only {:?}", state.texts);
+    }
+}
+
+impl Embed for Toy {
+    fn model(&self) -> &str {
+        &self.model
+    }
+
+    fn dimensions(&self) -> Option<usize> {
+        Some(SAME.len())
+    }
+
+    fn embed(&self, texts: Vec<String>) -> BoxFuture<'static, Result<Vec<Vec<f32>>, Error>> {
+        let mut state = self.state();
+        let hangs = state.hangs.as_ref().is_some_and(|word| texts.iter().any(|text| text.contains(word)));
+        let answer = match state.fails {
+            true => Err(Error::busy("test.down", "nobody is at home")),
+            false => Ok(texts.iter().map(|text| meaning(text)).collect()),
+        };
+        state.texts.extend(texts);
+        self.told.changed.notify_all();
+        if hangs { Box::pin(std::future::pending()) } else { Box::pin(async { answer }) }
+    }
+}
+
+fn meaning(text: &str) -> Vec<f32> {
+    let about = |words: &&[&str]| words.iter().filter(|word| text.contains(**word)).count() as f32 + 0.01;
+    SAME.iter().map(about).collect()
+}
+
+fn open(stage: &Stage, embedder: &Arc<Toy>) -> Everturn {
+    stage.open_with(Options { embedder: Some(embedder.clone()), ..quiet() })
+}
+
+fn say(scope: &Scope, texts: &[&str]) -> ConversationId {
+    let id = scope.create(Default::default()).wait().unwrap().id;
+    let turns = texts.iter().map(|text| NewTurn::user(text)).collect();
+    scope.append(id, turns, AppendOptions::default()).wait().unwrap();
+    id
+}
+
+fn recall(scope: &Scope, question: &str, mode: RecallMode) -> Recalled {
+    scope.recall(question, &RecallOptions { mode, ..RecallOptions::default() }).unwrap()
+}
+
+/// The best answer's words.
+fn best(recalled: &Recalled) -> &str {
+    recalled.data.first().map_or("", |hit| hit.snippet.text.as_str())
+}
+
+/// Until everything has its vector.
+fn settled(store: &Everturn) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let behind = store.behind().unwrap();
+        if behind.events == 0 && behind.vectors == 0 {
+            return;
+        }
+        assert!(Instant::now() < end, "still {behind:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_turn_is_found_by_what_it_means_without_being_asked_to_index() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let store = open(&stage, &toy);
+    let scope = store.tenant("acme").unwrap();
+    say(&scope, &["my automobile is red", "a kitten sleeps", "the loaf is fresh"]);
+    settled(&store);
+    for mode in [RecallMode::Vector, RecallMode::Hybrid] {
+        let found = recall(&scope, "feline", mode);
+        assert_eq!((found.mode, found.note.as_deref()), (mode, None));
+        assert_eq!(best(&found), "a kitten sleeps", "{mode}");
+        assert_eq!(found.data[0].matched.vector.unwrap().rank, 1);
+        assert!(found.data[0].matched.lexical.is_none());
+    }
+    assert!(recall(&scope, "feline", RecallMode::Lexical).data.is_empty());
+    assert!(
+        store.tenant("other").unwrap().recall("feline", &RecallOptions::default()).unwrap().data.is_empty()
+    );
+}
+
+/// What was embedded is kept: a process that comes later embeds only what is new, the newest first.
+#[test]
+fn vectors_are_made_once_and_the_newest_first() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let store = open(&stage, &toy);
+    say(&store.tenant("acme").unwrap(), &["the first car", "the second car"]);
+    settled(&store);
+    drop(store);
+    let unattended = stage.open();
+    let many: Vec<String> = (0..100).map(|n| format!("rain number {n}")).collect();
+    say(&unattended.tenant("acme").unwrap(), &many.iter().map(String::as_str).collect::<Vec<_>>());
+    unattended.index_now().unwrap();
+    drop(unattended);
+    let store = open(&stage, &toy);
+    settled(&store);
+    assert_eq!((toy.seen("the first car"), toy.seen("the second car")), (1, 1));
+    let order: Vec<String> =
+        toy.state().texts.iter().filter(|text| text.starts_with("rain")).cloned().collect();
+    let newest_first: Vec<String> = many.iter().rev().cloned().collect();
+    assert_eq!(order, newest_first);
+}
+
+#[test]
+fn an_embedder_that_fails_leaves_the_words_and_is_tried_again() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    toy.state().fails = true;
+    let store = open(&stage, &toy);
+    let scope = store.tenant("acme").unwrap();
+    say(&scope, &["the kitten and the car"]);
+    store.index_now().unwrap();
+    let found = recall(&scope, "kitten", RecallMode::Hybrid);
+    assert_eq!((found.mode, best(&found)), (RecallMode::Lexical, "the kitten and the car"));
+    assert!(found.note.as_ref().unwrap().contains("nobody is at home"), "{:?}", found.note);
+    assert_eq!(found.behind.vectors, 1, "and says what is missing");
+    let refused = scope.recall("kitten", &RecallOptions { mode: RecallMode::Vector, ..Default::default() });
+    assert_eq!(refused.unwrap_err().code(), "test.down");
+    toy.wait_for(|state| state.texts.iter().any(|text| text == "the kitten and the car"));
+    toy.state().fails = false;
+    settled(&store);
+    assert_eq!(best(&recall(&scope, "feline", RecallMode::Hybrid)), "the kitten and the car");
+}
+
+#[test]
+fn a_store_closes_while_its_embedder_hangs() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    toy.state().hangs = Some("drizzle".into());
+    let store = open(&stage, &toy);
+    say(&store.tenant("acme").unwrap(), &["drizzle all day"]);
+    toy.wait_for(|state| !state.texts.is_empty());
+    let began = Instant::now();
+    drop(store);
+    assert!(began.elapsed() < PATIENCE / 4, "closing took {:?}", began.elapsed());
+}
+
+/// A question does not wait for an embedder that hangs, nor does whoever wants everything embedded now.
+#[test]
+fn nobody_waits_for_an_embedder_that_hangs() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    toy.state().hangs = Some("drizzle".into());
+    let store = open(&stage, &toy);
+    let scope = store.tenant("acme").unwrap();
+    say(&scope, &["drizzle all day"]);
+    store.index_now().unwrap();
+    let found = recall(&scope, "drizzle", RecallMode::Hybrid);
+    assert_eq!((found.mode, best(&found)), (RecallMode::Lexical, "drizzle all day"));
+    assert!(found.note.is_some());
+    let left = store.embed_now(Duration::from_millis(10)).unwrap();
+    assert_eq!(left.vectors, 1);
+}
+
+/// While a new model's vectors are made, the old one's answer; then the old ones are gone.
+#[test]
+fn a_change_of_the_model_is_not_noticed_by_who_asks() {
+    let stage = Stage::new();
+    let (old, new) = (Toy::new("old"), Toy::new("new"));
+    let store = open(&stage, &old);
+    let texts = ["my automobile is red", "a kitten sleeps", "the loaf is fresh", "a shower at noon"];
+    say(&store.tenant("acme").unwrap(), &texts);
+    settled(&store);
+    drop(store);
+    new.state().fails = true;
+    let options = Options { embedder: Some(new.clone()), former_embedder: Some(old.clone()), ..quiet() };
+    let store = stage.open_with(options);
+    let scope = store.tenant("acme").unwrap();
+    let found = recall(&scope, "feline", RecallMode::Hybrid);
+    assert_eq!((found.mode, best(&found), found.behind.vectors), (RecallMode::Hybrid, "a kitten sleeps", 4));
+    assert_eq!((old.seen("feline"), new.seen("feline")), (1, 0), "the old one is asked");
+    new.state().fails = false;
+    settled(&store);
+    assert_eq!(best(&recall(&scope, "vehicle", RecallMode::Vector)), "my automobile is red");
+    assert_eq!((old.seen("vehicle"), new.seen("vehicle")), (0, 1), "the new one is asked");
+    let end = Instant::now() + PATIENCE;
+    while store.vector_models().unwrap() != ["new/4"] {
+        assert!(Instant::now() < end, "the old vectors are still there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_erased_turn_has_no_vector_any_more() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let store = open(&stage, &toy);
+    let scope = store.tenant("acme").unwrap();
+    let id = say(&scope, &["a kitten sleeps", "my automobile is red"]);
+    settled(&store);
+    let found = recall(&scope, "feline", RecallMode::Vector);
+    let turn = found.data[0].turn.unwrap();
+    scope.erase(id, turn, None, "asked to").wait().unwrap();
+    store.index_now().unwrap();
+    let texts: Vec<String> =
+        recall(&scope, "feline", RecallMode::Vector).data.into_iter().map(|hit| hit.snippet.text).collect();
+    assert_eq!(texts, ["my automobile is red"]);
+}

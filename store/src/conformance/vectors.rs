@@ -1,0 +1,241 @@
+//! Finding by meaning: whatever a vector means, the nearest come first, and never what is gone or another's.
+
+use super::*;
+use crate::{Behind, Unembedded};
+use everturn_core::event::kind;
+use everturn_core::id::Key;
+use everturn_core::recall::{EntryId, EntryNo, Filter};
+use everturn_core::turn::Role;
+
+const MODEL: &str = "compass/8";
+
+/// A model that knows eight directions: a text means those whose numbers it has.
+fn meaning(text: &str) -> Vec<f32> {
+    let direction = |at: usize| text.matches(&format!("#{at}")).count() as f32 - 0.1;
+    (0..8).map(direction).collect()
+}
+
+fn text(store: &dyn Backend, entry: &Unembedded) -> String {
+    match entry.id {
+        EntryId::Turn(id) => store.turn_in(&entry.key, id).expect("the turn").text(|_| None),
+        EntryId::Fact(id) => id.to_string(),
+    }
+}
+
+/// Takes in what is committed, and gives everything a vector.
+#[track_caller]
+fn embed(store: &dyn Backend, model: &str) {
+    take_in(store);
+    loop {
+        let waiting = store.unembedded(model, 3).expect("what waits");
+        if waiting.is_empty() {
+            return;
+        }
+        let vectors = waiting.iter().map(|entry| (entry.no, meaning(&text(store, entry)))).collect();
+        store.put_vectors(model, vectors).expect("kept");
+    }
+}
+
+/// The texts nearest to what a question means, best first.
+#[track_caller]
+fn near(store: &dyn Backend, key: &Key, model: &str, question: &str, filter: &Filter) -> Vec<String> {
+    let hits = store.find_near(&key.tenant, model, &meaning(question), filter, 3).expect("an answer");
+    assert!(hits.is_sorted_by(|a, b| a.score >= b.score), "best first");
+    let told = |id: EntryId, conversation| match id {
+        EntryId::Turn(id) => {
+            let key = Key { tenant: key.tenant.clone(), id: filter.conversation.unwrap_or(conversation) };
+            store.turn_in(&key, id).expect("the turn").text(|_| None)
+        }
+        EntryId::Fact(id) => id.to_string(),
+    };
+    hits.iter().map(|hit| told(hit.id, hit.conversation)).collect()
+}
+
+/// The same in the order of the alphabet, for those that are equally near.
+#[track_caller]
+fn alike(store: &dyn Backend, key: &Key, question: &str, filter: &Filter) -> Vec<String> {
+    let mut texts = near(store, key, MODEL, question, filter);
+    texts.sort();
+    texts
+}
+
+fn within(key: &Key) -> Filter {
+    Filter { conversation: Some(key.id), ..Filter::default() }
+}
+
+/// Near comes before far; conversations, tenants and filters hold; what came later is found as well.
+pub fn what_is_nearest_in_meaning_comes_first(store: &dyn Backend) {
+    let m = Maker::default();
+    let (one, two) = (m.key(), m.key());
+    let foreign = elsewhere(&one);
+    let bot = m.turn("bot", Role::Assistant, &message("assistant", "the bot #1 #2"));
+    create(store, &one, vec![m.created(), m.say("far #5"), m.say("near #1"), bot]);
+    create(store, &two, vec![m.created(), m.say("nearest #1 #1 #3")]);
+    create(store, &foreign, vec![m.created(), m.say("a stranger's #1 #1 #3")]);
+    embed(store, MODEL);
+    let asked = |filter: &Filter| near(store, &one, MODEL, "#1 #1 #3", filter);
+    assert_eq!(asked(&Filter::default()), ["nearest #1 #1 #3", "near #1", "the bot #1 #2"]);
+    assert_eq!(asked(&within(&one)), ["near #1", "the bot #1 #2", "far #5"]);
+    assert_eq!(asked(&Filter { roles: vec![Role::Assistant], ..Filter::default() }), ["the bot #1 #2"]);
+    assert_eq!(asked(&Filter { actors: vec!["bot".into()], ..within(&one) }), ["the bot #1 #2"]);
+    assert_eq!(near(store, &foreign, MODEL, "#1", &Filter::default()), ["a stranger's #1 #1 #3"]);
+    assert_eq!(near(store, &elsewhere(&two), MODEL, "#1", &within(&two)), [""; 0]);
+    append(store, &two, vec![m.say("later #1 #1 #3 #3")]);
+    embed(store, MODEL);
+    assert_eq!(asked(&within(&two)), ["nearest #1 #1 #3", "later #1 #1 #3 #3"]);
+}
+
+/// Everything waits for a vector of a model from when the model is known, the newest first; how many is a number.
+pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    create(store, &key, vec![m.created(), m.say("one"), m.say("two")]);
+    take_in(store);
+    let behind = || store.behind(Some(MODEL)).expect("a number");
+    assert_eq!(behind(), Behind { events: 0, vectors: 2 }, "of a model that nobody asked for yet");
+    let waiting = || store.unembedded(MODEL, 9).expect("what waits");
+    let texts = || waiting().iter().map(|entry| text(store, entry)).collect::<Vec<_>>();
+    assert_eq!(texts(), ["two", "one"]);
+    let gone = m.say("gone soon");
+    let erased = turn_of(&gone);
+    append(store, &key, vec![m.say("three"), gone]);
+    take_in(store);
+    assert_eq!(texts(), ["gone soon", "three", "two", "one"]);
+    let of_gone = waiting()[0].no;
+    done(store, m.erase(&key, &[erased]));
+    take_in(store);
+    assert_eq!(texts(), ["three", "two", "one"]);
+    let (first, second) = (waiting()[0].no, waiting()[1].no);
+    let made = vec![
+        (first, meaning("#1")),
+        (second, Vec::new()),
+        (of_gone, meaning("#1")),
+        (EntryNo(999), meaning("#1")),
+    ];
+    store.put_vectors(MODEL, made).expect("kept");
+    assert_eq!(texts(), ["one"], "with nothing to embed it does not wait either");
+    assert_eq!(behind().vectors, 1);
+    assert_eq!(near(store, &key, MODEL, "#1", &Filter::default()), ["three"]);
+    assert_eq!(store.behind(Some("another/8")).expect("a number").vectors, 3);
+}
+
+/// What one model made is not compared with what another did, nor with vectors of another length. The old one's serve until
+/// they are dropped.
+pub fn vectors_of_different_models_are_never_compared(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    create(store, &key, vec![m.created(), m.say("first #1"), m.say("second #2")]);
+    embed(store, MODEL);
+    let anywhere = Filter::default();
+    assert_eq!(near(store, &key, "newer/8", "#1", &anywhere), [""; 0]);
+    assert_eq!(store.vector_models().expect("models"), [MODEL]);
+    let waiting = store.unembedded("newer/8", 1).expect("what waits");
+    store.put_vectors("newer/8", vec![(waiting[0].no, meaning("#1"))]).expect("kept");
+    assert_eq!(near(store, &key, "newer/8", "#1", &anywhere), ["second #2"], "as the newer one sees it");
+    assert_eq!(near(store, &key, MODEL, "#1", &anywhere), ["first #1", "second #2"], "as the older one does");
+    assert_eq!(store.vector_models().expect("models"), [MODEL, "newer/8"]);
+    for vector in [&[1.0; 7][..], &[0.0; 8], &[f32::NAN; 8], &[]] {
+        assert_eq!(store.find_near(&key.tenant, MODEL, vector, &anywhere, 9).expect("an answer"), []);
+    }
+    let rest = store.unembedded("newer/8", 9).expect("what waits");
+    store.put_vectors("newer/8", vec![(rest[0].no, vec![1.0; 7])]).expect("not kept as a vector");
+    assert_eq!(near(store, &key, "newer/8", "#1", &anywhere), ["second #2"]);
+    assert_eq!(store.keep_vectors_of("newer/8", 1).expect("dropped"), 1);
+    assert_eq!(store.keep_vectors_of("newer/8", 9).expect("dropped"), 1);
+    assert_eq!(store.keep_vectors_of("newer/8", 9).expect("nothing left"), 0);
+    assert_eq!(store.vector_models().expect("models"), ["newer/8"]);
+    assert_eq!(near(store, &key, MODEL, "#1", &anywhere), [""; 0]);
+}
+
+/// Erased, deleted and replaced turns are not near anything, whatever was asked before; what fell is, for who asks for it.
+pub fn what_is_gone_is_near_nothing(store: &dyn Backend) {
+    let m = Maker::default();
+    let (key, other) = (m.key(), m.key());
+    let (gone, old, new) = (m.say("erased #1"), m.say("old #1"), m.say("new #1 #2"));
+    let (erased, fell, by) = (turn_of(&gone), turn_of(&old), turn_of(&new));
+    create(store, &key, vec![m.created(), gone, old, m.say("else #4")]);
+    create(store, &other, vec![m.created(), m.say("deleted #1")]);
+    embed(store, MODEL);
+    let asked = |filter: &Filter| alike(store, &key, "#1", filter);
+    assert_eq!(asked(&Filter::default()), ["deleted #1", "erased #1", "old #1"]);
+    append(store, &key, vec![new, m.supersede(fell, by)]);
+    done(store, m.erase(&key, &[erased]));
+    done(store, m.delete(&other));
+    embed(store, MODEL);
+    assert_eq!(asked(&Filter::default()), ["else #4", "new #1 #2"]);
+    let all = Filter { include_superseded: true, ..Filter::default() };
+    assert_eq!(asked(&all), ["else #4", "new #1 #2", "old #1"]);
+    store.forget().expect("dropped");
+    assert_eq!(asked(&all), [""; 0], "the vectors go with the index");
+    embed(store, MODEL);
+    assert_eq!(asked(&all), ["else #4", "new #1 #2", "old #1"], "and come back with it");
+}
+
+/// A fork finds what it inherited by meaning too, as far as it did.
+pub fn a_fork_is_near_what_it_inherited(store: &dyn Backend) {
+    let m = Maker::default();
+    let (parent, child) = (m.key(), m.key());
+    create(store, &parent, vec![m.created(), m.say("before #1")]);
+    done(store, m.fork(&child, &parent, 2));
+    append(store, &parent, vec![m.say("after #1")]);
+    let open = m.open();
+    let turn = turn_of(&open);
+    append(store, &child, vec![open]);
+    embed(store, MODEL);
+    assert_eq!(alike(store, &child, "#1", &within(&child)), ["before #1"]);
+    append(store, &child, vec![m.end(kind::COMMITTED, turn, "streamed #1")]);
+    embed(store, MODEL);
+    assert_eq!(alike(store, &child, "#1", &within(&child)), ["before #1", "streamed #1"]);
+    assert_eq!(alike(store, &parent, "#1", &within(&parent)), ["after #1", "before #1"]);
+}
+
+/// Among many, nearly all of the ten best are found, with and without a filter.
+pub fn the_ten_nearest_of_many_are_found(store: &dyn Backend) {
+    const MODEL: &str = "noise/48";
+    let mut seed = 5_u64;
+    let mut number = move || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
+    };
+    let m = Maker::default();
+    let key = m.key();
+    create(store, &key, vec![m.created()]);
+    for _ in 0..30 {
+        let turn = |n: usize| match n % 2 {
+            0 => m.say("said"),
+            _ => m.turn("bot", Role::Assistant, &message("assistant", "answered")),
+        };
+        append(store, &key, (0..100).map(turn).collect());
+    }
+    take_in(store);
+    let waiting = store.unembedded(MODEL, 9999).expect("what waits");
+    assert_eq!(waiting.len(), 3000);
+    // Around a hundred centres, as texts about the same thing are.
+    let centres: Vec<Vec<f32>> = (0..100).map(|_| (0..48).map(|_| number()).collect()).collect();
+    let mut around =
+        |centre: usize| -> Vec<f32> { centres[centre].iter().map(|at| at + 0.8 * number()).collect() };
+    let vectors: Vec<(EntryNo, Vec<f32>)> =
+        waiting.iter().enumerate().map(|(at, entry)| (entry.no, around(at % 100))).collect();
+    store.put_vectors(MODEL, vectors.clone()).expect("kept");
+    let cosine = |a: &[f32], b: &[f32]| {
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+        dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+    };
+    for roles in [vec![], vec![Role::User]] {
+        let filter = Filter { roles: roles.clone(), ..Filter::default() };
+        let allowed = |at: usize| roles.is_empty() || waiting[at].seq % 2 == 0;
+        let mut hits = 0;
+        for question in 0..20 {
+            let question = around(question * 5);
+            let mut truth: Vec<(f32, EntryNo)> = (0..3000)
+                .filter(|at| allowed(*at))
+                .map(|at| (cosine(&vectors[at].1, &question), vectors[at].0))
+                .collect();
+            truth.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let found = store.find_near(&key.tenant, MODEL, &question, &filter, 10).expect("an answer");
+            assert_eq!(found.len(), 10);
+            hits += truth[..10].iter().filter(|(_, no)| found.iter().any(|found| found.no == *no)).count();
+        }
+        assert!(hits >= 190, "{hits} of 200 of the ten best, {roles:?}");
+    }
+}

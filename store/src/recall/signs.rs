@@ -1,0 +1,184 @@
+//! The signs of vectors in memory, with what filters ask for: about 80 bytes for each entry of the usual length. Read
+//! from the file when the first question comes, and caught up before each one.
+
+use everturn_core::vectors::Codes;
+use rusqlite::{Connection, OptionalExtension};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+/// Signs by the number of their model.
+#[derive(Default)]
+pub struct Signs(Mutex<HashMap<i64, Arc<RwLock<Loaded>>>>);
+
+impl Signs {
+    /// Forgets everything.
+    pub fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// The signs of a model as the file has them.
+    pub fn of(&self, db: &Connection, model: i64, dimensions: usize) -> rusqlite::Result<Shared> {
+        let loaded = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.entry(model).or_insert_with(|| Arc::new(RwLock::new(Loaded::new(dimensions)))).clone()
+        };
+        let now = Mark::read(db)?;
+        let known = loaded.read().unwrap_or_else(PoisonError::into_inner).mark;
+        if known != now {
+            loaded.write().unwrap_or_else(PoisonError::into_inner).catch_up(db, model, now)?;
+        }
+        Ok(Shared(loaded))
+    }
+}
+
+/// Signs that others may read as well.
+pub struct Shared(Arc<RwLock<Loaded>>);
+
+impl Shared {
+    /// Nothing changes while this is held.
+    pub fn read(&self) -> RwLockReadGuard<'_, Loaded> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What has been read: up to which code, and up to which removal.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Mark {
+    code: i64,
+    gone: i64,
+}
+
+impl Mark {
+    fn read(db: &Connection) -> rusqlite::Result<Mark> {
+        let mut last = db.prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = ?")?;
+        let mut last = |table: &str| -> rusqlite::Result<i64> {
+            Ok(last.query_row([table], |row| row.get(0)).optional()?.unwrap_or(0))
+        };
+        Ok(Mark { code: last("codes")?, gone: last("codes_gone")? })
+    }
+}
+
+/// Which rows a filter leaves, as far as it can be told from memory.
+#[derive(Clone, Debug, Default)]
+pub struct Rows {
+    /// Whose.
+    pub tenant: i64,
+    /// In which conversations; `None` for any.
+    pub conversations: Option<Vec<i64>>,
+    /// Whose words; empty for anybody's.
+    pub actors: Vec<i64>,
+    /// In which roles; empty for any.
+    pub roles: Vec<String>,
+    /// Of which kinds; empty for any.
+    pub kinds: Vec<i64>,
+    /// Not before this time.
+    pub after: Option<i64>,
+    /// Before this time.
+    pub before: Option<i64>,
+}
+
+struct Row {
+    no: i64,
+    at: i64,
+    tenant: u32,
+    conversation: u32,
+    /// 0 for nobody, which is no actor's number.
+    actor: u32,
+    /// Place in `roles`.
+    role: u8,
+    kind: u8,
+}
+
+/// The signs of one model.
+pub struct Loaded {
+    mark: Mark,
+    codes: Codes,
+    rows: Vec<Row>,
+    /// Roles that occur. There are few.
+    roles: Vec<Option<String>>,
+}
+
+impl Loaded {
+    fn new(dimensions: usize) -> Loaded {
+        Loaded { mark: Mark::default(), codes: Codes::new(dimensions), rows: Vec::new(), roles: Vec::new() }
+    }
+
+    fn catch_up(&mut self, db: &Connection, model: i64, now: Mark) -> rusqlite::Result<()> {
+        let first: Option<i64> =
+            db.prepare_cached("SELECT min(no) FROM codes_gone")?.query_row([], |row| row.get(0))?;
+        let missed = now.gone > self.mark.gone && first.is_none_or(|first| first > self.mark.gone + 1);
+        if missed || now.code < self.mark.code || now.gone < self.mark.gone {
+            // Some removals are not remembered any more, or this is another file.
+            *self = Loaded::new(self.codes.dimensions());
+        } else if now.gone > self.mark.gone {
+            let gone: HashSet<i64> = db
+                .prepare_cached("SELECT code FROM codes_gone WHERE no > ?")?
+                .query_map([self.mark.gone], |row| row.get(0))?
+                .collect::<Result<_, _>>()?;
+            self.codes.retain(|row| !gone.contains(&self.rows[row].no));
+            self.rows.retain(|row| !gone.contains(&row.no));
+        }
+        let mut statement = db.prepare_cached(
+            "SELECT no, at, tenant, conversation, coalesce(actor, 0), role, kind, code FROM codes
+             WHERE no > ? AND model = ? AND code IS NOT NULL ORDER BY no",
+        )?;
+        let mut found = statement.query([self.mark.code, model])?;
+        while let Some(row) = found.next()? {
+            if self.codes.push(row.get_ref(7)?.as_blob()?) {
+                let role = self.role(row.get_ref(5)?.as_str_or_null()?);
+                self.rows.push(Row {
+                    no: row.get(0)?,
+                    at: row.get(1)?,
+                    tenant: row.get(2)?,
+                    conversation: row.get(3)?,
+                    actor: row.get(4)?,
+                    role,
+                    kind: row.get(6)?,
+                });
+            }
+        }
+        self.mark = now;
+        Ok(())
+    }
+
+    fn role(&mut self, role: Option<&str>) -> u8 {
+        let known = self.roles.iter().position(|known| known.as_deref() == role);
+        let at = known.unwrap_or_else(|| {
+            self.roles.push(role.map(String::from));
+            self.roles.len() - 1
+        });
+        u8::try_from(at).unwrap_or(u8::MAX)
+    }
+
+    /// The numbers of the codes that a filter leaves, if they are no more than `most`.
+    pub fn few(&self, filter: &Rows, most: usize) -> Option<Vec<i64>> {
+        let takes = self.takes(filter);
+        let few: Vec<i64> =
+            self.rows.iter().filter(|row| takes(row)).take(most + 1).map(|row| row.no).collect();
+        (few.len() <= most).then_some(few)
+    }
+
+    /// The numbers of the nearest codes that a filter leaves.
+    pub fn nearest(&self, query: &[f32], count: usize, filter: &Rows) -> Vec<i64> {
+        let takes = self.takes(filter);
+        let rows = self.codes.nearest(query, count, |row| takes(&self.rows[row]));
+        rows.into_iter().map(|row| self.rows[row].no).collect()
+    }
+
+    fn takes<'a>(&self, filter: &'a Rows) -> impl Fn(&Row) -> bool + use<'a> {
+        let roles: Vec<bool> = self
+            .roles
+            .iter()
+            .map(|role| role.as_ref().is_some_and(|role| filter.roles.contains(role)))
+            .collect();
+        move |row: &Row| {
+            i64::from(row.tenant) == filter.tenant
+                && filter.conversations.as_ref().is_none_or(|some| some.contains(&row.conversation.into()))
+                && (filter.actors.is_empty() || filter.actors.contains(&row.actor.into()))
+                && (filter.roles.is_empty() || roles.get(usize::from(row.role)).copied().unwrap_or(false))
+                && (filter.kinds.is_empty() || filter.kinds.contains(&i64::from(row.kind)))
+                && filter.after.is_none_or(|after| row.at >= after)
+                && filter.before.is_none_or(|before| row.at < before)
+        }
+    }
+}
