@@ -442,10 +442,11 @@ pub struct Compact {
     everturn recall which port did we choose\n  \
     everturn recall '\"connection refused\" sqlite.rs' --role tool --limit 3\n  \
     everturn recall build_con* --conversation @last --mode lexical\n  \
-    everturn recall deployment --after 2026-01-01T00:00:00Z --json")]
+    everturn recall deployment --after 2026-01-01T00:00:00Z --json\n  \
+    everturn recall --index")]
 pub struct Recall {
     /// What to look for: words, "phrases", begin*
-    #[arg(required = true, value_name = "QUERY")]
+    #[arg(required_unless_present = "index", value_name = "QUERY")]
     pub query: Vec<String>,
     /// Only in this conversation
     #[arg(long, short, value_name = "CONV")]
@@ -474,6 +475,18 @@ pub struct Recall {
     /// Also turns that others took the place of
     #[arg(long)]
     pub all: bool,
+    /// First make everything findable by meaning, however long that takes; a server does it by itself
+    #[arg(long)]
+    pub index: bool,
+    /// Who says what a text means: builtin, none or folder:PATH
+    #[arg(
+        long,
+        env = "EVERTURN_RECALL_EMBEDDER",
+        hide_env_values = true,
+        default_value = "builtin",
+        value_name = "NAME"
+    )]
+    pub embedder: String,
 }
 
 #[derive(ClapArgs)]

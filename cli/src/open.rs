@@ -5,6 +5,7 @@ use crate::output::Failure;
 use crate::store::{Local, Remote, Store};
 use clap::parser::ValueSource;
 use everturn_core::Error;
+use everturn_engine::model::Embedder;
 use everturn_engine::{Everturn, Options};
 use std::path::Path;
 use std::time::Duration;
@@ -22,9 +23,15 @@ pub fn writing(args: &Args) -> Result<Box<dyn Store>, Failure> {
     with(args, Options::default())
 }
 
-/// The tenant's view, for reading what an index finds beside whoever writes.
-pub fn recalling(args: &Args) -> Result<Box<dyn Store>, Failure> {
-    reading(args)
+/// The tenant's view, for reading beside whoever writes what words and meaning find.
+pub fn recalling(args: &Args, embedder: &str) -> Result<Box<dyn Store>, Failure> {
+    let embedder = match embedder {
+        "none" => None,
+        // A server has its own.
+        _ if server(args)?.is_some() => None,
+        name => Some(name.parse::<Embedder>()?.open()?),
+    };
+    with(args, Options { read_only: true, embedder, ..Options::default() })
 }
 
 /// The tenant's view; the options are for a store of this machine.

@@ -21,7 +21,7 @@ use everturn_core::state::State;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_engine::{
-    AppendOptions, CompactOptions, Compacted, Context, ContextOptions, Correction, Doctor, Entry,
+    AppendOptions, Behind, CompactOptions, Compacted, Context, ContextOptions, Correction, Doctor, Entry,
     ExtractOptions, Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewFact, NewStream, NewTurn,
     Page, RecallOptions, Recalled, Update,
 };
@@ -91,6 +91,8 @@ pub trait Store {
     ) -> Result<Fact, Error>;
     /// Lets a model read turns for facts.
     fn extract_facts(&self, id: ConversationId, options: ExtractOptions) -> Result<Extraction, Error>;
+    /// Makes everything findable, by meaning as well. `progress` hears how much is left.
+    fn index(&self, progress: &mut dyn FnMut(Behind)) -> Result<(), Error>;
     /// Finds turns and facts again.
     fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error>;
     /// Builds a context; where it is to be recorded, also gives the place of its receipt.

@@ -36,6 +36,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         mirror: settings.text("mirror").map(Into::into),
         summarizers: settings.summarizers(&models)?,
         models: models.clone(),
+        embedder: settings.embedder(&embedders)?,
         ..Options::default()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

@@ -12,21 +12,26 @@ use everturn_core::event::Event;
 use everturn_core::fact::Fact;
 use everturn_core::id::{ConversationId, FactId, KeyId, TurnId};
 use everturn_core::json::Raw;
+use everturn_core::recall::Mode;
 use everturn_core::state::State;
 use everturn_core::turn::Turn;
 use everturn_engine::{
-    AppendOptions, CompactOptions, Compacted, Context, Correction, Doctor, Entry, Everturn, ExtractOptions,
-    Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewConversation, NewFact, NewStream, NewTurn,
-    Page, RecallOptions, Recalled, Scope, Subscription, Update, script,
+    AppendOptions, Behind, CompactOptions, Compacted, Context, Correction, Doctor, Entry, Everturn,
+    ExtractOptions, Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewConversation, NewFact,
+    NewStream, NewTurn, Page, RecallOptions, Recalled, Scope, Subscription, Update, script,
 };
 use serde_json::Value;
 use std::io::{BufRead, Write};
+use std::time::Duration;
 
 /// A tenant's part of a store of this machine.
 pub struct Local {
     store: Everturn,
     scope: Scope,
 }
+
+/// How long newest turns are embedded before a question is answered.
+const EMBED_TIME: Duration = Duration::from_secs(2);
 
 impl Local {
     /// A tenant's part of an open store.
@@ -155,7 +160,24 @@ impl Store for Local {
 
     fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error> {
         self.store.index_now()?;
+        if options.mode != Mode::Lexical {
+            self.store.embed_now(EMBED_TIME)?;
+        }
         self.scope.recall(query, options)
+    }
+
+    fn index(&self, progress: &mut dyn FnMut(Behind)) -> Result<(), Error> {
+        let mut behind = self.store.index_now()?;
+        while behind.vectors > 0 {
+            progress(behind);
+            let left = self.store.embed_now(EMBED_TIME)?;
+            if left.vectors >= behind.vectors {
+                let text = "the embedder makes no vectors; ask with --embedder none, or choose another";
+                return Err(Error::busy("embedder.stuck", text));
+            }
+            behind = left;
+        }
+        Ok(())
     }
 
     fn context(&self, id: ConversationId, ask: &Ask) -> Result<(Context, Option<u64>), Error> {

@@ -20,9 +20,9 @@ use everturn_core::state::State;
 use everturn_core::turn::{Turn, TurnBody};
 use everturn_core::{Error, json};
 use everturn_engine::{
-    AppendOptions, Appended, CompactOptions, Compacted, Context, Correction, Doctor, Entry, ExtractOptions,
-    Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewFact, NewStream, NewTurn, Order, Page,
-    RecallOptions, Recalled,
+    AppendOptions, Appended, Behind, CompactOptions, Compacted, Context, Correction, Doctor, Entry,
+    ExtractOptions, Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewFact, NewStream, NewTurn,
+    Order, Page, RecallOptions, Recalled,
 };
 use follow::Following;
 use http::{Fields, Request, Server};
@@ -297,6 +297,11 @@ impl Store for Remote {
     fn extract_facts(&self, id: ConversationId, options: ExtractOptions) -> Result<Extraction, Error> {
         let body = Fields::default().put_some("from", &options.from).put_some("to", &options.to);
         self.post_to(id, &["facts", "extract"]).json(body).read()
+    }
+
+    fn index(&self, _: &mut dyn FnMut(Behind)) -> Result<(), Error> {
+        let text = "a server makes everything findable by itself; leave --index out";
+        Err(Error::invalid("url.index", text))
     }
 
     fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error> {

@@ -3,13 +3,25 @@
 use crate::args::{Args, Recall};
 use crate::output::{self, Failure};
 use crate::{open, show};
+use everturn_core::recall::Mode;
 use everturn_engine::{Hit, RecallOptions};
 
 const DIM: anstyle::Style = anstyle::Style::new().dimmed();
 const MARK: anstyle::Style = anstyle::AnsiColor::Yellow.on_default().bold();
 
 pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
-    let store = open::recalling(args)?;
+    let store = open::recalling(args, &verb.embedder)?;
+    if verb.index {
+        let bar = output::progress(0, "turns and facts");
+        store.index(&mut |behind| {
+            bar.set_length(bar.length().unwrap_or(0).max(behind.vectors));
+            bar.set_position(bar.length().unwrap_or(0) - behind.vectors);
+        })?;
+        bar.finish_and_clear();
+        if verb.query.is_empty() {
+            return Ok(());
+        }
+    }
     let conversation = verb.conversation.as_deref().map(|name| store.resolve(name)).transpose()?;
     let options = RecallOptions {
         conversation,
@@ -31,6 +43,10 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     }
     if recalled.behind.events > 0 {
         eprintln!("note: {} not searched yet", show::count(recalled.behind.events, "event"));
+    }
+    if recalled.behind.vectors > 0 && recalled.mode != Mode::Lexical {
+        let left = recalled.behind.vectors;
+        eprintln!("note: {left} turns and facts are found by their words only, until they are embedded");
     }
     if recalled.data.is_empty() {
         return output::text("nothing found; try other words, or fewer");

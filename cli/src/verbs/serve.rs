@@ -66,7 +66,7 @@ fn check(settings: Result<Settings, Error>) -> Result<(), Failure> {
     settings.config(&environment)?;
     settings.telemetry()?;
     settings.summarizers(&settings.models(&environment)?)?;
-    settings.embedders(&environment)?;
+    settings.embedder(&settings.embedders(&environment)?)?;
     Ok(())
 }
 

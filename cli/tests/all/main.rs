@@ -9,6 +9,7 @@ mod documents;
 mod importing;
 mod process;
 mod reading;
+mod recalling;
 mod remote;
 mod serving;
 mod session;
@@ -47,6 +48,8 @@ impl Shell {
         command
             .env("XDG_CONFIG_HOME", self.folder.path())
             .env_remove("EVERTURN_TENANT")
+            // Meaning has tests of its own; without it, answers do not depend on how far a server has come.
+            .env("EVERTURN_RECALL_EMBEDDER", "none")
             .env("NO_COLOR", "1")
             .env("COLUMNS", "100");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

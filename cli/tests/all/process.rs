@@ -20,8 +20,14 @@ pub struct Serving {
 impl Serving {
     /// Over the store of a shell's folder, on any free port unless an address is said.
     pub fn start(shell: &Shell, args: &[&str]) -> Serving {
+        Serving::start_with(shell, args, |_| {})
+    }
+
+    /// The same, with something changed about the process.
+    pub fn start_with(shell: &Shell, args: &[&str], change: impl FnOnce(&mut Command)) -> Serving {
         let listen = if args.contains(&"--listen") { &[][..] } else { &["--listen", "127.0.0.1:0"] };
         let mut command = shell.command(&[&["serve"], listen, args].concat());
+        change(&mut command);
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
         let mut err = BufReader::new(child.stderr.take().unwrap());
         let mut greeting = String::new();

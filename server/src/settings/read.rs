@@ -5,7 +5,8 @@ use crate::config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
 use crate::telemetry::Telemetry;
 use everturn_core::Error;
 use everturn_engine::model::{
-    Configured, Embed, Embedding, Endpoint, HttpEmbedder, HttpModel, Kind, Secret, Summarize, Summarizer,
+    Configured, Embed, Embedder, Embedding, Endpoint, HttpEmbedder, HttpModel, Kind, Secret, Summarize,
+    Summarizer,
 };
 use jsonwebtoken::Algorithm;
 use std::collections::BTreeMap;
@@ -195,6 +196,28 @@ impl Settings {
             embedders.insert(name, Arc::new(HttpEmbedder::new(endpoint, Embedding::default())?));
         }
         Ok(embedders)
+    }
+
+    /// Who says what turns and questions mean; nobody, if recall is to compare words only.
+    pub fn embedder(
+        &self,
+        embedders: &BTreeMap<String, Arc<dyn Embed>>,
+    ) -> Result<Option<Arc<dyn Embed>>, Error> {
+        const KEY: &str = "recall.embedder";
+        let name = self.text(KEY).unwrap_or("builtin");
+        if name == "none" {
+            return Ok(None);
+        }
+        if let Some(embedder) = embedders.get(name) {
+            return Ok(Some(embedder.clone()));
+        }
+        let embedder = name.parse::<Embedder>().map_err(|_| {
+            self.wrong(
+                KEY,
+                "must be builtin, none, folder:PATH, or a name that is described under [embedders]",
+            )
+        })?;
+        embedder.open().map(Some)
     }
 
     /// Who writes summaries, by name.

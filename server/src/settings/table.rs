@@ -89,6 +89,7 @@ pub const KNOWN: &[Known] = &[
     known("embedders.*.base_url", Text, ""),
     known("embedders.*.model", Text, ""),
     known("embedders.*.api_key_env", Text, ""),
+    known("recall.embedder", Text, "builtin"),
     known("summarizers.*", Text, ""),
 ];
 

@@ -1,0 +1,85 @@
+//! `everturn recall` by meaning, with the embedder that is in the program.
+
+use crate::process::Serving;
+use crate::{Said, Shell};
+
+const SAID: [&str; 4] = [
+    "We send the parcels by train because it is cheaper.",
+    "The database hangs when two processes write at the same moment.",
+    "My cat sleeps on the keyboard every afternoon.",
+    "Tests are slow on the small machine.",
+];
+
+fn furnished() -> (Shell, String) {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    SAID.iter().for_each(|text| drop(shell.ok(&["append", &id, text])));
+    (shell, id)
+}
+
+fn recall(shell: &Shell, args: &[&str]) -> Said {
+    let mut command = shell.command(&[&["recall"], args].concat());
+    Said::from(command.env("EVERTURN_RECALL_EMBEDDER", "builtin").output().unwrap())
+}
+
+#[test]
+fn what_was_meant_is_found_without_its_words() {
+    let (shell, id) = furnished();
+    for (question, text) in [
+        ("shipping packages over rails to save money", SAID[0]),
+        ("concurrent commits lock up storage", SAID[1]),
+        ("a pet resting", SAID[2]),
+    ] {
+        let said = recall(&shell, &[question, "--mode", "vector", "--json"]);
+        let found: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+        assert_eq!(found["data"][0]["snippet"]["text"], text, "{question}: {}", said.out);
+        assert_eq!(found["data"][0]["matched"]["vector"]["rank"], 1);
+        assert_eq!(found["behind"], serde_json::json!({"events": 0, "vectors": 0}));
+    }
+    let both = recall(&shell, &["database", "processes"]);
+    assert!(both.out.contains(&id) && both.out.contains("words 1, meaning 1"), "{}", both.out);
+    assert_eq!(both.err, "");
+    let words = shell.run(&["recall", "pet"]);
+    assert!(words.out.contains("nothing found") && words.err.contains("no embedder"), "{}", words.err);
+    // What is erased is not found by its meaning either.
+    let turn = shell.json(&["history", &id, "--json"])["data"][2]["id"].as_str().unwrap().to_string();
+    shell.ok(&["erase", &turn, "--reason", "test"]);
+    assert!(!recall(&shell, &["a pet resting", "--mode", "vector"]).out.contains("cat"));
+}
+
+#[test]
+fn a_server_makes_what_is_said_findable_by_itself() {
+    let (shell, id) = furnished();
+    std::fs::write(shell.path("everturn.toml"), "[recall]\nembedder = \"builtin\"\n").unwrap();
+    // What is typed and what is in the environment counts more than a file.
+    let settings = ["serve", "--check-config", "--config", "everturn.toml"];
+    let mut command = shell.command(&settings);
+    let shown = Said::from(command.env_remove("EVERTURN_RECALL_EMBEDDER").output().unwrap());
+    assert!(shown.out.contains("recall.embedder = \"builtin\""), "{}", shown.out);
+    let server = Serving::start_with(&shell, &["--config", "everturn.toml"], |command| {
+        command.env_remove("EVERTURN_RECALL_EMBEDDER");
+    });
+    let ask = || shell.run(&["recall", "a pet resting", "--mode", "vector", "--json", "--url", &server.url]);
+    let found = loop {
+        let said = ask();
+        let found: serde_json::Value =
+            serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{}", said.err));
+        if found["behind"]["vectors"] == 0 && found["behind"]["events"] == 0 {
+            break found;
+        }
+    };
+    assert_eq!(found["data"][0]["snippet"]["text"], SAID[2], "{found}");
+    assert_eq!(found["data"][0]["conversation"], *id);
+    let refused = shell.run(&["recall", "--index", "--url", &server.url]);
+    assert!(refused.code == 1 && refused.err.contains("leave --index out"), "{}", refused.err);
+}
+
+#[test]
+fn a_folder_that_is_no_model_is_named() {
+    let (shell, _) = furnished();
+    let mut command = shell.command(&["recall", "pet", "--embedder", "folder:nowhere"]);
+    let said = Said::from(command.output().unwrap());
+    assert!(said.code == 1 && said.err.contains("nowhere"), "{}", said.err);
+    let said = shell.refused(&["recall", "pet", "--embedder", "magic"]);
+    assert!(said.contains("builtin or folder:PATH"), "{said}");
+}
