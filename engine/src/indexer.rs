@@ -126,7 +126,10 @@ fn close(shared: &Shared) {
 
 /// Takes in everything that is committed; stops early when the store closes.
 pub fn catch_up(shared: &Shared) -> Result<(), Error> {
-    while !shared.stopping.load(Ordering::SeqCst) && take_in(shared)? {}
+    let mut more = true;
+    while more && !shared.stopping.load(Ordering::SeqCst) {
+        more = take_in(shared)?;
+    }
     Ok(())
 }
 

@@ -8,7 +8,7 @@ pub const QUERY_WORDS_MAX: usize = 64;
 /// Longer questions are cut.
 pub const QUERY_BYTES_MAX: usize = 16 * 1024;
 /// A shorter beginning is looked for as a whole word: it would be the beginning of too many.
-pub const PREFIX_CHARS_MIN: usize = 2;
+pub const PREFIX_CHARS_MIN: usize = 3;
 
 /// Words that questions are asked with and nearly every text has.
 const EMPTY: [&str; 64] = [
@@ -167,7 +167,7 @@ mod tests {
             ("\"write ahead log\" size", "size [write_ahead_log]"),
             ("say \"never closed", "say never closed"),
             ("\"\" x", "x"),
-            ("sql* a*", "sql* a"),
+            ("sql* ab*", "sql* ab"),
             ("build_con*", "build_con=buildcon*"),
             ("BuildContext", "build_context=buildcontext"),
             ("src/store/sqlite.rs:42", "src_store_sqlite_rs_42=srcstoresqliters42"),

@@ -167,8 +167,7 @@ fn a_lost_or_damaged_index_is_made_again() {
     assert_eq!(say("the first lantern"), 1);
     std::fs::remove_file(&index).unwrap();
     assert_eq!(say("the second lantern"), 2, "lost");
-    std::fs::write(&index, b"this is no database, and never was one; it is only here to be in the way")
-        .unwrap();
+    std::fs::write(&index, "this is no database, and never was one; ".repeat(500)).unwrap();
     assert_eq!(say("the third lantern"), 3, "something else");
     let mut bytes = std::fs::read(&index).unwrap();
     bytes[4096..].iter_mut().step_by(7).for_each(|byte| *byte ^= 0x55);
@@ -277,7 +276,7 @@ fn a_context_recalls_what_was_said_long_ago_and_replays_it() {
     assert!(shown.contains("ann (user):") && shown.contains("hangs behind the barometer"), "{shown}");
     assert!(!shown.contains("another lighthouse"), "another conversation is another conversation");
     assert_eq!(recalled_ids(&context), [first.id.to_string()]);
-    let none = scope.build_context(id, &asks(Some("nothing of the kind xyzzy"))).unwrap();
+    let none = scope.build_context(id, &asks(Some("xyzzy"))).unwrap();
     assert!(recalled_ids(&none).is_empty());
     assert!(
         recalled_ids(&scope.build_context(id, &ContextOptions { recall: None, ..asks(None) }).unwrap())

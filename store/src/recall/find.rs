@@ -15,12 +15,12 @@ use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-/// Words are ranked by as long as together no more entries than this have them.
-const COUNTED_ENTRIES_MAX: u64 = 50_000;
-/// So many entries are ranked for one question, the newest ones.
-const RANKED_ENTRIES_MAX: u64 = 3_000;
+/// A word in more entries than this is not ranked by: what has it is as good as anything else that has it.
+const COUNTED_ENTRIES_MAX: u64 = 20_000;
+/// So many entries are ranked for one question: all that have its rare words, else the newest that have its rarest.
+const RANKED_ENTRIES_MAX: u64 = 1_000;
 /// So many common words lift what the others found.
-const LIFTING_WORDS_MAX: usize = 4;
+const LIFTING_WORDS_MAX: usize = 3;
 /// So many entries may be lifted past others.
 const LIFTED_ENTRIES: usize = 200;
 /// A word in more entries than this is remembered to be common, since counting them takes a moment.
@@ -171,6 +171,10 @@ pub fn by_words(
             any.push((entries, expression(wanted)));
         }
     }
+    let mut commonest_phrase = 0;
+    for wanted in &query.all {
+        commonest_phrase = commonest_phrase.max(wanted_in(db, &mut common, wanted)?);
+    }
     let mut narrow = Vec::new();
     for list in &scope.words {
         let mut entries = 0;
@@ -187,13 +191,19 @@ pub fn by_words(
         return Ok(Vec::new());
     }
     any.sort_by_key(|(entries, _)| *entries);
+    // As many words as can be ranked by in full; where the rarest is too common for that, it and the next ones.
+    let most = match any.first() {
+        Some((entries, _)) if *entries > RANKED_ENTRIES_MAX => COUNTED_ENTRIES_MAX,
+        _ => RANKED_ENTRIES_MAX,
+    };
     let mut counted = 0;
     let ranking = any.iter().take_while(|(entries, _)| {
         counted += entries;
-        counted <= COUNTED_ENTRIES_MAX
+        counted <= most
     });
     let ranking = ranking.count().max(1).min(any.len());
-    let ranked = any.first().is_none_or(|(entries, _)| *entries <= COUNTED_ENTRIES_MAX);
+    let ranked = any.first().is_none_or(|(entries, _)| *entries <= COUNTED_ENTRIES_MAX)
+        && commonest_phrase <= COUNTED_ENTRIES_MAX;
     let words: Vec<&str> = any[..ranking].iter().map(|(_, word)| word.as_str()).collect();
     let matches: u64 = any[..ranking].iter().map(|(entries, _)| entries).sum();
     let mut must: Vec<String> = narrow;

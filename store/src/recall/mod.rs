@@ -43,8 +43,9 @@ pub(crate) trait Ground {
 pub(crate) struct Catalog {
     /// Where it is kept; `None` in memory.
     path: Option<PathBuf>,
-    writer: Mutex<Option<Opened>>,
+    /// Closed before the writer: only a connection that may write empties the write-ahead log when it is the last.
     readers: Mutex<Vec<Opened>>,
+    writer: Mutex<Option<Opened>>,
     /// Whether a conversation may have been deleted that is still in it.
     pub deletions: AtomicBool,
     common: Mutex<Common>,
@@ -301,7 +302,13 @@ impl Catalog {
         }
         // Until it is written anew, the index keeps what was removed and only leaves it out of answers. What it then
         // frees, and what SQLite left behind when it moved rows, goes when the whole file is written anew.
-        self.writing(|db| db.execute("INSERT INTO words (words) VALUES ('optimize')", []))?;
+        self.writing(|db| {
+            db.execute("INSERT INTO words (words) VALUES ('optimize')", [])?;
+            db.execute(
+                "DELETE FROM actors WHERE no NOT IN (SELECT actor FROM entries WHERE actor IS NOT NULL)",
+                [],
+            )
+        })?;
         let mut writer = self.writer();
         let Some(Opened { connection, .. }) = &*writer else { return Ok(true) };
         let written = (|| {
@@ -328,6 +335,13 @@ impl Catalog {
             Err(error) => Err(self.failed(&mut writer, &error)),
         }
     }
+}
+
+/// Where the index ends. `None` if its words are from another log: a backup was put back, or the file exchanged.
+fn position(ground: &dyn Ground) -> Result<Option<u64>, Error> {
+    let (after, anchor) = ground.catalog().position()?;
+    let same = after == 0 || (anchor.is_some() && ground.arrived_at(after)? == anchor);
+    Ok(same.then_some(after))
 }
 
 fn remove(db: &Connection, no: i64) -> rusqlite::Result<()> {
@@ -376,12 +390,13 @@ impl<T: Ground + Send + Sync> Recall for T {
             catalog.deletions.store(true, Ordering::SeqCst);
             return Err(error);
         }
-        let (mut after, anchor) = catalog.position()?;
-        if after > 0 && (anchor.is_none() || self.arrived_at(after)? != anchor) {
-            // Another log than the one that the words are from: a backup was put back, or the file exchanged.
-            self.forget()?;
-            after = 0;
-        }
+        let after = match position(self)? {
+            Some(after) => after,
+            None => {
+                self.forget()?;
+                0
+            }
+        };
         let (events, through) = self.arrived(after, limit)?;
         Ok(Unindexed { events, span: Span { after, through } })
     }
@@ -425,8 +440,7 @@ impl<T: Ground + Send + Sync> Recall for T {
     }
 
     fn behind(&self, model: Option<&str>) -> Result<Behind, Error> {
-        let (position, _) = self.catalog().position()?;
-        let events = self.last_arrived()?.saturating_sub(position);
+        let events = self.last_arrived()?.saturating_sub(position(self)?.unwrap_or(0));
         let vectors = match model {
             Some(model) => self.catalog().reading(|db| vectors::missing(db, model))?.unwrap_or(0),
             None => 0,
