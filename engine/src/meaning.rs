@@ -88,7 +88,7 @@ fn asked(shared: &Shared) -> Result<Option<Arc<dyn Embed>>, Error> {
         return Ok(Some(embedder.clone()));
     }
     let builtin = || Some(Arc::new(BuiltinEmbedder::new()) as Arc<dyn Embed>);
-    for former in shared.options.former_embedder.clone().or_else(builtin) {
+    if let Some(former) = shared.options.former_embedder.clone().or_else(builtin) {
         let old = kept_as(&*former, former.dimensions().unwrap_or(0));
         if models.contains(&old) {
             let (old, new) = (shared.recall.behind(Some(&old))?, shared.recall.behind(Some(&kept))?);
