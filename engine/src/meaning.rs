@@ -9,7 +9,7 @@ use everturn_core::Error;
 use everturn_core::recall::{EntryId, text_of};
 use everturn_store::{Behind, Unembedded};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Entries in one round.
@@ -88,7 +88,7 @@ fn asked(shared: &Shared) -> Result<Option<Arc<dyn Embed>>, Error> {
         return Ok(Some(embedder.clone()));
     }
     let builtin = || Some(Arc::new(BuiltinEmbedder::new()) as Arc<dyn Embed>);
-    for former in shared.options.former_embedder.clone().or_else(builtin) {
+    if let Some(former) = shared.options.former_embedder.clone().or_else(builtin) {
         let old = kept_as(&*former, former.dimensions().unwrap_or(0));
         if models.contains(&old) {
             let (old, new) = (shared.recall.behind(Some(&old))?, shared.recall.behind(Some(&kept))?);
@@ -144,7 +144,7 @@ pub fn catch_up(shared: &Shared, time: Duration) -> Result<(), Error> {
 
 /// Embeds a few entries. Says whether there were any.
 fn round(shared: &Shared, embedder: &Arc<dyn Embed>, end: Option<Instant>) -> Result<bool, Error> {
-    let _working = shared.meaning.working.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(_working) = turn(shared, end) else { return Ok(false) };
     let Some(dimensions) = dimensions(shared, embedder, end)? else { return Ok(false) };
     let kept = kept_as(&**embedder, dimensions);
     let waiting = shared.recall.unembedded(&kept, BATCH_ENTRIES)?;
@@ -182,6 +182,24 @@ fn round(shared: &Shared, embedder: &Arc<dyn Embed>, end: Option<Instant>) -> Re
         metrics::gauge!("everturn_recall_behind_vectors").set(behind.vectors as f64);
     }
     Ok(true)
+}
+
+/// Waits until nobody else embeds, at most until the time ends: who has the turn may be waiting for a model that hangs.
+fn turn(shared: &Shared, end: Option<Instant>) -> Option<MutexGuard<'_, ()>> {
+    let Some(end) = end else {
+        return Some(shared.meaning.working.lock().unwrap_or_else(PoisonError::into_inner));
+    };
+    loop {
+        match shared.meaning.working.try_lock() {
+            Ok(turn) => return Some(turn),
+            Err(TryLockError::Poisoned(turn)) => return Some(turn.into_inner()),
+            // A lock cannot be waited for with a time.
+            Err(TryLockError::WouldBlock) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
+            Err(TryLockError::WouldBlock) => return None,
+        }
+    }
 }
 
 /// How long its vectors are. A server says it with its first one.
