@@ -9,7 +9,7 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
     let said = shell.ok(&[]);
     assert!(said.lines().count() <= 40, "{said}");
     let verbs = [
-        "new", "list", "append", "history", "tail", "state", "pin", "unpin", "compact", "facts", "context",
+        "new", "list", "append", "history", "tail", "state", "pin", "unpin", "compact", "recall", "facts", "context",
         "project", "fork", "verify", "export", "import", "session", "doctor", "serve", "keys", "mcp",
     ];
     for verb in verbs {
@@ -78,6 +78,14 @@ fn the_page_on_facts_runs_as_typed() {
     let porto_for_lisbon = "Ana lives in Porto";
     assert!(out.contains(porto_for_lisbon) && out.contains("Vila Nova de Gaia\n"), "{out}");
     assert!(out.contains("from #2") && out.contains("retracted: only in the evening"), "{out}");
+}
+
+#[test]
+fn the_page_on_recall_runs_as_typed() {
+    let out = run_as_typed(&page("docs/recall.md"));
+    assert!(out.contains("Port 8443, we decided.") && out.contains("fn build_context"), "{out}");
+    assert!(out.contains("send the parcels by train") && out.contains("\"vector\":{\"rank\":1"), "{out}");
+    assert!(out.contains("relay listens on port 8443") && out.contains("# Facts"), "{out}");
 }
 
 #[test]
