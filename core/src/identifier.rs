@@ -236,11 +236,12 @@ fn name<'a>(word: &'a str, made_of: u8, reader: &mut impl Reader<'a>) -> bool {
     }
     let is_scoped = made_of & COLONS != 0;
     let separator = match is_scoped {
-        true => "::",
-        false if made_of & MARK != 0 && word.contains('.') && !word.contains('/') => ".",
+        // Colons come in pairs, and what is between two of them is empty.
+        true => ':',
+        false if made_of & MARK != 0 && word.contains('.') && !word.contains('/') => '.',
         false => return true,
     };
-    for part in word.split(separator).filter(|part| part.len() < word.len()) {
+    for part in word.split(separator).filter(|part| !part.is_empty() && part.len() < word.len()) {
         let is_name = reader.wants(part) && is_symbol(part) && *kind == is_scoped.then_some(Kind::Symbol);
         if is_name && !reader.found(Some(Kind::Symbol), part) {
             return false;

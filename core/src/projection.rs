@@ -33,7 +33,6 @@ pub use told::session_update;
 pub use view::{Metadata, Shown, View};
 
 use crate::Error;
-use crate::message::carries_signature;
 use crate::pairing::{self, Pairs};
 use record::Recorded;
 use serde_json::Value;
@@ -111,8 +110,7 @@ fn guarded<'a>(
     for source in decided.shown.iter().filter(|shown| shown.is_unchanged()).filter_map(Shown::source) {
         whole[source] = true;
     }
-    let broken =
-        (0..messages.len()).find(|index| !whole[*index] && carries_signature(messages[*index].value()));
+    let broken = (0..messages.len()).find(|index| !whole[*index] && messages[*index].is_signed());
     let Some(index) = broken else { return Ok(decided) };
     Ok(Decided {
         shown: raw(messages),

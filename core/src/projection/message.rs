@@ -3,6 +3,7 @@
 use super::hash;
 use crate::Error;
 use crate::json::Raw;
+use crate::message::carries_signature;
 use serde_json::Value;
 use std::sync::{Arc, OnceLock};
 
@@ -17,6 +18,21 @@ struct Kept {
     value: OnceLock<Value>,
     /// What a view's hash is made of, of a message that was changed.
     canonical: Option<Box<[u8]>>,
+    /// Found out when a message is read, so that a view that drops it need not look inside; of one that was changed, when
+    /// somebody asks.
+    about: OnceLock<About>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct About {
+    chars: usize,
+    is_signed: bool,
+}
+
+impl About {
+    fn of(raw: &Raw, value: &Value) -> About {
+        About { chars: hash::chars(raw.get().as_bytes()), is_signed: carries_signature(value) }
+    }
 }
 
 impl Message {
@@ -25,17 +41,23 @@ impl Message {
     pub fn read(raw: Raw) -> Result<Message, Error> {
         let value = parse(raw.get())
             .map_err(|e| Error::invalid("projection.message", format!("the message cannot be read: {e}")))?;
-        Ok(Message(Arc::new(Kept { raw, value: value.into(), canonical: None })))
+        Ok(Message::whole(raw, value))
     }
 
     /// A message that was never text.
     pub fn of(value: Value) -> Result<Message, Error> {
-        Ok(Message(Arc::new(Kept { raw: Raw::of(&value)?, value: value.into(), canonical: None })))
+        Ok(Message::whole(Raw::of(&value)?, value))
+    }
+
+    fn whole(raw: Raw, value: Value) -> Message {
+        let about = About::of(&raw, &value).into();
+        Message(Arc::new(Kept { raw, value: value.into(), canonical: None, about }))
     }
 
     /// A message that was changed, and its canonical JSON.
     pub(super) fn changed(raw: Raw, canonical: Vec<u8>) -> Message {
-        Message(Arc::new(Kept { raw, value: OnceLock::new(), canonical: Some(canonical.into()) }))
+        let canonical = Some(canonical.into());
+        Message(Arc::new(Kept { raw, value: OnceLock::new(), canonical, about: OnceLock::new() }))
     }
 
     /// The text.
@@ -57,8 +79,18 @@ impl Message {
         }
     }
 
+    /// How long its text is.
     pub(super) fn chars(&self) -> usize {
-        hash::chars(self.raw().get().as_bytes())
+        self.about().chars
+    }
+
+    /// Whether it carries reasoning that its provider will check.
+    pub(super) fn is_signed(&self) -> bool {
+        self.about().is_signed
+    }
+
+    fn about(&self) -> About {
+        *self.0.about.get_or_init(|| About::of(self.raw(), self.value()))
     }
 }
 
