@@ -236,17 +236,7 @@ pub(crate) fn tool_message(message: &Value) -> Part<'_> {
 fn result_of(result: &Value, is_part: bool) -> Part<'_> {
     let [tool_use_id, tool_call_id, call_id, id, name, tool_name, content, output, body] = fields(
         result,
-        [
-            "tool_use_id",
-            "tool_call_id",
-            "call_id",
-            "id",
-            "name",
-            "tool_name",
-            "content",
-            "output",
-            "result",
-        ],
+        ["tool_use_id", "tool_call_id", "call_id", "id", "name", "tool_name", "content", "output", "result"],
     );
     Part::Result {
         id: match is_part {

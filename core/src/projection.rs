@@ -205,8 +205,12 @@ impl<'a> Decided<'a> {
         for source in shown.iter().filter_map(Shown::source) {
             kept[source] = true;
         }
-        let (kept_indices, dropped_indices) =
-            self.claim.unwrap_or_else(|| (0..messages.len()).partition(|index| kept[*index]));
+        let those = |are: bool| {
+            let mut indices = Vec::with_capacity(messages.len());
+            indices.extend((0..messages.len()).filter(|index| kept[*index] == are));
+            indices
+        };
+        let (kept_indices, dropped_indices) = self.claim.unwrap_or_else(|| (those(true), those(false)));
         let pointers: Vec<_> = shown.iter().flat_map(|shown| &shown.edit().pointers).cloned().collect();
         let mut redacted_indices: Vec<_> = pointers.iter().map(|pointer| pointer.source_index).collect();
         redacted_indices.dedup();
