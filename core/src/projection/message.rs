@@ -9,7 +9,14 @@ use std::sync::{Arc, OnceLock};
 
 /// A message as it came, and what it says. A clone is the same message, not a copy.
 #[derive(Clone, Debug)]
-pub struct Message(Arc<Kept>);
+pub struct Message {
+    kept: Arc<Kept>,
+    /// How long the text is. This and what follows are found out when a message is read, and stand here, so that a view
+    /// that drops it need not look inside.
+    chars: usize,
+    /// Whether it is signed, unless it was changed.
+    is_signed: Option<bool>,
+}
 
 #[derive(Debug)]
 struct Kept {
@@ -18,21 +25,6 @@ struct Kept {
     value: OnceLock<Value>,
     /// What a view's hash is made of, of a message that was changed.
     canonical: Option<Box<[u8]>>,
-    /// Found out when a message is read, so that a view that drops it need not look inside; of one that was changed, when
-    /// somebody asks.
-    about: OnceLock<About>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct About {
-    chars: usize,
-    is_signed: bool,
-}
-
-impl About {
-    fn of(raw: &Raw, value: &Value) -> About {
-        About { chars: hash::chars(raw.get().as_bytes()), is_signed: carries_signature(value) }
-    }
 }
 
 impl Message {
@@ -50,30 +42,31 @@ impl Message {
     }
 
     fn whole(raw: Raw, value: Value) -> Message {
-        let about = About::of(&raw, &value).into();
-        Message(Arc::new(Kept { raw, value: value.into(), canonical: None, about }))
+        let (chars, is_signed) = (hash::chars(raw.get().as_bytes()), Some(carries_signature(&value)));
+        Message { kept: Arc::new(Kept { raw, value: value.into(), canonical: None }), chars, is_signed }
     }
 
     /// A message that was changed, and its canonical JSON.
     pub(super) fn changed(raw: Raw, canonical: Vec<u8>) -> Message {
-        let canonical = Some(canonical.into());
-        Message(Arc::new(Kept { raw, value: OnceLock::new(), canonical, about: OnceLock::new() }))
+        let chars = hash::chars(raw.get().as_bytes());
+        let kept = Kept { raw, value: OnceLock::new(), canonical: Some(canonical.into()) };
+        Message { kept: Arc::new(kept), chars, is_signed: None }
     }
 
     /// The text.
     pub fn raw(&self) -> &Raw {
-        &self.0.raw
+        &self.kept.raw
     }
 
     /// What it says.
     pub fn value(&self) -> &Value {
         // What was changed was JSON before and is so after.
-        self.0.value.get_or_init(|| parse(self.raw().get()).unwrap_or_default())
+        self.kept.value.get_or_init(|| parse(self.raw().get()).unwrap_or_default())
     }
 
     /// `keys` is empty before and after; it spares an allocation for each message.
     pub(super) fn write_canonical<'m>(&'m self, out: &mut Vec<u8>, keys: &mut Vec<(&'m str, &'m Value)>) {
-        match &self.0.canonical {
+        match &self.kept.canonical {
             Some(canonical) => out.extend_from_slice(canonical),
             None => hash::write_with(self.value(), out, keys),
         }
@@ -81,16 +74,12 @@ impl Message {
 
     /// How long its text is.
     pub(super) fn chars(&self) -> usize {
-        self.about().chars
+        self.chars
     }
 
     /// Whether it carries reasoning that its provider will check.
     pub(super) fn is_signed(&self) -> bool {
-        self.about().is_signed
-    }
-
-    fn about(&self) -> About {
-        *self.0.about.get_or_init(|| About::of(self.raw(), self.value()))
+        self.is_signed.unwrap_or_else(|| carries_signature(self.value()))
     }
 }
 
