@@ -256,7 +256,7 @@ fn media<'a>(kind: &'a str, block: &'a Value) -> Part<'a> {
 }
 
 /// The first that is text, unless it is empty.
-fn first_text<'a, const N: usize>(found: [Option<&'a Value>; N]) -> Option<&'a str> {
+fn first_text<const N: usize>(found: [Option<&Value>; N]) -> Option<&str> {
     found.into_iter().find_map(|value| value?.as_str()).filter(|text| !text.is_empty())
 }
 

@@ -21,10 +21,17 @@ pub struct Message {
 #[derive(Debug)]
 struct Kept {
     raw: Raw,
-    /// Of a message that was changed it is read only if somebody asks: most are just sent.
-    value: OnceLock<Value>,
-    /// What a view's hash is made of, of a message that was changed.
-    canonical: Option<Box<[u8]>>,
+    said: Said,
+}
+
+#[derive(Debug)]
+enum Said {
+    Read(Value),
+    /// Of a message that was changed, what a view's hash is made of. It is read only if somebody asks: most are just sent.
+    Changed {
+        canonical: Box<[u8]>,
+        value: OnceLock<Value>,
+    },
 }
 
 impl Message {
@@ -43,14 +50,14 @@ impl Message {
 
     fn whole(raw: Raw, value: Value) -> Message {
         let (chars, is_signed) = (hash::chars(raw.get().as_bytes()), Some(carries_signature(&value)));
-        Message { kept: Arc::new(Kept { raw, value: value.into(), canonical: None }), chars, is_signed }
+        Message { kept: Arc::new(Kept { raw, said: Said::Read(value) }), chars, is_signed }
     }
 
     /// A message that was changed, and its canonical JSON.
     pub(super) fn changed(raw: Raw, canonical: Vec<u8>) -> Message {
         let chars = hash::chars(raw.get().as_bytes());
-        let kept = Kept { raw, value: OnceLock::new(), canonical: Some(canonical.into()) };
-        Message { kept: Arc::new(kept), chars, is_signed: None }
+        let said = Said::Changed { canonical: canonical.into(), value: OnceLock::new() };
+        Message { kept: Arc::new(Kept { raw, said }), chars, is_signed: None }
     }
 
     /// The text.
@@ -60,15 +67,18 @@ impl Message {
 
     /// What it says.
     pub fn value(&self) -> &Value {
-        // What was changed was JSON before and is so after.
-        self.kept.value.get_or_init(|| parse(self.raw().get()).unwrap_or_default())
+        match &self.kept.said {
+            Said::Read(value) => value,
+            // What was changed was JSON before and is so after.
+            Said::Changed { value, .. } => value.get_or_init(|| parse(self.raw().get()).unwrap_or_default()),
+        }
     }
 
     /// `keys` is empty before and after; it spares an allocation for each message.
     pub(super) fn write_canonical<'m>(&'m self, out: &mut Vec<u8>, keys: &mut Vec<(&'m str, &'m Value)>) {
-        match &self.kept.canonical {
-            Some(canonical) => out.extend_from_slice(canonical),
-            None => hash::write_with(self.value(), out, keys),
+        match &self.kept.said {
+            Said::Read(value) => hash::write_with(value, out, keys),
+            Said::Changed { canonical, .. } => out.extend_from_slice(canonical),
         }
     }
 
