@@ -3,6 +3,8 @@
 //! Only the projection is timed: on both sides the messages are there as parsed values before the clock starts, and what
 //! the event says is there when it stops: the reference builds it as a value, ours writes it as text. The two sides are
 //! two processes that take turns, and the shortest time of a round counts, since all that a busy machine does is add.
+//! Our messages know their length and whether they are signed from when they are read, before the clock; what
+//! the reference finds out of this, it finds out inside. Decision 0007 says how much that is.
 
 use crate::figures::{Samples, bytes, count, time};
 use crate::project_fixture::{self, SIZES};

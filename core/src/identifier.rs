@@ -108,13 +108,19 @@ pub(crate) fn words<'a>(text: &'a str, reader: &mut impl Reader<'a>) -> bool {
     let at_byte = |at: usize| bytes.get(at).copied().unwrap_or(b' ');
     let (mut at, mut more) = (0, true);
     while more && at < bytes.len() {
+        // Between words there is often more than a space.
+        while CLASS[at_byte(at) as usize] == 0 && at_byte(at) != b'#' && at < bytes.len() {
+            at += 1;
+        }
         let start = at;
         let mut made_of = 0;
         loop {
             // Most of a word is of these, and most words end where they do.
-            while let Some(class) = bytes.get(at).map(|byte| CLASS[*byte as usize])
-                && class & !WIDE != 0
-            {
+            for byte in &bytes[at..] {
+                let class = CLASS[*byte as usize];
+                if class & !WIDE == 0 {
+                    break;
+                }
                 made_of |= class;
                 at += 1;
             }
@@ -144,11 +150,12 @@ pub(crate) fn words<'a>(text: &'a str, reader: &mut impl Reader<'a>) -> bool {
                 if CLASS[at_byte(at) as usize] & !MARK == 0 {
                     more = reader.found(Some(Kind::Issue), &text[start..at]);
                 }
-            } else if bytes[at].is_ascii() {
-                at += 1;
             } else {
                 at += text[at..].chars().next().map_or(1, char::len_utf8);
             }
+            continue;
+        }
+        if made_of == LOWER && at_byte(at) != b':' {
             continue;
         }
         if at_byte(at) == b':' && made_of & !(LOWER | UPPER) == 0 {
@@ -236,11 +243,19 @@ fn name<'a>(word: &'a str, made_of: u8, reader: &mut impl Reader<'a>) -> bool {
     }
     let is_scoped = made_of & COLONS != 0;
     let separator = match is_scoped {
-        true => "::",
-        false if made_of & MARK != 0 && word.contains('.') && !word.contains('/') => ".",
+        // Colons come in pairs, and what is between two of them is empty.
+        true => b':',
+        false if made_of & MARK != 0 && word.contains('.') && !word.contains('/') => b'.',
         false => return true,
     };
-    for part in word.split(separator).filter(|part| part.len() < word.len()) {
+    let (bytes, mut from) = (word.as_bytes(), 0);
+    while from < bytes.len() {
+        let end = run(bytes, from, |byte| byte != separator);
+        let part = &word[from..end];
+        from = end + 1;
+        if part.is_empty() || part.len() == word.len() {
+            continue;
+        }
         let is_name = reader.wants(part) && is_symbol(part) && *kind == is_scoped.then_some(Kind::Symbol);
         if is_name && !reader.found(Some(Kind::Symbol), part) {
             return false;

@@ -97,7 +97,8 @@ pub fn unescape(raw: &str) -> Cow<'_, str> {
 
 /// A JSON string literal, quotes included.
 pub fn quote(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    // Writing text into memory does not fail.
+    serde_json::to_string(text).unwrap_or_default()
 }
 
 struct Scanner<'a, F> {

@@ -52,6 +52,8 @@ pub enum Part<'a> {
 }
 
 /// A field of an object. Messages have few, and comparing those is quicker than the hash that a map's own lookup takes.
+/// Inlined, so that the name's length is known where it is compared.
+#[inline(always)]
 pub(crate) fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     const FEW: usize = 16;
     let fields = value.as_object()?;
@@ -61,9 +63,27 @@ pub(crate) fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     fields.iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| value)
 }
 
+/// Several fields of an object, found in one go.
+#[inline(always)]
+pub(crate) fn fields<'a, const N: usize>(value: &'a Value, names: [&str; N]) -> [Option<&'a Value>; N] {
+    let mut found = [None; N];
+    for (key, value) in value.as_object().into_iter().flatten() {
+        if let Some(n) = names.iter().position(|name| key.as_str() == *name) {
+            found[n] = Some(value);
+        }
+    }
+    found
+}
+
 /// In which role a message speaks, whatever its shape.
 pub fn role(message: &Value) -> Result<Role, Error> {
-    if let Some(role) = field(message, "role") {
+    let [role, kind] = fields(message, ["role", "type"]);
+    role_of(role, kind)
+}
+
+/// The same by what the message says under `role` and `type`.
+pub(crate) fn role_of(role: Option<&Value>, kind: Option<&Value>) -> Result<Role, Error> {
+    if let Some(role) = role {
         return match role.as_str() {
             Some("user") => Ok(Role::User),
             Some("assistant" | "model") => Ok(Role::Assistant),
@@ -75,7 +95,7 @@ pub fn role(message: &Value) -> Result<Role, Error> {
             )),
         };
     }
-    match field(message, "type").and_then(Value::as_str) {
+    match kind.and_then(Value::as_str) {
         Some("reasoning") => Ok(Role::Assistant),
         Some(kind) if kind.ends_with("_output") => Ok(Role::Tool),
         Some(kind) if kind.ends_with("_call") => Ok(Role::Assistant),
@@ -196,28 +216,35 @@ fn is_set(value: &Value) -> bool {
 }
 
 pub(crate) fn tool_call(call: &Value) -> Part<'_> {
-    let function = field(call, "function").unwrap_or(call);
-    let name =
-        text(function, &["name", "tool_name"]).or_else(|| text(call, &["name", "type"])).unwrap_or("tool");
-    let arguments = ["arguments", "input", "args"].iter().find_map(|key| field(function, key));
-    Part::Call { id: text(call, &["call_id", "id", "tool_call_id"]), name, arguments }
+    let [function, outer_name, kind, call_id, id, tool_call_id] =
+        fields(call, ["function", "name", "type", "call_id", "id", "tool_call_id"]);
+    let [name, tool_name, arguments, input, args] =
+        fields(function.unwrap_or(call), ["name", "tool_name", "arguments", "input", "args"]);
+    let name = first_text([name, tool_name]).or_else(|| first_text([outer_name, kind])).unwrap_or("tool");
+    Part::Call { id: first_text([call_id, id, tool_call_id]), name, arguments: arguments.or(input).or(args) }
 }
 
 pub(crate) fn tool_result(result: &Value) -> Part<'_> {
-    Part::Result {
-        id: text(result, &["tool_use_id", "tool_call_id", "call_id", "id"]),
-        name: text(result, &["name", "tool_name"]),
-        content: ["content", "output", "result"].iter().find_map(|key| field(result, key)),
-    }
+    result_of(result, true)
 }
 
 /// A message in the role `tool`, which is a result as a whole. Its `id` is its own and not that of the call.
 pub(crate) fn tool_message(message: &Value) -> Part<'_> {
-    match tool_result(message) {
-        Part::Result { name, content, .. } => {
-            Part::Result { id: text(message, &["tool_call_id", "tool_use_id", "call_id"]), name, content }
-        }
-        other => other,
+    result_of(message, false)
+}
+
+fn result_of(result: &Value, is_part: bool) -> Part<'_> {
+    let [tool_use_id, tool_call_id, call_id, id, name, tool_name, content, output, body] = fields(
+        result,
+        ["tool_use_id", "tool_call_id", "call_id", "id", "name", "tool_name", "content", "output", "result"],
+    );
+    Part::Result {
+        id: match is_part {
+            true => first_text([tool_use_id, tool_call_id, call_id, id]),
+            false => first_text([tool_call_id, tool_use_id, call_id]),
+        },
+        name: first_text([name, tool_name]),
+        content: content.or(output).or(body),
     }
 }
 
@@ -226,6 +253,11 @@ fn media<'a>(kind: &'a str, block: &'a Value) -> Part<'a> {
     const NAMES: [&str; 6] = ["name", "title", "filename", "file_name", "path", "label"];
     let label = text(block, &NAMES).or_else(|| text(inner, &NAMES));
     Part::Media { kind, label, asset_id: text(block, &["asset_id"]) }
+}
+
+/// The first that is text, unless it is empty.
+fn first_text<const N: usize>(found: [Option<&Value>; N]) -> Option<&str> {
+    found.into_iter().find_map(|value| value?.as_str()).filter(|text| !text.is_empty())
 }
 
 fn text<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a str> {

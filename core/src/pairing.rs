@@ -4,7 +4,7 @@
 //! messages out asks here what belongs together. By id where there are ids; else by name, the nearest that follows,
 //! before the assistant speaks again.
 
-use crate::message::{self, Part, field};
+use crate::message::{self, Part, field, fields};
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -154,11 +154,11 @@ struct Says {
 
 impl Says {
     fn of(message: &Value) -> Says {
-        let item = field(message, "role").is_none();
+        let [role, kind] = fields(message, ["role", "type"]);
         Says {
-            item,
-            assistant: matches!(message::role(message), Ok(crate::turn::Role::Assistant)),
-            thinks: item && field(message, "type").and_then(Value::as_str) == Some("reasoning"),
+            item: role.is_none(),
+            assistant: matches!(message::role_of(role, kind), Ok(crate::turn::Role::Assistant)),
+            thinks: role.is_none() && kind.and_then(Value::as_str) == Some("reasoning"),
         }
     }
 }
@@ -345,9 +345,13 @@ fn whole(message: &Value, place: Place) -> &Value {
 }
 
 fn part(message: &Value, place: Place) -> Part<'_> {
-    let whole = whole(message, place);
+    part_of(whole(message, place), place, || field(message, "role").is_some())
+}
+
+/// What the message, the block or the entry itself is. Whether the message has a role matters only where it is all of it.
+fn part_of(whole: &Value, place: Place, has_role: impl Fn() -> bool) -> Part<'_> {
     match place {
-        Place::Message if field(message, "role").is_some() => message::tool_message(whole),
+        Place::Message if has_role() => message::tool_message(whole),
         Place::Message | Place::Block(_) => message::block(whole),
         Place::ToolCall(_) | Place::FunctionCall => message::tool_call(whole),
         Place::ToolResult(_) => message::tool_result(whole),
@@ -356,31 +360,38 @@ fn part(message: &Value, place: Place) -> Part<'_> {
 
 fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
     let (calls, results) = (pairs.calls.len(), pairs.results.len());
-    let note = |place: Place, pairs: &mut Pairs<'a>| match part(message, place) {
+    let [role, content, tool_calls, function_call, tool_results] =
+        fields(message, ["role", "content", "tool_calls", "function_call", "tool_results"]);
+    let note = |place: Place, whole: &'a Value, pairs: &mut Pairs<'a>| match part_of(whole, place, || {
+        role.is_some()
+    }) {
         Part::Call { id, name, .. } => {
             let nth = pairs.calls.len() - calls;
             pairs.calls.push(Call { message: index, place, id, name, result: None, nth, said: message });
         }
         Part::Result { id, name, content } => {
             let nth = pairs.results.len() - results;
-            let failed = failed(whole(message, place), content);
+            let failed = failed(whole, content);
             let (call, said) = (None, message);
             pairs.results.push(Answer { message: index, place, id, name, failed, call, nth, said });
         }
         _ => {}
     };
-    if field(message, "role").is_none() {
-        return note(Place::Message, pairs);
+    if role.is_none() {
+        return note(Place::Message, message, pairs);
     }
-    let length = |key| field(message, key).and_then(Value::as_array).map_or(0, Vec::len);
-    (0..length("content")).for_each(|n| note(Place::Block(n), pairs));
-    (0..length("tool_calls")).for_each(|n| note(Place::ToolCall(n), pairs));
-    if field(message, "function_call").is_some_and(Value::is_object) {
-        note(Place::FunctionCall, pairs);
+    let each = |list: Option<&'a Value>, place: fn(usize) -> Place, pairs: &mut Pairs<'a>| {
+        let items = list.and_then(Value::as_array).into_iter().flatten();
+        items.enumerate().for_each(|(n, item)| note(place(n), item, pairs));
+    };
+    each(content, Place::Block, pairs);
+    each(tool_calls, Place::ToolCall, pairs);
+    if let Some(call) = function_call.filter(|call| call.is_object()) {
+        note(Place::FunctionCall, call, pairs);
     }
-    (0..length("tool_results")).for_each(|n| note(Place::ToolResult(n), pairs));
-    if results == pairs.results.len() && matches!(message::role(message), Ok(crate::turn::Role::Tool)) {
-        note(Place::Message, pairs);
+    each(tool_results, Place::ToolResult, pairs);
+    if results == pairs.results.len() && matches!(message::role_of(role, None), Ok(crate::turn::Role::Tool)) {
+        note(Place::Message, message, pairs);
     }
 }
 
@@ -388,21 +399,22 @@ fn read<'a>(index: usize, message: &'a Value, pairs: &mut Pairs<'a>) {
 fn failed(result: &Value, content: Option<&Value>) -> bool {
     const FAILURES: [&str; 5] = ["error", "failed", "rejected", "exception", "denied"];
     // Of a Responses item `status` says how far its transmission came, not how the tool fared.
-    let item = field(result, "role").is_none()
-        && field(result, "type").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("_output"));
-    let status = field(result, "status").and_then(Value::as_str).filter(|status| {
+    let [role, kind, status, is_error, error, success] =
+        fields(result, ["role", "type", "status", "is_error", "error", "success"]);
+    let item = role.is_none() && kind.and_then(Value::as_str).is_some_and(|kind| kind.ends_with("_output"));
+    let status = status.and_then(Value::as_str).filter(|status| {
         let of_item = item && matches!(*status, "in_progress" | "completed" | "incomplete");
         !status.is_empty() && !of_item
     });
     let flags = [
-        field(result, "is_error").and_then(Value::as_bool),
-        field(result, "error").and_then(|error| match error {
+        is_error.and_then(Value::as_bool),
+        error.and_then(|error| match error {
             Value::Bool(error) => Some(*error),
             Value::String(text) => (!text.is_empty()).then_some(true),
             Value::Object(_) => Some(true),
             _ => None,
         }),
-        field(result, "success").and_then(Value::as_bool).map(|success| !success),
+        success.and_then(Value::as_bool).map(|success| !success),
         status.map(|status| FAILURES.iter().any(|failure| status.eq_ignore_ascii_case(failure))),
     ];
     if flags.iter().any(Option::is_some) {

@@ -33,7 +33,6 @@ pub use told::session_update;
 pub use view::{Metadata, Shown, View};
 
 use crate::Error;
-use crate::message::carries_signature;
 use crate::pairing::{self, Pairs};
 use record::Recorded;
 use serde_json::Value;
@@ -111,8 +110,7 @@ fn guarded<'a>(
     for source in decided.shown.iter().filter(|shown| shown.is_unchanged()).filter_map(Shown::source) {
         whole[source] = true;
     }
-    let broken =
-        (0..messages.len()).find(|index| !whole[*index] && carries_signature(messages[*index].value()));
+    let broken = (0..messages.len()).find(|index| !whole[*index] && messages[*index].is_signed());
     let Some(index) = broken else { return Ok(decided) };
     Ok(Decided {
         shown: raw(messages),
@@ -207,8 +205,12 @@ impl<'a> Decided<'a> {
         for source in shown.iter().filter_map(Shown::source) {
             kept[source] = true;
         }
-        let (kept_indices, dropped_indices) =
-            self.claim.unwrap_or_else(|| (0..messages.len()).partition(|index| kept[*index]));
+        let those = |are: bool| {
+            let mut indices = Vec::with_capacity(messages.len());
+            indices.extend((0..messages.len()).filter(|index| kept[*index] == are));
+            indices
+        };
+        let (kept_indices, dropped_indices) = self.claim.unwrap_or_else(|| (those(true), those(false)));
         let pointers: Vec<_> = shown.iter().flat_map(|shown| &shown.edit().pointers).cloned().collect();
         let mut redacted_indices: Vec<_> = pointers.iter().map(|pointer| pointer.source_index).collect();
         redacted_indices.dedup();

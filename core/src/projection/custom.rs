@@ -63,7 +63,10 @@ pub(super) fn run<'a>(
             }
         });
     }
-    let cut = mend(&shown, &origins, &pairs, before.len());
+    let cut = match is_end(&origins, &pairs, before.len()) {
+        true => Cut::default(),
+        false => mend(&shown, &origins, &pairs, before.len()),
+    };
     let mended = cut.dropped.contains(&true);
     decided.shown = cut.apply(messages, shown)?;
     let to_source = |indices: Vec<usize>| indices.iter().filter_map(|index| before[*index].source).collect();
@@ -181,6 +184,15 @@ fn by_text(shown: &[Shown<'_>]) -> HashMap<Vec<u8>, VecDeque<usize>> {
         equal.entry(text).or_default().push_back(index);
     }
     equal
+}
+
+/// Whether nothing but a beginning was left out that no call or result reaches out of: then every other is paired as it
+/// was, and nothing has to be paired again to see that. Reasoning is looked at in any case.
+fn is_end(origins: &[Option<usize>], pairs: &Pairs<'_>, messages: usize) -> bool {
+    let Some(start) = messages.checked_sub(origins.len()) else { return false };
+    pairs.reasoning.is_empty()
+        && pairs.cut_at_or_before(start) == start
+        && origins.iter().enumerate().all(|(n, origin)| *origin == Some(start + n))
 }
 
 /// For each message how many of the parts, which are in order, are in front of it.

@@ -142,49 +142,78 @@ pub(super) fn string(text: &str, out: &mut Vec<u8>) {
             rest = &rest[BLOCK..];
         }
     }
-    for byte in rest {
+    short(rest, out);
+    out.push(b'"');
+}
+
+/// Adds what is shorter than a block: the end of a string, or all of it, as most keys are.
+fn short(text: &[u8], out: &mut Vec<u8>) {
+    let end = out.len() + text.len();
+    // Two pieces that overlap are all of it, and pieces whose length is known are taken over in one step each.
+    if let (Some(first), Some(last)) = (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        if escaped(*first) | escaped(*last) == 0 {
+            out.extend_from_slice(first);
+            out.truncate(end - last.len());
+            return out.extend_from_slice(last);
+        }
+    } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        let [a, b, c, d] = *first;
+        let [e, f, g, h] = *last;
+        if escaped([a, b, c, d, e, f, g, h]) == 0 {
+            out.extend_from_slice(first);
+            out.truncate(end - last.len());
+            return out.extend_from_slice(last);
+        }
+    }
+    for byte in text {
         match byte {
             b'"' | b'\\' | ..0x20 => escape(*byte, out),
             plain => out.push(*plain),
         }
     }
-    out.push(b'"');
 }
 
 const BLOCK: usize = 16;
 
-/// How many bytes stand in front of the first that has to be escaped. Eight are compared at once, each in its place of a
-/// number.
+/// How many bytes stand in front of the first that has to be escaped.
 fn first_escaped(block: &[u8; BLOCK]) -> usize {
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    let marks = |bytes: [u8; 8]| {
-        let word = u64::from_le_bytes(bytes);
-        // The highest bit of each byte that is below a bound; behind the first such byte others may be marked too.
-        let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word;
-        let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
-        (below(word, 0x20) | is(b'"') | is(b'\\')) & (ONES << 7)
-    };
     let (halves, _) = block.as_chunks::<8>();
-    let (low, high) = (marks(halves[0]), marks(halves[1]));
+    let (low, high) = (escaped(halves[0]), escaped(halves[1]));
     let marked = if low == 0 { 64 + high.trailing_zeros() } else { low.trailing_zeros() };
     marked as usize / 8
 }
 
+/// Marks the highest bit of each byte that has to be escaped; behind the first such byte others may be marked too. Eight
+/// are compared at once, each in its place of a number.
+fn escaped(bytes: [u8; 8]) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let word = u64::from_le_bytes(bytes);
+    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word;
+    let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    (below(word, 0x20) | is(b'"') | is(b'\\')) & (ONES << 7)
+}
+
 fn escape(byte: u8, out: &mut Vec<u8>) {
-    let short = match byte {
-        b'\n' => b'n',
-        b'\t' => b't',
-        b'\r' => b'r',
-        0x08 => b'b',
-        0x0c => b'f',
-        b'"' | b'\\' => byte,
-        other => {
-            // Writing into memory does not fail.
-            let _ = write!(out, "\\u{other:04x}");
-            return;
-        }
+    /// The letter behind the backslash, by the byte that it stands for. A list, because which byte comes next cannot be
+    /// foreseen, and a wrong guess costs a processor more than looking it up.
+    const LETTERS: [u8; 256] = {
+        let mut letters = [0; 256];
+        letters[b'\n' as usize] = b'n';
+        letters[b'\t' as usize] = b't';
+        letters[b'\r' as usize] = b'r';
+        letters[0x08] = b'b';
+        letters[0x0c] = b'f';
+        letters[b'"' as usize] = b'"';
+        letters[b'\\' as usize] = b'\\';
+        letters
     };
-    out.extend_from_slice(&[b'\\', short]);
+    match LETTERS[usize::from(byte)] {
+        0 => {
+            // Writing into memory does not fail.
+            let _ = write!(out, "\\u{byte:04x}");
+        }
+        letter => out.extend_from_slice(&[b'\\', letter]),
+    }
 }
 
 #[cfg(test)]

@@ -3,20 +3,35 @@
 use super::hash;
 use crate::Error;
 use crate::json::Raw;
+use crate::message::carries_signature;
 use serde_json::Value;
 use std::sync::{Arc, OnceLock};
 
 /// A message as it came, and what it says. A clone is the same message, not a copy.
 #[derive(Clone, Debug)]
-pub struct Message(Arc<Kept>);
+pub struct Message {
+    kept: Arc<Kept>,
+    /// How long the text is. This and what follows are found out when a message is read, and stand here, so that a view
+    /// that drops it need not look inside.
+    chars: usize,
+    /// Whether it is signed, unless it was changed.
+    is_signed: Option<bool>,
+}
 
 #[derive(Debug)]
 struct Kept {
     raw: Raw,
-    /// Of a message that was changed it is read only if somebody asks: most are just sent.
-    value: OnceLock<Value>,
-    /// What a view's hash is made of, of a message that was changed.
-    canonical: Option<Box<[u8]>>,
+    said: Said,
+}
+
+#[derive(Debug)]
+enum Said {
+    Read(Value),
+    /// Of a message that was changed, what a view's hash is made of. It is read only if somebody asks: most are just sent.
+    Changed {
+        canonical: Box<[u8]>,
+        value: OnceLock<Value>,
+    },
 }
 
 impl Message {
@@ -25,40 +40,56 @@ impl Message {
     pub fn read(raw: Raw) -> Result<Message, Error> {
         let value = parse(raw.get())
             .map_err(|e| Error::invalid("projection.message", format!("the message cannot be read: {e}")))?;
-        Ok(Message(Arc::new(Kept { raw, value: value.into(), canonical: None })))
+        Ok(Message::whole(raw, value))
     }
 
     /// A message that was never text.
     pub fn of(value: Value) -> Result<Message, Error> {
-        Ok(Message(Arc::new(Kept { raw: Raw::of(&value)?, value: value.into(), canonical: None })))
+        Ok(Message::whole(Raw::of(&value)?, value))
+    }
+
+    fn whole(raw: Raw, value: Value) -> Message {
+        let (chars, is_signed) = (hash::chars(raw.get().as_bytes()), Some(carries_signature(&value)));
+        Message { kept: Arc::new(Kept { raw, said: Said::Read(value) }), chars, is_signed }
     }
 
     /// A message that was changed, and its canonical JSON.
     pub(super) fn changed(raw: Raw, canonical: Vec<u8>) -> Message {
-        Message(Arc::new(Kept { raw, value: OnceLock::new(), canonical: Some(canonical.into()) }))
+        let chars = hash::chars(raw.get().as_bytes());
+        let said = Said::Changed { canonical: canonical.into(), value: OnceLock::new() };
+        Message { kept: Arc::new(Kept { raw, said }), chars, is_signed: None }
     }
 
     /// The text.
     pub fn raw(&self) -> &Raw {
-        &self.0.raw
+        &self.kept.raw
     }
 
     /// What it says.
     pub fn value(&self) -> &Value {
-        // What was changed was JSON before and is so after.
-        self.0.value.get_or_init(|| parse(self.raw().get()).unwrap_or_default())
+        match &self.kept.said {
+            Said::Read(value) => value,
+            // What was changed was JSON before and is so after.
+            Said::Changed { value, .. } => value.get_or_init(|| parse(self.raw().get()).unwrap_or_default()),
+        }
     }
 
     /// `keys` is empty before and after; it spares an allocation for each message.
     pub(super) fn write_canonical<'m>(&'m self, out: &mut Vec<u8>, keys: &mut Vec<(&'m str, &'m Value)>) {
-        match &self.0.canonical {
-            Some(canonical) => out.extend_from_slice(canonical),
-            None => hash::write_with(self.value(), out, keys),
+        match &self.kept.said {
+            Said::Read(value) => hash::write_with(value, out, keys),
+            Said::Changed { canonical, .. } => out.extend_from_slice(canonical),
         }
     }
 
+    /// How long its text is.
     pub(super) fn chars(&self) -> usize {
-        hash::chars(self.raw().get().as_bytes())
+        self.chars
+    }
+
+    /// Whether it carries reasoning that its provider will check.
+    pub(super) fn is_signed(&self) -> bool {
+        self.is_signed.unwrap_or_else(|| carries_signature(self.value()))
     }
 }
 

@@ -83,8 +83,12 @@ impl Cut {
             }
         }
         if !self.dropped.is_empty() {
-            let mut dropped = self.dropped.into_iter();
-            shown.retain(|_| dropped.next() != Some(true));
+            let beginning = self.dropped.iter().take_while(|dropped| **dropped).count();
+            let mut dropped = self.dropped[beginning..].iter();
+            shown.drain(..beginning);
+            if dropped.as_slice().contains(&true) {
+                shown.retain(|_| dropped.next() != Some(&true));
+            }
         }
         if let Some(front) = self.front {
             shown.insert(0, Shown::written(front, None));

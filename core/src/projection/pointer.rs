@@ -15,25 +15,36 @@ use std::sync::Arc;
 
 /// Points from a reclaimed body to the raw transcript. A clone is the same pointer, not a copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pointer(Arc<Pointed>);
+pub struct Pointer(Arc<Spelled>);
+
+#[derive(PartialEq, Eq, Debug)]
+struct Spelled {
+    pointed: Pointed,
+    /// Its JSON, which stands in the view and again in the event.
+    json: Option<Raw>,
+}
 
 impl Deref for Pointer {
     type Target = Pointed;
 
     fn deref(&self) -> &Pointed {
-        &self.0
+        &self.0.pointed
     }
 }
 
 impl Serialize for Pointer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
+        match &self.0.json {
+            Some(json) => json.serialize(serializer),
+            None => self.0.pointed.serialize(serializer),
+        }
     }
 }
 
 impl From<Pointed> for Pointer {
     fn from(pointed: Pointed) -> Pointer {
-        Pointer(Arc::new(pointed))
+        let json = Raw::of(&pointed).ok();
+        Pointer(Arc::new(Spelled { pointed, json }))
     }
 }
 

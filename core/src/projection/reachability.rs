@@ -214,9 +214,9 @@ impl Hasher for Same {
 
 /// Eight bytes at a time, multiplied and folded; the same on every machine.
 fn hash(name: &str) -> u64 {
-    const FACTOR: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let fold = |hash: u64, word: u64| {
-        let product = u128::from(hash ^ word).wrapping_mul(FACTOR);
+        let product = u128::from(hash ^ word) * u128::from(FACTOR);
         (product as u64) ^ (product >> 64) as u64
     };
     let bytes = name.as_bytes();
@@ -228,7 +228,7 @@ fn hash(name: &str) -> u64 {
         Some(last) => u64::from_le_bytes(*last),
         None => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
     };
-    fold(fold(hash, rest), 0)
+    fold(hash, rest)
 }
 
 /// Words of the shapes themselves.

@@ -4,7 +4,6 @@ use super::edit::Edit;
 use super::pointer::Pointer;
 use super::{Message, Options, Policy, Signatures, record};
 use crate::json::Raw;
-use crate::message::carries_signature;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -57,7 +56,7 @@ impl<'a> Shown<'a> {
     }
 
     pub(super) fn is_signed(&self) -> bool {
-        carries_signature(self.value())
+        self.message.is_signed()
     }
 
     pub(super) fn is_same(&self, other: &Shown<'_>) -> bool {

@@ -5,7 +5,9 @@
 use crate::projection_generated::{options, transcript};
 use everturn_core::json::Raw;
 use everturn_core::pairing::pair;
-use everturn_core::projection::{Message, Options, View, project, project_after, replay, resolve_pointer};
+use everturn_core::projection::{
+    Message, Options, Signatures, View, project, project_after, replay, resolve_pointer,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -179,6 +181,20 @@ proptest! {
         let messages = read(&messages);
         let view = project(&messages, None, &options).unwrap();
         prop_assert_eq!(refusal(&values(&view)), None, "{} gave {:#?}", view.policy, values(&view));
+    }
+
+    /// Of the end everything stays that can, and nothing that cannot.
+    #[test]
+    fn what_a_projector_leaves_of_the_end_is_valid(messages in transcript(), at in any::<prop::sample::Index>()) {
+        let start = at.index(messages.len() + 1);
+        let mut options = Options::custom(move |given: &[&Message]| Ok((start..given.len()).collect()));
+        options.signatures = Signatures::Ignore;
+        let given = read(&messages);
+        let view = project(&given, None, &options).unwrap();
+        prop_assert_eq!(refusal(&values(&view)), None, "from {}", start);
+        let is_whole = (start..messages.len()).all(|index| view.kept_indices.contains(&index));
+        let could_be = refusal(&messages[start..]).is_none();
+        prop_assert!(is_whole || !could_be, "from {start}: {:?}", view.kept_indices);
     }
 
     #[test]
