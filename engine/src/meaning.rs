@@ -150,10 +150,7 @@ fn round(shared: &Shared, embedder: &Arc<dyn Embed>, end: Option<Instant>) -> Re
     let waiting = shared.recall.unembedded(&kept, BATCH_ENTRIES)?;
     if waiting.is_empty() {
         metrics::gauge!("everturn_recall_behind_vectors").set(0);
-        while !shared.stopping.load(Ordering::SeqCst)
-            && shared.recall.vector_models()?.iter().any(|model| *model != kept)
-            && shared.recall.keep_vectors_of(&kept, DROPPED_AT_ONCE)? == DROPPED_AT_ONCE
-        {}
+        drop_others(shared, &kept)?;
         return Ok(false);
     }
     let (mut numbers, mut texts, mut vectors) = (Vec::new(), Vec::new(), Vec::new());
@@ -182,6 +179,17 @@ fn round(shared: &Shared, embedder: &Arc<dyn Embed>, end: Option<Instant>) -> Re
         metrics::gauge!("everturn_recall_behind_vectors").set(behind.vectors as f64);
     }
     Ok(true)
+}
+
+/// Everything has its vector, so those of other models have served.
+fn drop_others(shared: &Shared, kept: &str) -> Result<(), Error> {
+    while shared.recall.vector_models()?.iter().any(|model| model != kept) {
+        let dropped = shared.recall.keep_vectors_of(kept, DROPPED_AT_ONCE)?;
+        if dropped < DROPPED_AT_ONCE || shared.stopping.load(Ordering::SeqCst) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Waits until nobody else embeds, at most until the time ends: who has the turn may be waiting for a model that hangs.

@@ -223,7 +223,7 @@ pub fn the_ten_nearest_of_many_are_found(store: &dyn Backend) {
     };
     for roles in [vec![], vec![Role::User]] {
         let filter = Filter { roles: roles.clone(), ..Filter::default() };
-        let allowed = |at: usize| roles.is_empty() || waiting[at].seq % 2 == 0;
+        let allowed = |at: usize| roles.is_empty() || waiting[at].seq.is_multiple_of(2);
         let mut hits = 0;
         for question in 0..20 {
             let question = around(question * 5);
