@@ -77,8 +77,10 @@ impl TextQuery {
         let told = terms(text);
         let words: HashSet<&str> = told.words.iter().map(|(word, _)| word.as_str()).collect();
         let names: HashSet<&str> = told.names.iter().map(|(name, _)| name.as_str()).collect();
+        // A single word may be a name that is split in the text, as the index sees it too.
         let has = |word: &str, prefix: bool| {
-            words.contains(word) || (prefix && words.iter().any(|told| told.starts_with(word)))
+            let mut all = words.iter().chain(&names);
+            words.contains(word) || names.contains(word) || (prefix && all.any(|told| told.starts_with(word)))
         };
         let tells = |wanted: &&Wanted| {
             wanted.words.len() > 1 || !wanted.words.iter().all(|word| EMPTY.contains(&word.as_str()))
