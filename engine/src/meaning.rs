@@ -6,6 +6,7 @@
 use crate::Shared;
 use crate::model::{self, BuiltinEmbedder, Embed};
 use everturn_core::Error;
+use everturn_core::fact::Fact;
 use everturn_core::recall::{EntryId, text_of};
 use everturn_store::{Behind, Unembedded};
 use std::sync::atomic::Ordering;
@@ -247,7 +248,14 @@ fn text(shared: &Shared, entry: &Unembedded) -> Result<Option<String>, Error> {
             Err(Error::NotFound(_)) => None,
             Err(error) => return Err(error),
         },
-        EntryId::Fact(_) => None,
+        EntryId::Fact(id) => match shared.index.conversation(&entry.key) {
+            Ok(conversation) => {
+                let facts = shared.facts_at(&entry.key, conversation.head.seq)?;
+                facts.iter().find(|fact| fact.id == id).map(Fact::text)
+            }
+            Err(Error::NotFound(_)) => None,
+            Err(error) => return Err(error),
+        },
     };
     Ok(text.filter(|text| !text.trim().is_empty()).map(|text| cut(&text)))
 }
