@@ -10,11 +10,7 @@ use std::sync::LazyLock;
 /// Ids, hashes and salts, times, ports.
 static CHANGES: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
-<<<<<<< HEAD
-        r#"(?P<kind>conv|turn|evt|asset|fact|key|tr)_(?P<id>[0-9A-HJKMNP-TV-Z]{26})|(?P<hash>\b[0-9a-f]{32,64}\b)|(?P<took>"duration_s":[0-9.]+)|(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?)"#,
-=======
-        r#"(?P<kind>conv|turn|evt|asset|key|tr)_(?P<id>[0-9A-HJKMNP-TV-Z]{26})|(?P<hash>\b[0-9a-f]{32,64}\b)|(?P<took>"duration_s":[0-9.]+)|(?P<time>(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(\.\d+Z)?)"#,
->>>>>>> w-f
+        r#"(?P<kind>conv|turn|evt|asset|fact|key|tr)_(?P<id>[0-9A-HJKMNP-TV-Z]{26})|(?P<hash>\b[0-9a-f]{32,64}\b)|(?P<took>"(duration_s|score)":[-0-9.e]+)|(?P<time>(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(\.\d+Z)?)"#,
     )
     .unwrap()
 });

@@ -9,8 +9,9 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
     let said = shell.ok(&[]);
     assert!(said.lines().count() <= 40, "{said}");
     let verbs = [
-        "new", "list", "append", "history", "tail", "state", "pin", "unpin", "compact", "recall", "facts", "context",
-        "project", "fork", "verify", "export", "import", "session", "doctor", "serve", "keys", "mcp",
+        "new", "list", "append", "history", "tail", "state", "pin", "unpin", "compact", "recall", "facts",
+        "context", "project", "fork", "verify", "export", "import", "session", "doctor", "serve", "keys",
+        "mcp",
     ];
     for verb in verbs {
         assert!(said.contains(&format!("  {verb} ")), "{verb} is missing:\n{said}");

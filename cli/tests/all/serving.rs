@@ -148,11 +148,12 @@ fn it_waits_for_requests_as_long_as_it_may_and_a_second_signal_ends_it_at_once()
     let shell = Shell::new();
     let hanging = |server: &Serving| {
         let mut stream = server.connect();
-        let head =
-            "POST /api/v1/conversations HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{\"title\"";
+        let head = "POST /api/v1/conversations HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 100\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
-        // Another request has been answered since, so that the server has seen the beginning of this one.
-        server.ask("GET /healthz", "");
+        // It says so once it waits for the body, which never comes.
+        let mut said = [0; 12];
+        stream.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"HTTP/1.1 100");
         stream
     };
     std::fs::write(shell.path("everturn.toml"), "shutdown_s = 1\n").unwrap();
