@@ -220,7 +220,7 @@ mod tests {
                 "core src build context rs",
                 "buildcontext buildcontextrs coresrcbuildcontextrs",
             ),
-            ("std::fs::File", "std fs file", "stdfsfile"),
+            ("std::mem::Swap", "std mem swap", "stdmemswap"),
             ("C:\\logs\\a.txt", "c logs a txt", "atxt clogsatxt"),
             ("E0308 0x1f sha256", "e0308 0x1f sha256", ""),
             ("1.2.3", "1 2 3", ""),

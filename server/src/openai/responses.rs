@@ -178,16 +178,17 @@ async fn show_again(scope: Scope, turn: Turn, kept: Kept, feed: Feed) {
             let (following, from) = (scope.clone(), turn.seq);
             let mut news = blocking(move || following.subscribe(turn.conversation, from)).await?;
             while let Some(update) = news.next().await {
-                match update? {
+                let told = match update? {
                     Update::Chunk(chunk) if chunk.turn == turn.id => {
-                        if !tell(&feed, events.delta(Delta::Text(chunk.text.to_string()))).await {
-                            return Ok(None);
-                        }
+                        tell(&feed, events.delta(Delta::Text(chunk.text.to_string()))).await
                     }
                     Update::Event(event) if event.turn == Some(turn.id) && kind::ends_turn(&event.kind) => {
                         break;
                     }
-                    _ => {}
+                    _ => true,
+                };
+                if !told {
+                    return Ok(None);
                 }
             }
         }
