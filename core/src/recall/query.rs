@@ -1,7 +1,6 @@
 //! What somebody looks for. Whatever is typed is a question; none is an error.
 
 use super::terms::terms;
-use std::collections::HashSet;
 
 /// More words than this are not looked for: the first ones count.
 pub const QUERY_WORDS_MAX: usize = 64;
@@ -74,13 +73,12 @@ impl TextQuery {
     /// How much of the question a text says, from 0 to 1: the part of its telling words that are there. Words that are in
     /// nearly every English text tell nothing, unless there are no others.
     pub fn told_by(&self, text: &str) -> f64 {
+        // A question has few words, so comparing them with each of the text's is quicker than putting those into a set.
         let told = terms(text);
-        let words: HashSet<&str> = told.words.iter().map(|(word, _)| word.as_str()).collect();
-        let names: HashSet<&str> = told.names.iter().map(|(name, _)| name.as_str()).collect();
         // A single word may be a name that is split in the text, as the index sees it too.
         let has = |word: &str, prefix: bool| {
-            let mut all = words.iter().chain(&names);
-            words.contains(word) || names.contains(word) || (prefix && all.any(|told| told.starts_with(word)))
+            let mut all = told.words.iter().chain(&told.names);
+            all.any(|(told, _)| if prefix { told.starts_with(word) } else { told == word })
         };
         let tells = |wanted: &&Wanted| {
             wanted.words.len() > 1 || !wanted.words.iter().all(|word| EMPTY.contains(&word.as_str()))
@@ -91,7 +89,7 @@ impl TextQuery {
         }
         let there = telling.iter().filter(|wanted| {
             let last = wanted.words.len().saturating_sub(1);
-            wanted.name.as_ref().is_some_and(|name| names.contains(name.as_str()))
+            wanted.name.as_ref().is_some_and(|name| told.names.iter().any(|(told, _)| told == name))
                 || wanted.words.iter().enumerate().all(|(at, word)| has(word, wanted.prefix && at == last))
         });
         there.count() as f64 / telling.len().max(1) as f64

@@ -73,11 +73,11 @@ fn is_word(c: char) -> bool {
 
 /// The words of a text, in order.
 pub fn terms(text: &str) -> Terms {
-    let mut terms = Terms::default();
+    let (mut terms, mut joints) = (Terms::default(), Vec::new());
     let mut at = 0;
     while let Some(c) = text[at..].chars().next() {
         if is_word(c) {
-            at = name(text, at, &mut terms);
+            at = name(text, at, &mut terms, &mut joints);
         } else {
             let end = at + c.len_utf8();
             if is_unspaced(c) {
@@ -89,18 +89,19 @@ pub fn terms(text: &str) -> Terms {
     terms
 }
 
-/// Reads words that are joined without a space from `start`, and gives the end of them.
-fn name(text: &str, start: usize, terms: &mut Terms) -> usize {
+/// Reads words that are joined without a space from `start`, and gives the end of them. `joints` is room that is used again for
+/// every name: the loosest joint before each word of the name; of its first word, looser than any.
+fn name(text: &str, start: usize, terms: &mut Terms, joints: &mut Vec<usize>) -> usize {
     let first = terms.words.len();
-    // The loosest joint before each word of the name; of its first word, looser than any.
-    let mut joints: Vec<usize> = Vec::new();
+    joints.clear();
     let (mut at, mut before) = (start, 0);
     loop {
         let end = at + text[at..].find(|c| !is_word(c)).unwrap_or(text.len() - at);
         for (index, part) in parts(&text[at..end]).enumerate() {
             let place = at + part.start..at + part.end;
             let word = fold(&text[place.clone()]);
-            if !word.is_empty() && word.chars().nth(WORD_CHARS_MAX).is_none() {
+            let short = word.len() <= WORD_CHARS_MAX || word.chars().nth(WORD_CHARS_MAX).is_none();
+            if !word.is_empty() && short {
                 // The words inside `BuildContext` hold together more than those of `build_context` do.
                 joints.push(if index == 0 { before } else { 3 });
                 terms.words.push((word, place));
@@ -108,10 +109,12 @@ fn name(text: &str, start: usize, terms: &mut Terms) -> usize {
         }
         at = end;
         // `a::b` and `C:\x` have two joints in a row; a full stop at the end of a sentence joins nothing.
-        let gap: Vec<char> = text[at..].chars().take(3).collect();
-        before = match gap[..] {
-            [one, next, ..] if is_word(next) => joint(one),
-            [one, two, next] if is_word(next) => joint(one).zip(joint(two)).map(|(one, two)| one.min(two)),
+        let mut gap = text[at..].chars();
+        before = match (gap.next(), gap.next(), gap.next()) {
+            (Some(one), Some(next), _) if is_word(next) => joint(one),
+            (Some(one), Some(two), Some(next)) if is_word(next) => {
+                joint(one).zip(joint(two)).map(|(one, two)| one.min(two))
+            }
             _ => None,
         }
         .unwrap_or(usize::MAX);
@@ -122,6 +125,9 @@ fn name(text: &str, start: usize, terms: &mut Terms) -> usize {
     }
     let Terms { words, names } = terms;
     let words = &words[first..];
+    if words.len() < 2 {
+        return at;
+    }
     for looser in 0..=3 {
         // A name goes on as long as its words hold together more closely than this.
         let mut from = 0;
@@ -153,6 +159,11 @@ fn parts(word: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     std::iter::from_fn(move || {
         if ended {
             return None;
+        }
+        // Most words are all small.
+        if from == 0 && word.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()) {
+            ended = true;
+            return Some(0..word.len());
         }
         let mut rest = word[from..].char_indices().peekable();
         let mut last: Option<char> = None;

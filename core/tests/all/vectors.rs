@@ -48,7 +48,7 @@ fn codes(vectors: &[Vec<f32>], dimensions: usize) -> Codes {
 }
 
 fn found(vectors: &[Vec<f32>], codes: &Codes, query: &[f32], keep: impl Fn(usize) -> bool) -> Vec<usize> {
-    let candidates = codes.nearest(query, RESCORED, keep);
+    let candidates = codes.likeliest(query, RESCORED, keep);
     let packed = candidates.into_iter().filter_map(|row| Some((row, pack(&vectors[row])?)));
     rank(&normalized(query).unwrap(), packed).into_iter().take(10).map(|(row, _)| row).collect()
 }
@@ -77,6 +77,25 @@ fn the_ten_nearest_of_clustered_vectors_are_found() {
         let recall = hits as f64 / wanted as f64;
         assert!(recall >= 0.95, "{name}: recall@10 is {recall}");
     }
+}
+
+/// Where more lie together than are compared exactly, weighing the signs finds what counting them misses.
+#[test]
+fn the_ten_nearest_of_a_crowd_are_found() {
+    const DIMENSIONS: usize = 384;
+    let mut noise = Noise(11);
+    let centres: Vec<Vec<f32>> = (0..4).map(|_| noise.vector(DIMENSIONS)).collect();
+    let vectors: Vec<Vec<f32>> = (0..6_000).map(|row| noise.near(&centres[row % 4], 0.9)).collect();
+    let codes = codes(&vectors, DIMENSIONS);
+    let (mut weighed, mut counted) = (0, 0);
+    for question in 0..20 {
+        let query = noise.near(&centres[question % 4], 0.9);
+        let truth = exact(&vectors, &query, 10, |_| true);
+        let of = |rows: Vec<usize>| truth.iter().filter(|row| rows.contains(row)).count();
+        weighed += of(codes.likeliest(&query, RESCORED, |_| true));
+        counted += of(codes.nearest(&query, RESCORED, |_| true));
+    }
+    assert!(weighed >= 190 && weighed > counted, "{weighed} of 200, {counted} by counting");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use everturn_core::id::{ConversationId, Key, Tenant};
 use everturn_core::recall::{EntryId, EntryNo, Filter, TextQuery, Wanted};
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A word in more entries than this is not ranked by: what has it is as good as anything else that has it.
 const COUNTED_ENTRIES_MAX: u64 = 20_000;
@@ -26,6 +26,10 @@ const LIFTED_ENTRIES: usize = 200;
 /// A word in more entries than this is remembered to be common, since counting them takes a moment.
 const COMMON_ENTRIES_MIN: u64 = 500;
 
+/// Of a beginning in more entries than can be counted, so many words are looked for, the commonest. FTS5 sorts all entries of
+/// a beginning before it gives the first, but those of whole words one by one, as they are needed.
+const BEGINNING_WORDS_MAX: usize = 100;
+
 /// A name in a conversation's identity weighs more than the same word in its text.
 const NAMES_WEIGHT: f64 = 2.0;
 
@@ -33,6 +37,8 @@ const NAMES_WEIGHT: f64 = 2.0;
 #[derive(Default)]
 pub struct Common {
     entries: HashMap<String, u64>,
+    /// The commonest words that begin so, for beginnings in very many entries.
+    beginnings: HashMap<String, Vec<String>>,
     /// How many entries there were when counting began.
     total: u64,
 }
@@ -160,33 +166,34 @@ pub fn by_words(
     let total: u64 = db
         .prepare_cached("SELECT coalesce(max(no), 0) FROM entries")?
         .query_row([], |r| r.get::<_, i64>(0))? as u64;
-    let mut common = common.lock().unwrap_or_else(PoisonError::into_inner);
-    if total > common.total * 3 / 2 + 1000 {
-        *common = Common { entries: HashMap::new(), total };
+    {
+        let mut common = locked(common);
+        if total > common.total * 3 / 2 + 1000 {
+            *common = Common { total, ..Common::default() };
+        }
     }
     let mut any = Vec::new();
     for wanted in &query.any {
-        let entries = wanted_in(db, &mut common, wanted)?;
+        let entries = wanted_in(db, common, wanted)?;
         if entries > 0 {
-            any.push((entries, expression(wanted)));
+            any.push((entries, loosely(common, wanted)));
         }
     }
     let mut commonest_phrase = 0;
     for wanted in &query.all {
-        commonest_phrase = commonest_phrase.max(wanted_in(db, &mut common, wanted)?);
+        commonest_phrase = commonest_phrase.max(wanted_in(db, common, wanted)?);
     }
     let mut narrow = Vec::new();
     for list in &scope.words {
         let mut entries = 0;
         for word in list {
-            entries += count(db, &mut common, word, false)?;
+            entries += count(db, common, word, false)?;
         }
         // Where nearly everything is in scope, looking at each entry is quicker than looking for the word.
         if entries <= COUNTED_ENTRIES_MAX / 2 && entries < total / 2 {
             narrow.push(format!("scope : ({})", quoted(list).join(" OR ")));
         }
     }
-    drop(common);
     if any.is_empty() && query.all.is_empty() {
         return Ok(Vec::new());
     }
@@ -256,11 +263,13 @@ impl Search<'_> {
     fn run(&self, expression: &str) -> rusqlite::Result<Vec<Found>> {
         let rank =
             if self.ranked { format!("bm25(words, 0.0, {NAMES_WEIGHT}, 1.0)") } else { "0.0".to_string() };
+        // Without ranks the newest are the best, and none of the others need be found.
+        let most = if self.ranked { RANKED_ENTRIES_MAX } else { RANKED_ENTRIES_MAX.min(self.enough as u64) };
         let sql = format!(
             "SELECT no, conversation, seq, kind, id, rank FROM
                  (SELECT e.no AS no, c.id AS conversation, e.seq AS seq, e.kind AS kind, e.id AS id, {rank} AS rank
                   FROM words CROSS JOIN entries e ON e.no = words.rowid CROSS JOIN conversations c ON c.no = e.conversation
-                  WHERE words MATCH ?1 AND {} ORDER BY words.rowid DESC LIMIT {RANKED_ENTRIES_MAX})
+                  WHERE words MATCH ?1 AND {} ORDER BY words.rowid DESC LIMIT {most})
              ORDER BY rank, no DESC LIMIT ?2",
             self.condition
         );
@@ -304,8 +313,22 @@ fn expression(wanted: &Wanted) -> String {
     }
 }
 
+/// The same, without a beginning of too many words.
+fn loosely(common: &Mutex<Common>, wanted: &Wanted) -> String {
+    if let ([word], None, true) = (&wanted.words[..], &wanted.name, wanted.prefix)
+        && let Some(words) = locked(common).beginnings.get(word)
+    {
+        return format!("{{names text}} : ({})", quoted(words).join(" OR "));
+    }
+    expression(wanted)
+}
+
+fn locked(common: &Mutex<Common>) -> MutexGuard<'_, Common> {
+    common.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// In about how many entries something wanted is: never fewer than it really is in.
-fn wanted_in(db: &Connection, common: &mut Common, wanted: &Wanted) -> rusqlite::Result<u64> {
+fn wanted_in(db: &Connection, common: &Mutex<Common>, wanted: &Wanted) -> rusqlite::Result<u64> {
     let mut fewest = u64::MAX;
     for (index, word) in wanted.words.iter().enumerate() {
         let prefix = wanted.prefix && index + 1 == wanted.words.len();
@@ -317,24 +340,71 @@ fn wanted_in(db: &Connection, common: &mut Common, wanted: &Wanted) -> rusqlite:
     }
 }
 
-fn count(db: &Connection, common: &mut Common, word: &str, prefix: bool) -> rusqlite::Result<u64> {
+fn count(db: &Connection, common: &Mutex<Common>, word: &str, prefix: bool) -> rusqlite::Result<u64> {
     // A beginning has no spaces either, so it is told from a word by one.
     let remembered = if prefix { format!("{word} *") } else { word.to_string() };
-    if let Some(entries) = common.entries.get(&remembered) {
+    if let Some(entries) = locked(common).entries.get(&remembered) {
         return Ok(*entries);
     }
-    let entries: i64 = if prefix {
-        db.prepare_cached("SELECT coalesce(sum(doc), 0) FROM temp.vocabulary WHERE term >= ?1 AND term < ?1 || char(0x10ffff)")?
-            .query_row([word], |row| row.get(0))?
+    let entries = if prefix {
+        let mut words: Vec<(u64, String)> = db
+            .prepare_cached(
+                "SELECT doc, term FROM temp.vocabulary WHERE term >= ?1 AND term < ?1 || char(0x10ffff)",
+            )?
+            .query_map([word], |row| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        let entries: u64 = words.iter().map(|(entries, _)| entries).sum();
+        if entries > COUNTED_ENTRIES_MAX {
+            words.sort_unstable_by(|a, b| b.cmp(a));
+            let commonest = words.into_iter().take(BEGINNING_WORDS_MAX).map(|(_, word)| word).collect();
+            locked(common).beginnings.insert(word.to_string(), commonest);
+        }
+        entries
     } else {
         db.prepare_cached("SELECT doc FROM temp.vocabulary WHERE term = ?")?
-            .query_row([word], |row| row.get(0))
+            .query_row([word], |row| row.get::<_, i64>(0))
             .optional()?
-            .unwrap_or(0)
+            .unwrap_or(0) as u64
     };
-    let entries = entries as u64;
     if entries >= COMMON_ENTRIES_MIN {
-        common.entries.insert(remembered, entries);
+        locked(common).entries.insert(remembered, entries);
     }
     Ok(entries)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
+mod tests {
+    use super::*;
+    use crate::sqlite::door;
+
+    /// An index in which every entry says one of two words that begin alike, and every tenth another.
+    fn index(entries: u64) -> Connection {
+        let db = door::open_recall(None).unwrap();
+        db.execute_batch(&format!(
+            "INSERT INTO tenants VALUES (1, 'default');
+             INSERT INTO conversations VALUES (1, 1, zeroblob(16));
+             WITH RECURSIVE n (no) AS (SELECT 1 UNION ALL SELECT no + 1 FROM n WHERE no < {entries})
+             INSERT INTO entries (no, conversation, seq, kind, id, at) SELECT no, 1, no, 0, zeroblob(16), no FROM n;
+             INSERT INTO words (rowid, scope, names, text)
+             SELECT no, 't1 c1 k0', '', iif(no % 10 = 0, 'other', iif(no % 2, 'contract', 'context')) FROM entries;"
+        ))
+        .unwrap();
+        db
+    }
+
+    #[test]
+    fn a_beginning_finds_the_same_however_many_have_it() {
+        let scope =
+            Scope { tenant: Tenant::new("default").unwrap(), levels: None, filter: Filter::default() };
+        for entries in [200, COUNTED_ENTRIES_MAX * 10 / 9 + 200] {
+            let (db, common) = (index(entries), Mutex::default());
+            let found = by_words(&db, &common, &scope, &TextQuery::parse("cont*"), 20).unwrap();
+            let mut found: Vec<u64> = found.into_iter().map(|found| found.seq).collect();
+            found.sort_unstable_by(|a, b| b.cmp(a));
+            let newest: Vec<u64> = (1..=entries).rev().filter(|no| no % 10 != 0).take(20).collect();
+            assert_eq!(found, newest, "of {entries}");
+            assert_eq!(locked(&common).beginnings.contains_key("cont"), entries > 200, "{entries}");
+        }
+    }
 }

@@ -41,7 +41,12 @@ CREATE VIRTUAL TABLE words USING fts5 (
 
 -- Vectors, by model: those of different models are never compared. Their signs stand apart from them, with what filters ask
 -- for, since all of these are read when the first question comes.
-CREATE TABLE models (no INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, dimensions INTEGER);
+CREATE TABLE models (
+    no         INTEGER PRIMARY KEY AUTOINCREMENT,
+    name       TEXT NOT NULL UNIQUE,
+    dimensions INTEGER,
+    waiting    INTEGER NOT NULL DEFAULT 0    -- how many entries have no vector of it: every answer tells it
+);
 CREATE TABLE codes (
     no           INTEGER PRIMARY KEY AUTOINCREMENT,  -- also the row in `vectors`; a later one has a greater one
     model        INTEGER NOT NULL REFERENCES models (no),
@@ -58,5 +63,9 @@ CREATE TABLE codes (
 CREATE TABLE vectors (no INTEGER PRIMARY KEY, packed BLOB NOT NULL);
 -- What has no vector yet.
 CREATE TABLE waiting (model INTEGER NOT NULL, entry INTEGER NOT NULL, PRIMARY KEY (model, entry)) WITHOUT ROWID;
+CREATE TRIGGER waiting_more AFTER INSERT ON waiting
+    BEGIN UPDATE models SET waiting = waiting + 1 WHERE no = new.model; END;
+CREATE TRIGGER waiting_less AFTER DELETE ON waiting
+    BEGIN UPDATE models SET waiting = waiting - 1 WHERE no = old.model; END;
 -- Numbers of codes that were removed, for those who keep codes in memory.
 CREATE TABLE codes_gone (no INTEGER PRIMARY KEY AUTOINCREMENT, code INTEGER NOT NULL);

@@ -161,7 +161,7 @@ impl Loaded {
     /// The numbers of the nearest codes that a filter leaves.
     pub fn nearest(&self, query: &[f32], count: usize, filter: &Rows) -> Vec<i64> {
         let takes = self.takes(filter);
-        let rows = self.codes.nearest(query, count, |row| takes(&self.rows[row]));
+        let rows = self.codes.likeliest(query, count, |row| takes(&self.rows[row]));
         rows.into_iter().map(|row| self.rows[row].no).collect()
     }
 

@@ -68,10 +68,12 @@ pub fn know(db: &Connection, model: &str) -> rusqlite::Result<()> {
 
 /// How many entries have no vector of a model.
 pub fn missing(db: &Connection, model: &str) -> rusqlite::Result<u64> {
-    let count: i64 = match model_number(db, model)? {
-        Some(model) => db
-            .prepare_cached("SELECT count(*) FROM waiting WHERE model = ?")?
-            .query_row([model], |row| row.get(0))?,
+    let known = db
+        .prepare_cached("SELECT waiting FROM models WHERE name = ?")?
+        .query_row([model], |row| row.get(0))
+        .optional()?;
+    let count: i64 = match known {
+        Some(waiting) => waiting,
         None => db.prepare_cached("SELECT count(*) FROM entries")?.query_row([], |row| row.get(0))?,
     };
     Ok(count as u64)
