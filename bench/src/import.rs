@@ -3,10 +3,10 @@
 use crate::figures::{bytes, count};
 use crate::place::Place;
 use crate::report::Row;
-use crate::{Result, corpus};
+use crate::{Result, corpus, sessions};
 use everturn_formats::agents::{self, Opened};
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::BufReader;
 use std::path::Path;
 use std::time::Instant;
 
@@ -16,10 +16,21 @@ const MEMORY_MIB_MAX: u64 = 200;
 
 pub fn run(place: &Place, quick: bool) -> Result<Vec<Row>> {
     let size = if quick { 64 * MIB } else { 1024 * MIB };
-    let file = place.file("session.jsonl");
-    eprintln!("import: writing a session of {}", bytes(size));
-    let lines = write(&file, size)?;
-    let open = || File::open(&file).map(|file| BufReader::with_capacity(64 * 1024, file));
+    let mut rows = Vec::new();
+    for (agent, write) in [("Claude Code", sessions::claude as Write), ("Codex", sessions::codex)] {
+        let file = place.file("session.jsonl");
+        eprintln!("import: writing a session of {agent} of {}", bytes(size));
+        let lines = write(&file, size)?;
+        rows.extend(one(agent, &file, lines, &place.file(&format!("{}.db", &agent[..2])))?);
+    }
+    Ok(rows)
+}
+
+type Write = fn(&Path, u64) -> std::io::Result<u64>;
+
+fn one(agent: &str, file: &Path, lines: u64, store: &Path) -> Result<Vec<Row>> {
+    let size = file.metadata()?.len();
+    let open = || File::open(file).map(|file| BufReader::with_capacity(64 * 1024, file));
     eprintln!("import: reading it");
     let started = Instant::now();
     let Opened::Agent(reader) = agents::open(open()?, None)? else { return Err("not a session".into()) };
@@ -30,7 +41,7 @@ pub fn run(place: &Place, quick: bool) -> Result<Vec<Row>> {
     }
     let read_s = started.elapsed().as_secs_f64();
     eprintln!("import: {entries} entries; taking it over");
-    let store = corpus::open(&place.file("import.db"))?;
+    let store = corpus::open(store)?;
     let scope = store.tenant("bench")?;
     let idle = forget_peak().and_then(|()| status("VmRSS"));
     let started = Instant::now();
@@ -46,7 +57,7 @@ pub fn run(place: &Place, quick: bool) -> Result<Vec<Row>> {
         return Err(format!("took over {} of {entries} entries, then {}", imported.added, again.added).into());
     }
     let rate = |seconds: f64| format!("{:.0} MB/s", size as f64 / 1e6 / seconds);
-    let what = format!("importing a session of {}, {} lines", bytes(size), count(lines as f64));
+    let what = format!("importing a session of {agent} of {}, {} lines", bytes(size), count(lines as f64));
     let reading = format!("{} read only", rate(read_s));
     let memory = |idle: Option<u64>, peak: Option<u64>| match (idle, peak) {
         (Some(idle), Some(peak)) => Some(peak.saturating_sub(idle) / 1024),
@@ -62,53 +73,6 @@ pub fn run(place: &Place, quick: bool) -> Result<Vec<Row>> {
         Row::new("importing it again", rate(again_s), reading),
         row("its memory", idle_again, peak_again),
     ])
-}
-
-/// A session of Claude Code with lines as they come: short ones, long results, thinking, edits, notes of the program.
-fn write(path: &Path, size: u64) -> Result<u64> {
-    let mut out = BufWriter::new(File::create(path)?);
-    let (mut written, mut line) = (0, 0_u64);
-    let mut parent = String::from("null");
-    while written < size {
-        let uuid = format!("{line:08x}-1111-4222-8333-444455556666");
-        let long =
-            "let answer = 42; // and what came of it\\n".repeat([1, 4, 60, 12, 200][line as usize % 5]);
-        let frame = format!(
-            r#""parentUuid":{parent},"isSidechain":false,"userType":"external","cwd":"/home/ana/work/project","sessionId":"bench","version":"2.1.80","gitBranch":"main","uuid":"{uuid}","timestamp":"2026-01-01T{:02}:{:02}:{:02}.000Z""#,
-            line / 3600 % 24,
-            line / 60 % 60,
-            line % 60,
-        );
-        let message = line / 5;
-        let answer = |block: String| {
-            format!(
-                r#"{{{frame},"type":"assistant","requestId":"req_{message}","message":{{"id":"msg_{message}","type":"message","role":"assistant","model":"claude","content":[{block}],"stop_reason":null,"usage":{{"input_tokens":3,"cache_read_input_tokens":12000,"output_tokens":{}}}}}}}"#,
-                line % 5
-            )
-        };
-        let text = match line % 5 {
-            0 => format!(
-                r#"{{{frame},"type":"user","message":{{"role":"user","content":"Step {line}: {long}"}}}}"#
-            ),
-            1 => answer(format!(r#"{{"type":"thinking","thinking":"{long}","signature":"c2lnbmF0dXJl"}}"#)),
-            2 => answer(format!(
-                r#"{{"type":"tool_use","id":"toolu_{line}","name":"Write","input":{{"text":"{long}"}}}}"#
-            )),
-            3 => format!(
-                r#"{{{frame},"type":"user","message":{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"toolu_{}","content":"{long}"}}]}},"toolUseResult":{{"stdout":"ok"}}}}"#,
-                line - 1
-            ),
-            _ => format!(
-                r#"{{{frame},"type":"system","subtype":"turn_duration","durationMs":{line},"content":"{long}"}}"#
-            ),
-        };
-        writeln!(out, "{text}")?;
-        written += text.len() as u64 + 1;
-        parent = format!("\"{uuid}\"");
-        line += 1;
-    }
-    out.flush()?;
-    Ok(line)
 }
 
 /// From here on the system notes the largest memory anew.

@@ -25,7 +25,9 @@ mod read;
 mod recall;
 mod report;
 mod serve;
+mod sessions;
 mod size;
+mod two_years;
 mod vectors;
 
 use clap::{Parser, Subcommand};
@@ -73,8 +75,14 @@ enum What {
         #[arg(long)]
         reference: bool,
     },
-    /// Importing a session file of 1 GiB: rate and memory; not part of `all`
+    /// Importing session files of 1 GiB: rate and memory; not part of `all`
     Import,
+    /// Two years of sessions: one command until any decision is found again; not part of `all`
+    Sessions {
+        /// Compare with longhand, which is installed into target/longhand: 1 GB from PyPI
+        #[arg(long)]
+        longhand: bool,
+    },
     /// How well the right turn is found by words, by meaning and by both; not part of `all`
     RecallQuality {
         /// Who says what texts mean: builtin or folder:PATH
@@ -139,6 +147,9 @@ fn run(args: &Args) -> Result<()> {
     }
     if let What::Import = args.what {
         done(&args.what, &mut rows, import::run(&place, args.quick)?);
+    }
+    if let What::Sessions { longhand } = args.what {
+        done(&args.what, &mut rows, two_years::run(&place, args.quick, longhand)?);
     }
     if let What::RecallQuality { embedder } = &args.what {
         let embedder = embedder.parse::<everturn_engine::model::Embedder>()?.open()?;

@@ -1,7 +1,7 @@
 //! The lens: one way to read every message shape.
 //!
-//! A message is stored as it came (OpenAI chat, Anthropic blocks, Responses items, our own blocks). Nothing here
-//! changes it; [`parts`] says what is in it and [`render`] writes it for people.
+//! A message is stored as it came (OpenAI chat, Anthropic blocks, Responses items, Gemini parts, our own blocks). Nothing
+//! here changes it; [`parts`] says what is in it and [`render`] writes it for people.
 
 use crate::Error;
 use crate::event::Visibility;
@@ -116,7 +116,11 @@ pub fn parts(message: &Value) -> Vec<Part<'_>> {
     match field(message, "content") {
         Some(Value::String(text)) => parts.push(Part::Text(text)),
         Some(Value::Array(blocks)) => parts.extend(blocks.iter().map(block)),
-        _ => {}
+        Some(_) => {}
+        None => {
+            let gemini = field(message, "parts").and_then(Value::as_array);
+            parts.extend(gemini.into_iter().flatten().map(gemini_part));
+        }
     }
     for call in field(message, "tool_calls").and_then(Value::as_array).into_iter().flatten() {
         parts.push(tool_call(call));
@@ -161,6 +165,31 @@ pub(crate) fn block(block: &Value) -> Part<'_> {
         "file" | "input_file" => media("file", block),
         "document" | "attachment" | "video" => media(kind, block),
         other => Part::Other(other),
+    }
+}
+
+/// What one of Gemini's parts is, in either spelling of its fields.
+fn gemini_part(part: &Value) -> Part<'_> {
+    let any = |names: &[&str]| names.iter().find_map(|name| field(part, name));
+    if let Some(call) = any(&["functionCall", "function_call"]) {
+        return tool_call(call);
+    }
+    if let Some(answer) = any(&["functionResponse", "function_response"]) {
+        let (id, name) = (text(answer, &["id"]), text(answer, &["name"]));
+        return Part::Result { id, name, content: field(answer, "response") };
+    }
+    let asset_id = text(part, &["asset_id"]);
+    if let Some(data) = any(&["inlineData", "inline_data", "fileData", "file_data"]) {
+        let mime = text(data, &["mimeType", "mime_type"]).unwrap_or_default();
+        let kind = ["image", "audio", "video"].into_iter().find(|kind| mime.starts_with(kind));
+        let label = text(data, &["displayName", "display_name"]);
+        return Part::Media { kind: kind.unwrap_or("file"), label, asset_id };
+    }
+    match (text(part, &["text"]), field(part, "thought") == Some(&Value::Bool(true))) {
+        (text, true) => Part::Thinking { text, signed: is_signed("thinking", part) },
+        (Some(text), false) => Part::Text(text),
+        (None, false) if asset_id.is_some() => Part::Media { kind: "file", label: None, asset_id },
+        (None, false) => Part::Other("part"),
     }
 }
 
@@ -358,6 +387,16 @@ mod tests {
             (json!({"role":"user","content":[{"type":"input_file","filename":"a.pdf"}]}), "<file:a.pdf>"),
             (json!({"role":"user","content":[{"type":"image","asset_id":"asset_9"}]}), "<image:asset_9>"),
             (json!({"role":"user","content":[{"type":"hologram"}, {"type":"video"}]}), "<hologram> <video>"),
+            (
+                json!({"role":"model","parts":[{"text":"hm","thought":true},{"text":"I look."},
+                    {"functionCall":{"name":"ls","args":{}}}]}),
+                "I look. <tool_call:ls>",
+            ),
+            (
+                json!({"role":"user","parts":[{"functionResponse":{"name":"ls","response":{"output":"a"}}},
+                    {"inlineData":{"mimeType":"image/png","data":""}},{"fileData":{"fileUri":"gs://a/b"}}]}),
+                "<tool_result:ls> <image> <file>",
+            ),
         ] {
             assert_eq!(shown(message.clone()), text, "{message}");
         }

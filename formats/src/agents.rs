@@ -61,6 +61,8 @@ pub struct Entry {
 pub enum Step {
     /// Something that was said.
     Turn(Box<Said>),
+    /// What the conversation's system prompt is from here on.
+    System(String),
     /// Something that has no place among the turns, kept as it was.
     Event {
         /// Its type, for the report.

@@ -32,6 +32,9 @@ struct Report {
     attached: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// Why nothing of it was taken over, where that is as it should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<String>,
 }
 
 fn is_zero(number: &usize) -> bool {
@@ -57,6 +60,11 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
         reports.push(report);
     }
     bar.finish_and_clear();
+    let added = reports.iter().filter_map(|report| report.imported.as_ref()).any(|it| it.added > 0);
+    if added && open::server(args)?.is_none() {
+        // A server does it by itself. Here nobody else would, and what was taken over is there to be found.
+        store.index(&mut |_| {})?;
+    }
     if args.json {
         output::json_list(&reports, None)?;
     } else if let Some(text) = found.nothing() {
@@ -67,11 +75,13 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
 
 /// Takes over one file. A bad one does not keep the others out.
 fn one(store: &dyn Store, path: &str, bar: &ProgressBar) -> Report {
-    let (imported, error) = match take(store, path, bar) {
-        Ok(imported) => (Some(imported), None),
-        Err(error) => (None, Some(error.to_string())),
-    };
-    let mut report = Report { path: path.to_string(), imported, attached: 0, error };
+    let mut report =
+        Report { path: path.to_string(), imported: None, attached: 0, error: None, left_out: None };
+    match take(store, path, bar) {
+        Ok(imported) => report.imported = Some(imported),
+        Err(error) if error.code() == "import.deleted" => report.left_out = Some(error.text().to_string()),
+        Err(error) => report.error = Some(error.to_string()),
+    }
     if let Some(imported) = &mut report.imported {
         match beside::attach(store, Path::new(path), imported) {
             Ok(attached) => report.attached = attached,
@@ -102,10 +112,13 @@ impl Found {
 
 impl Report {
     fn is_clean(&self) -> bool {
-        self.imported.as_ref().is_some_and(|imported| imported.problems.is_empty())
+        self.left_out.is_some() || self.imported.as_ref().is_some_and(|imported| imported.problems.is_empty())
     }
 
     fn text(&self) -> String {
+        if let Some(reason) = &self.left_out {
+            return format!("left out  {}: {reason}", self.path);
+        }
         let Some(imported) = &self.imported else {
             let style = anstyle::AnsiColor::Red.on_default().bold();
             return format!(

@@ -154,3 +154,35 @@ fn standard_input_cannot_be_watched() {
     let shell = Shell::new();
     assert!(shell.refused(&["import", "-", "--watch"]).contains("standard input cannot be watched"));
 }
+
+#[test]
+fn what_was_imported_is_found_as_soon_as_the_import_ends() {
+    let shell = Shell::new();
+    // More than a store takes into its index while it closes.
+    let many: String =
+        (0..3000).map(|n| line("long", &format!("u{n}"), &format!("step {n} of many"))).collect();
+    put(
+        &shell.path("long.jsonl"),
+        &format!("{}{many}", line("long", "first", "the heron nests in the reeds")),
+    );
+    let (said, code) = run(&shell, &["import", "long.jsonl"]);
+    assert_eq!(code, 0, "{said}");
+    let (found, code) = run(&shell, &["recall", "--embedder", "none", "heron"]);
+    assert_eq!(code, 0, "{found}");
+    assert!(found.contains("nests in the reeds") && !found.contains("not searched yet"), "{found}");
+}
+
+#[test]
+fn a_deleted_session_is_left_out_and_that_is_no_failure() {
+    let shell = Shell::new();
+    put(&shell.path("s/one.jsonl"), &line("one", "u1", "first of one"));
+    assert_eq!(run(&shell, &["import", "s"]).1, 0);
+    let (said, code) = run(&shell, &["delete", "@last", "--reason", "private"]);
+    assert_eq!(code, 0, "{said}");
+    put(&shell.path("s/two.jsonl"), &line("two", "u1", "first of two"));
+    let (said, code) = run(&shell, &["import", "s"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("left out") && said.contains("was deleted on") && said.contains("1 new"), "{said}");
+    let (json, _) = run(&shell, &["import", "s", "--json"]);
+    assert!(json.contains("\"left_out\""), "{json}");
+}

@@ -13,7 +13,7 @@ use batch::Batch;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::compaction::{self, Checkpoint, CompactionBody, Covers};
-use everturn_core::conversation::{Conversation, Settings};
+use everturn_core::conversation::{Conversation, Settings, SystemPrompt};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::json::Raw;
@@ -50,6 +50,7 @@ impl Scope {
             format,
             targets: BTreeMap::new(),
             met: BTreeSet::new(),
+            deleted: BTreeMap::new(),
             waiting: 0,
             turns: 0,
             added: 0,
@@ -75,8 +76,12 @@ impl Scope {
         if more > 0 {
             problems.push(format!("and {more} more of the same kind"));
         }
+        problems.extend(import.deleted.values().cloned());
         let met: Vec<ConversationId> = import.met.iter().map(|at| reader.threads()[*at].id).collect();
         let Some((first, linked)) = met.split_first() else {
+            if !import.deleted.is_empty() {
+                return Err(Error::conflict("import.deleted", problems.join("; ")));
+            }
             let text = format!("nothing in the file could be read; {}", problems.join("; "));
             return Err(Error::invalid("import.nothing", text));
         };
@@ -102,6 +107,8 @@ struct Import<'a> {
     targets: BTreeMap<usize, Target>,
     /// The threads that have entries.
     met: BTreeSet<usize>,
+    /// The threads whose conversation was deleted, and what is said of that. It stays deleted.
+    deleted: BTreeMap<usize, String>,
     /// Bytes in all batches.
     waiting: usize,
     turns: u64,
@@ -128,8 +135,12 @@ impl Import<'_> {
     fn take(&mut self, threads: &[Thread], entry: Entry) -> Result<(), Error> {
         self.open(threads, entry.thread)?;
         let at = entry.thread;
+        if self.deleted.contains_key(&at) {
+            return Ok(());
+        }
         match &entry.step {
             Step::Turn(_) => self.turns += 1,
+            Step::System(_) => {}
             Step::Event { what, .. } | Step::Compaction { what, .. } => {
                 *self.kept.entry(what.clone()).or_default() += 1;
             }
@@ -148,6 +159,11 @@ impl Import<'_> {
                     return Ok(());
                 }
                 self.turn(at, entry.line, id, *said, entry.at, before)?;
+            }
+            Step::System(prompt) => {
+                let batch = &mut self.target(at)?.batch;
+                batch.bytes += prompt.len();
+                batch.prompt = Some(prompt);
             }
             Step::Event { body, .. } => self.event(at, entry.line, body, entry.at)?,
             Step::Compaction { summary, tokens_before, body, .. } => {
@@ -175,7 +191,7 @@ impl Import<'_> {
 
     /// Finds out what is in the store of a thread.
     fn open(&mut self, threads: &[Thread], at: usize) -> Result<(), Error> {
-        if self.targets.contains_key(&at) {
+        if self.targets.contains_key(&at) || self.deleted.contains_key(&at) {
             return Ok(());
         }
         let missing =
@@ -184,12 +200,25 @@ impl Import<'_> {
         let key = self.scope.key(thread.id);
         let mut conversation = match self.scope.shared().index.conversation(&key) {
             Ok(conversation) => Some(conversation),
-            Err(Error::NotFound(_)) => None,
+            Err(Error::NotFound(_)) => {
+                let stones = self.scope.tombstones()?;
+                if let Some(stone) = stones.iter().find(|stone| stone.id == thread.id) {
+                    let text =
+                        format!("conversation {} was deleted on {}; left out", stone.id, stone.deleted);
+                    self.deleted.insert(at, text);
+                    return Ok(());
+                }
+                None
+            }
             Err(error) => return Err(error),
         };
         let mut root = thread.id;
         if let Some(branch) = thread.branch {
             self.open(threads, branch.of)?;
+            if let Some(text) = self.deleted.get(&branch.of).filter(|_| conversation.is_none()) {
+                self.deleted.insert(at, text.clone());
+                return Ok(());
+            }
             self.flush(branch.of)?;
             root = self.target(branch.of)?.root;
             if conversation.is_none() {
@@ -386,7 +415,12 @@ impl Import<'_> {
 
     /// What a new conversation begins with. It is a record of what was: it is not summarized by itself, and as long as it is.
     fn settings(&self, target: &Target) -> Result<Settings, Error> {
-        let mut settings = Settings { title: target.batch.title.clone().map(Some), ..Settings::default() };
+        let prompt = target.batch.prompt.clone().map(SystemPrompt::new);
+        let mut settings = Settings {
+            title: target.batch.title.clone().map(Some),
+            system_prompt: prompt.map(Some),
+            ..Settings::default()
+        };
         let origin = Raw::of(&target.thread.origin)?;
         if origin.get().len() <= METADATA_BYTES_MAX / 2 {
             settings.metadata.insert("import".into(), origin);

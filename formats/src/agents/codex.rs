@@ -4,6 +4,10 @@
 //! Items that go to the model (`response_item`) are turns, as they are: their encrypted parts stay byte for byte. Events
 //! for the screen (`event_msg`) repeat messages and are kept as events; only where a file has no items at all are the
 //! messages among them turns.
+//!
+//! What an answer cost is told by an event behind its last item (`token_count`). So that item waits, with the events behind
+//! it, until the count or another item comes. At the end of the file it is given as it is: the count of an answer that was
+//! taken over before it was counted stays in the event.
 
 use super::line::{Line, made, words};
 use super::reader::Mapper;
@@ -11,7 +15,7 @@ use super::{Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of,
 use everturn_core::json::{Raw, quote};
 use everturn_core::message;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::Role;
+use everturn_core::turn::{Role, Tokens};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -36,7 +40,12 @@ pub struct Codex {
     heard: Option<Entry>,
     /// Whether such a message became a turn: then no items are to be expected.
     events_only: bool,
+    /// The last item of an answer, which was not counted yet, and the events behind it.
+    waiting: Vec<Entry>,
 }
+
+/// Entries that may wait for a count.
+const WAITING_MAX: usize = 8;
 
 impl Codex {
     /// For a file with this name.
@@ -50,6 +59,7 @@ impl Codex {
             items: false,
             heard: None,
             events_only: false,
+            waiting: Vec::new(),
         }
     }
 
@@ -115,7 +125,20 @@ impl Codex {
         self.heard = entry;
     }
 
-    fn item(&mut self, item: &str, line: &Line<'_>) -> Option<(Said, Option<String>)> {
+    /// Gives what a line became, now or when the answer before it is counted.
+    fn give(&mut self, now: Vec<Entry>, tokens: Option<Tokens>, answer: bool, out: &mut Vec<Entry>) {
+        if let Some(Entry { step: Step::Turn(said), .. }) = self.waiting.first_mut() {
+            said.tokens = tokens;
+        }
+        let events = now.iter().all(|entry| matches!(entry.step, Step::Event { .. }));
+        if tokens.is_some() || !events || self.waiting.len() >= WAITING_MAX {
+            out.append(&mut self.waiting);
+        }
+        let waits = answer || !self.waiting.is_empty();
+        if waits { self.waiting.extend(now) } else { out.extend(now) }
+    }
+
+    fn item(&mut self, item: &str, line: &Line<'_>) -> Option<(Said, Option<String>, Role)> {
         let fields = Line::parse(item)?;
         let role = message::role(&speaker(&fields)).ok()?;
         let spoken = fields.text("type").as_deref() == Some("message") || fields.raw("role").is_some();
@@ -132,7 +155,7 @@ impl Codex {
             metadata,
             ..Said::default()
         };
-        Some((said, title))
+        Some((said, title, role))
     }
 }
 
@@ -141,7 +164,10 @@ impl Mapper for Codex {
         &self.threads
     }
 
-    fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
+    fn take(&mut self, number: u64, text: &str, given: &mut Vec<Entry>) {
+        let mut now = Vec::new();
+        let out = &mut now;
+        let (mut tokens, mut answer) = (None, false);
         self.begin(text);
         let name = self.name(text);
         let line = Line::parse(text).unwrap_or_default();
@@ -154,7 +180,10 @@ impl Mapper for Codex {
             ("response_item", Some(payload)) => {
                 let item = line.raw("payload").unwrap_or_default();
                 out.push(match self.item(item, &line) {
-                    Some((said, title)) => entry(Step::Turn(Box::new(said)), title),
+                    Some((said, title, role)) => {
+                        answer = role == Role::Assistant;
+                        entry(Step::Turn(Box::new(said)), title)
+                    }
                     None => entry(Step::Event { what: what(&kind, payload), body: body() }, None),
                 });
             }
@@ -173,6 +202,9 @@ impl Mapper for Codex {
                     self.model = payload.text("model").map(Cow::into_owned).or(self.model.take());
                 }
                 let inner = payload.text("type").unwrap_or_default();
+                if inner == "token_count" {
+                    tokens = counted(payload);
+                }
                 let mut renamed = None;
                 if kind == "event_msg" && matches!(inner.as_ref(), "user_message" | "agent_message") {
                     let role = if inner == "user_message" { "user" } else { "assistant" };
@@ -195,10 +227,11 @@ impl Mapper for Codex {
                 out.push(entry(Step::Event { what: what(&kind, payload), body: body() }, renamed));
             }
             (_, None) => out.push(match self.item(text, &line) {
-                Some((said, title)) => entry(Step::Turn(Box::new(said)), title),
+                Some((said, title, _)) => entry(Step::Turn(Box::new(said)), title),
                 None => entry(Step::Event { what: what(&kind, &line), body: body() }, None),
             }),
         }
+        self.give(now, tokens, answer, given);
     }
 
     fn keep(&mut self, number: u64, what: &str, body: Raw, out: &mut Vec<Entry>) {
@@ -206,15 +239,24 @@ impl Mapper for Codex {
         let name = self.name(body.get());
         let step = Step::Event { what: what.into(), body };
         let at: Option<Timestamp> = None;
-        out.push(Entry { thread: 0, line: number, name, key: name, at, title: None, step });
+        let entry = Entry { thread: 0, line: number, name, key: name, at, title: None, step };
+        self.give(vec![entry], None, false, out);
     }
 
     fn settle(&mut self, out: &mut Vec<Entry>) {
+        out.append(&mut self.waiting);
         // The item that it repeats may still come, unless this is known to be a file without.
         if self.events_only {
             self.hear(None, out);
         }
     }
+}
+
+/// What the last answer cost.
+fn counted(payload: &Line<'_>) -> Option<Tokens> {
+    let usage = payload.object("info")?.object("last_token_usage")?;
+    let (prompt, completion) = (usage.number("input_tokens"), usage.number("output_tokens"));
+    (prompt.is_some() || completion.is_some()).then_some(Tokens { prompt, completion })
 }
 
 /// The fields of an item that say in which role it speaks.

@@ -2,6 +2,7 @@
 
 use super::line::Line;
 use everturn_core::json;
+use serde::de::IgnoredAny;
 use std::fmt;
 
 /// How much of a file is looked at.
@@ -9,6 +10,9 @@ pub const HEAD_BYTES: usize = 64 * 1024;
 
 /// Lines that are looked at before a file is given up.
 const LINES_MAX: usize = 50;
+
+/// The fields of a request that hold what was said.
+pub const LISTS: [&str; 3] = ["messages", "input", "contents"];
 
 /// How a file is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +29,8 @@ pub enum Format {
     OpenaiResponses,
     /// A list of messages for Anthropic.
     Anthropic,
+    /// A list of contents for Gemini.
+    GeminiContents,
     /// One message a line, with `role` and `content`.
     Messages,
 }
@@ -39,6 +45,7 @@ impl Format {
             Format::OpenaiChat => "openai-chat",
             Format::OpenaiResponses => "openai-responses",
             Format::Anthropic => "anthropic",
+            Format::GeminiContents => "gemini",
             Format::Messages => "messages",
         }
     }
@@ -70,7 +77,8 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let says = |words: [&str; 2]| words.iter().any(|words| text.contains(words));
     if text.starts_with('[') {
-        return says(["\"role\"", "\"type\""]).then(|| (shape(text), Layout::Value));
+        let list = says(["\"role\"", "\"type\""]) || text.contains("\"parts\"");
+        return list.then(|| (shape(text), Layout::Value));
     }
     // Everturn's own files, and session files, are not an agent's.
     if !text.starts_with('{') || says(["\"type\":\"session_start\"", "\"type\": \"session_start\""]) {
@@ -79,6 +87,9 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     let whole =
         |line: &str| (json::check(line).is_ok()).then(|| Line::parse(line).and_then(|line| of_line(&line)));
     let lines: Vec<&str> = text.lines().take(LINES_MAX).collect();
+    if lines.len() > 1 && goes_over_lines(text) {
+        return of_beginning(text, false);
+    }
     let found: Vec<Option<Option<(Format, Layout)>>> = lines.iter().map(|line| whole(line.trim())).collect();
     if let Some(found) = found.iter().flatten().flatten().next() {
         return Some(*found);
@@ -88,6 +99,18 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
         Some(None) => of_beginning(text, lines.len() == 1),
         _ => None,
     }
+}
+
+/// Whether the first value does not end with its line: then later lines are parts of it, also where one reads like a
+/// value of its own.
+fn goes_over_lines(text: &str) -> bool {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    let whole = match values.next() {
+        Some(Ok(_)) => true,
+        Some(Err(error)) => error.is_eof(),
+        None => false,
+    };
+    whole && text[..values.byte_offset()].contains('\n')
 }
 
 fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
@@ -128,8 +151,8 @@ fn of_line(line: &Line<'_>) -> Option<(Format, Layout)> {
     {
         return Some((Format::OpenaiResponses, Layout::Lines));
     }
-    ["messages", "input"].iter().find_map(|name| {
-        let list = line.raw(name).filter(|raw| raw.starts_with('['))?;
+    LISTS.iter().find_map(|name| {
+        let list = line.raw(name).filter(|raw| raw.starts_with('[') && is_said(name, raw))?;
         Some((shape(list), Layout::Lines))
     })
 }
@@ -149,10 +172,15 @@ fn of_beginning(text: &str, one_line: bool) -> Option<(Format, Layout)> {
     if one_line && (has("parentUuid") || (has("sessionId") && has("message"))) {
         return Some((Format::ClaudeCode, Layout::Lines));
     }
-    if has("messages") || has("input") {
+    if LISTS.iter().any(|name| has(name) && is_said(name, text)) {
         return Some((shape(text), Layout::Value));
     }
     (one_line && has("role") && has("content")).then_some((Format::Messages, Layout::Lines))
+}
+
+/// Whether a list of this name holds what was said: many files have `contents`, and Gemini's have parts.
+fn is_said(name: &str, text: &str) -> bool {
+    name != "contents" || text.contains("\"parts\"")
 }
 
 /// Which provider's messages these are. All are read the same way; the name is for people.
@@ -167,6 +195,8 @@ fn shape(text: &str) -> Format {
         Format::OpenaiResponses
     } else if says(&["tool_use", "tool_result", "thinking", "redacted_thinking", "document"]) {
         Format::Anthropic
+    } else if text.contains("\"parts\"") {
+        Format::GeminiContents
     } else {
         Format::OpenaiChat
     }

@@ -5,7 +5,7 @@ use super::LINE_BYTES_MAX;
 use std::io::{self, BufRead};
 
 /// The fields of an object whose elements are messages.
-const LISTS: [&str; 5] = ["messages", "input", "items", "output", "history"];
+const LISTS: [&str; 6] = ["messages", "input", "contents", "items", "output", "history"];
 
 /// What was found.
 #[derive(Debug, PartialEq)]

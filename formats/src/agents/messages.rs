@@ -1,5 +1,9 @@
 //! Messages as providers take them: a list, a request with a list in it, or one message a line.
+//!
+//! What a request gives apart from its messages as instructions is the conversation's system prompt. Where it comes in
+//! several pieces, the first is the prompt and the others are turns behind it, so that an export has the same pieces again.
 
+use super::detect::LISTS;
 use super::line::{Line, made, words};
 use super::reader::Mapper;
 use super::{Entry, Format, Origin, Said, Step, Thread, conversation_id, name_of, nth, title};
@@ -7,6 +11,7 @@ use everturn_core::json::{Raw, quote};
 use everturn_core::message;
 use everturn_core::turn::{Role, Tokens};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
@@ -21,7 +26,15 @@ pub struct Messages {
     waiting: Vec<(u64, String)>,
     fields: Vec<(String, String)>,
     kept_fields: bool,
+    /// Whether the instructions are given.
+    prompted: bool,
 }
+
+/// The fields of a request that hold instructions, as the providers call them.
+const SYSTEM: [&str; 4] = ["system", "instructions", "systemInstruction", "system_instruction"];
+
+/// Longer instructions stay in the event that keeps the request, in bytes.
+const PROMPT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Messages that may come before the first that a person said.
 const WAITING_MAX: usize = 20;
@@ -38,6 +51,7 @@ impl Messages {
             waiting: Vec::new(),
             fields: Vec::new(),
             kept_fields: false,
+            prompted: false,
         }
     }
 
@@ -58,8 +72,29 @@ impl Messages {
             Some(name) => self.thread(&["file", &name]),
             None => self.thread(&[&["text"], beginning.as_slice()].concat()),
         };
+        let instructions = self.instructions();
+        self.prompted = !instructions.is_empty();
+        self.prompt(0, 1, instructions, out);
         for (number, text) in &waiting {
             self.say(0, *number, text, out);
+        }
+    }
+
+    /// The instructions in the fields so far.
+    fn instructions(&self) -> Vec<String> {
+        let fields = self.fields.iter().filter(|(name, _)| SYSTEM.contains(&name.as_str()));
+        fields.flat_map(|(_, value)| pieces(value)).collect()
+    }
+
+    fn prompt(&mut self, thread: usize, number: u64, texts: Vec<String>, out: &mut Vec<Entry>) {
+        let mut texts = texts.into_iter();
+        let Some(prompt) = texts.next().filter(|text| text.len() <= PROMPT_BYTES_MAX) else { return };
+        let name = name_of(&["system"]);
+        let (key, step) = (nth(name, name_of(&[&prompt])), Step::System(prompt));
+        out.push(Entry { thread, line: number, name, key, at: None, title: None, step });
+        for text in texts {
+            let message = format!("{{\"role\":\"system\",\"content\":{}}}", quote(&text));
+            self.say(thread, number, &message, out);
         }
     }
 
@@ -81,13 +116,17 @@ impl Messages {
         };
         let mut titled = None;
         if role == Role::User && (!self.titled || thread > 0) {
-            titled = title(&words(line.raw("content").unwrap_or_default()));
+            let content = ["content", "parts"].iter().find_map(|name| line.raw(name));
+            titled = title(&words(content.unwrap_or_default()));
             self.titled = titled.is_some();
         }
         let default = self.fields.iter().find(|(name, _)| name == "model");
         let default = default.and_then(|(_, model)| serde_json::from_str::<String>(model).ok());
         let said = Said {
-            message: text.to_string(),
+            message: match line.raw("role").or(line.raw("type")) {
+                Some(_) => text.to_string(),
+                None => format!("{{\"role\":\"user\",{}", &text[1..]),
+            },
             model: line.text("model").map(Cow::into_owned).or(default).filter(|_| role == Role::Assistant),
             tokens: tokens(&line),
             ..Said::default()
@@ -98,6 +137,8 @@ impl Messages {
     /// A line that is a conversation of its own: a request with its messages.
     fn conversation(&mut self, number: u64, text: &str, line: &Line<'_>, list: &str, out: &mut Vec<Entry>) {
         let thread = self.thread(&["line", text]);
+        let instructions = SYSTEM.iter().filter_map(|name| line.raw(name)).flat_map(pieces).collect();
+        self.prompt(thread, number, instructions, out);
         for message in line.list(list).unwrap_or_default() {
             self.say(thread, number, message.get(), out);
         }
@@ -111,9 +152,29 @@ impl Messages {
 }
 
 fn role(line: &Line<'_>) -> Option<Role> {
+    // Gemini takes what has no role as the user's.
+    if line.raw("role").or(line.raw("type")).is_none() && line.list("parts").is_some() {
+        return Some(Role::User);
+    }
     let fields =
         ["role", "type"].into_iter().filter_map(|name| Some((name.to_string(), line.text(name)?.into())));
     message::role(&Value::Object(fields.collect())).ok()
+}
+
+/// The texts of instructions: one, a list of blocks, or a content with parts.
+fn pieces(value: &str) -> Vec<String> {
+    let inner = Line::parse(value).and_then(|content| content.raw("parts")).unwrap_or(value);
+    match serde_json::from_str::<Vec<&RawValue>>(inner) {
+        Ok(blocks) => blocks.iter().flat_map(|block| pieces(block.get())).collect(),
+        Err(_) => match inner.starts_with('{') {
+            true => Line::parse(inner)
+                .and_then(|block| block.text("text"))
+                .map(Cow::into_owned)
+                .into_iter()
+                .collect(),
+            false => serde_json::from_str(inner).into_iter().collect(),
+        },
+    }
 }
 
 fn tokens(line: &Line<'_>) -> Option<Tokens> {
@@ -136,7 +197,7 @@ impl Mapper for Messages {
     fn take(&mut self, number: u64, text: &str, out: &mut Vec<Entry>) {
         let line = Line::parse(text).unwrap_or_default();
         if role(&line).is_none()
-            && let Some(list) = ["messages", "input"].iter().find(|name| line.list(name).is_some())
+            && let Some(list) = LISTS.iter().find(|name| line.list(name).is_some())
         {
             return self.conversation(number, text, &line, list, out);
         }
@@ -159,6 +220,12 @@ impl Mapper for Messages {
         }
         if !self.fields.is_empty() && !self.kept_fields && !self.threads.is_empty() {
             self.kept_fields = true;
+            // They came behind the messages.
+            if !self.prompted {
+                let texts = self.instructions();
+                let joined = (!texts.is_empty()).then(|| texts.join("\n\n"));
+                self.prompt(0, 1, joined.into_iter().collect(), out);
+            }
             let fields: Vec<String> =
                 self.fields.iter().map(|(name, value)| format!("{}:{value}", quote(name))).collect();
             let body = format!("{{{}}}", fields.join(","));

@@ -195,16 +195,16 @@ impl<R: BufRead> Reader<R> {
             base64: Option<String>,
             reason: &'a str,
         }
-        let lossy = String::from_utf8_lossy(bytes);
-        let reason = match (std::str::from_utf8(bytes), json::check(&lossy)) {
-            (Ok(text), Ok(())) => {
+        let reason = match std::str::from_utf8(bytes).map(|text| (text, json::check(text))) {
+            Ok((text, Ok(()))) => {
                 self.mapper.take(number, text, out);
                 return true;
             }
             _ if last => return false,
-            (Err(error), _) => format!("not UTF-8 at its byte {}", error.valid_up_to()),
-            (Ok(_), Err(error)) => error.text().to_string(),
+            Err(error) => format!("not UTF-8 at its byte {}", error.valid_up_to()),
+            Ok((_, Err(error))) => error.text().to_string(),
         };
+        let lossy = String::from_utf8_lossy(bytes);
         // A line that was cut off when the program died, and another that was written behind it.
         let glued = (self.lines_only()).then(|| glued(&lossy)).flatten();
         let text = glued.map_or(&*lossy, |at| &lossy[..at]);

@@ -46,14 +46,14 @@ fn kept(read: &Read) -> Vec<&str> {
         .iter()
         .filter_map(|entry| match &entry.step {
             Step::Event { what, .. } | Step::Compaction { what, .. } => Some(what.as_str()),
-            Step::Turn(_) => None,
+            Step::Turn(_) | Step::System(_) => None,
         })
         .collect()
 }
 
 #[test]
 fn the_content_tells_the_format() {
-    let cases: [(Option<&str>, &str); 20] = [
+    let cases: [(Option<&str>, &str); 27] = [
         (
             Some("claude-code"),
             r#"{"type":"user","uuid":"u","sessionId":"s","message":{"role":"user","content":"x"}}"#,
@@ -79,9 +79,24 @@ fn the_content_tells_the_format() {
             r#"[{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"n","input":{}}]}]"#,
         ),
         (Some("openai-chat"), "{\"model\":\"m\",\n\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"),
+        // Over several lines, the last of which could also stand alone.
+        (Some("openai-chat"), "{\"messages\":[\n{\"role\":\"user\",\"content\":\"x\"}\n]}\n"),
+        (
+            Some("anthropic"),
+            "{\"system\":[{\"type\":\"text\",\"text\":\"s\"}],\n\"messages\":[\n{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"n\",\"input\":{}}]}\n]}",
+        ),
+        (Some("gemini"), "{\"contents\":[\n{\"role\":\"user\",\"parts\":[{\"text\":\"x\"}]}\n]}\n"),
+        (
+            Some("gemini"),
+            r#"{"contents":[{"parts":[{"text":"x"}]}],"systemInstruction":{"parts":[{"text":"s"}]}}"#,
+        ),
+        (Some("gemini"), r#"[{"parts":[{"text":"x"}]}]"#),
+        // A line that was not written to its end is not the beginning of a value.
+        (Some("messages"), "{\"role\":\"user\",\n{\"role\":\"user\",\"content\":\"x\"}\n"),
         (Some("messages"), r#"{"role":"user","content":"x"}"#),
         (None, r#"{"type":"session_start","session_id":"u"}"#),
         (None, r#"{"_type":"transcript","version":2,"messages":[{"role":"user","content":"x"}]}"#),
+        (None, r#"{"contents":[{"role":"template","name":"x"}]}"#),
         (None, "[1,2,3]"),
         (None, "hello"),
         (None, "{}"),
@@ -373,4 +388,62 @@ fn a_line_that_is_too_long_is_left_out_and_said() {
         read(format!("{good}\n{{\"role\":\"user\",\"content\":\"{long}\"}}\n{good}\n").as_bytes()).unwrap();
     assert_eq!(turns(&read).len(), 2);
     assert!(read.problems[0].text.contains("LINE_BYTES_MAX is 33554432"), "{:?}", read.problems);
+}
+
+#[test]
+fn what_an_answer_of_codex_cost_is_with_its_last_item() {
+    let mut file = rollout();
+    let count = |input: u64, output: u64| {
+        json!({"timestamp":"2026-01-02T03:04:06Z","type":"event_msg","payload":{"type":"token_count","info":{
+            "total_token_usage":{"input_tokens":9999,"output_tokens":999},
+            "last_token_usage":{"input_tokens":input,"cached_input_tokens":5,"output_tokens":output}}}})
+    };
+    // Behind the call, and behind the message and what the screen showed of it. Said twice, it counts once.
+    file.insert(6, count(100, 20));
+    file.insert(7, count(100, 20));
+    file[10] = count(150, 7);
+    let text = lines(&file);
+    let whole = read(text.as_bytes()).unwrap();
+    let tokens: Vec<_> =
+        turns(&whole).iter().map(|said| said.tokens.map(|t| (t.prompt, t.completion))).collect();
+    assert_eq!(tokens, [None, None, Some((Some(100), Some(20))), None, Some((Some(150), Some(7)))]);
+    // Everything is there, in the order of the file, wherever it ends.
+    for end in 1..=file.len() {
+        let part = read(lines(&file[..end]).as_bytes()).unwrap();
+        let names =
+            |read: &Read| read.entries.iter().map(|entry| (entry.line, entry.key)).collect::<Vec<_>>();
+        assert_eq!(names(&part), names(&whole)[..end]);
+    }
+}
+
+#[test]
+fn instructions_of_a_request_are_the_system_prompt() {
+    let said = |text: &str| -> Vec<String> {
+        let entries = read(text.as_bytes()).unwrap().entries;
+        let shown = entries.iter().map(|entry| match &entry.step {
+            Step::System(text) => format!("prompt {text}"),
+            Step::Turn(said) => said.message.clone(),
+            Step::Event { what, .. } | Step::Compaction { what, .. } => what.clone(),
+        });
+        shown.collect()
+    };
+    let hi = r#"{"role":"user","content":"hi"}"#;
+    let brief = r#"{"role":"system","content":"Be brief."}"#;
+    let anthropic = r#"{"system":[{"type":"text","text":"You help."},{"type":"text","text":"Be brief."}],"messages":[{"role":"user","content":"hi"}]}"#;
+    let over_lines = anthropic.replace("],\"messages\"", "],\n\"messages\"");
+    for text in [anthropic, &over_lines] {
+        assert_eq!(said(text), ["prompt You help.", brief, hi, "request"]);
+    }
+    let responses = format!("{{\"instructions\":\"You help.\",\n\"input\":[{hi}]}}");
+    assert_eq!(said(&responses), ["prompt You help.", hi, "request"]);
+    // Behind the messages it is one piece.
+    let behind = format!("{{\"messages\":[\n{hi}],\"system\":[\"You help.\",\"Be brief.\"]}}");
+    assert_eq!(said(&behind), [hi, "prompt You help.\n\nBe brief.", "request"]);
+    let contents = r#"{"role":"user","parts":[{"text":"hi"}]}"#;
+    let gemini =
+        r#"{"system_instruction":{"parts":[{"text":"You help."}]},"contents":[{"parts":[{"text":"hi"}]}]}"#;
+    assert_eq!(said(gemini), ["prompt You help.", contents, "request"]);
+    assert_eq!(read(gemini.as_bytes()).unwrap().entries[1].title.as_deref(), Some("hi"));
+    // What is no text is only in the request.
+    assert_eq!(said(r#"{"system":7,"messages":[{"role":"user","content":"hi"}]}"#), [hi, "request"]);
 }

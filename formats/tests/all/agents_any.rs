@@ -174,3 +174,65 @@ proptest! {
         exhaust(&bytes);
     }
 }
+
+/// Lines of a session that never was on disk.
+struct Endless<F> {
+    line: F,
+    number: u64,
+    left: usize,
+    buffer: Vec<u8>,
+}
+
+impl<F: Fn(u64) -> String> std::io::Read for Endless<F> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        if self.buffer.is_empty() && self.left > 0 {
+            self.buffer = (self.line)(self.number).into_bytes();
+            self.buffer.push(b'\n');
+            self.left = self.left.saturating_sub(self.buffer.len());
+            self.number += 1;
+        }
+        let bytes = self.buffer.len().min(into.len());
+        into[..bytes].copy_from_slice(&self.buffer[..bytes]);
+        self.buffer.drain(..bytes);
+        Ok(bytes)
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_long_file_is_read_in_little_memory() {
+    const FILE: usize = 64 * 1024 * 1024;
+    let peak_kib = || -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let words = "what was said, ".repeat(400);
+    let claude = |n: u64| {
+        format!(
+            r#"{{"type":"assistant","uuid":"u{n}","parentUuid":"u{}","sessionId":"s","cwd":"/w","message":{{"id":"m{}","role":"assistant","content":[{{"type":"text","text":"{words}"}}]}}}}"#,
+            n.saturating_sub(1),
+            n / 3
+        )
+    };
+    // Answers that are never counted.
+    let codex = |n: u64| {
+        format!(
+            r#"{{"timestamp":"2026-01-01T00:00:00Z","type":"response_item","payload":{{"type":"message","role":"assistant","content":[{{"type":"output_text","text":"{n} {words}"}}]}}}}"#
+        )
+    };
+    let lines: [(&str, &dyn Fn(u64) -> String); 2] = [("claude-code", &claude), ("codex", &codex)];
+    for (name, line) in lines {
+        let before = peak_kib();
+        let source = std::io::BufReader::new(Endless { line, number: 0, left: FILE, buffer: Vec::new() });
+        let everturn_formats::agents::Opened::Agent(reader) =
+            everturn_formats::agents::open(source, None).unwrap()
+        else {
+            panic!("{name} is not known")
+        };
+        assert_eq!(reader.format().name(), name);
+        assert!(reader.map(Result::unwrap).count() > 3000);
+        let grown = peak_kib() - before;
+        assert!(grown < FILE as u64 / 1024 / 4, "{name}: {grown} KiB more");
+    }
+}

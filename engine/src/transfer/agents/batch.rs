@@ -27,12 +27,14 @@ pub struct Batch {
     pub bytes: usize,
     /// What the conversation is called.
     pub title: Option<String>,
+    /// Its system prompt.
+    pub prompt: Option<String>,
 }
 
 impl Default for Batch {
     fn default() -> Batch {
         let ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
-        Batch { ingested, names: Vec::new(), turns: HashMap::new(), bytes: 0, title: None }
+        Batch { ingested, names: Vec::new(), turns: HashMap::new(), bytes: 0, title: None, prompt: None }
     }
 }
 

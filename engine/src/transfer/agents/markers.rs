@@ -3,6 +3,7 @@
 use super::{Import, Target};
 use crate::writer::Commit;
 use everturn_core::Error;
+use everturn_core::conversation::Settings;
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::write::{Action, Write};
@@ -115,10 +116,14 @@ impl Import<'_> {
                 None => self.scope.setting_drafts(kind::CREATED, &settings)?,
                 Some(conversation) => {
                     let title = settings.title.take().filter(|title| *title != conversation.title);
-                    settings = everturn_core::conversation::Settings { title, ..Default::default() };
-                    let changes =
-                        settings.title.is_some().then(|| self.scope.setting_drafts(kind::UPDATED, &settings));
-                    changes.transpose()?.unwrap_or_default()
+                    let here = conversation.system_prompt.map(|prompt| prompt.sha256);
+                    let system_prompt = settings.system_prompt.take();
+                    let system_prompt =
+                        system_prompt.filter(|new| new.as_ref().map(|new| new.sha256) != here);
+                    settings = Settings { title, system_prompt, ..Settings::default() };
+                    let changed = settings.title.is_some() || settings.system_prompt.is_some();
+                    let drafts = changed.then(|| self.scope.setting_drafts(kind::UPDATED, &settings));
+                    drafts.transpose()?.unwrap_or_default()
                 }
             };
             Ok((first, marker))

@@ -2,7 +2,9 @@
 
 use super::{import, kept, said, stands};
 use crate::stage::{Short, memory, refused};
-use everturn_engine::{Error, Imported, Scope};
+use everturn_core::conversation::{Settings, SystemPrompt};
+use everturn_core::id::ConversationId;
+use everturn_engine::{Error, Format, Imported, NewTurn, Scope};
 use serde_json::json;
 
 fn rollout() -> Vec<String> {
@@ -145,4 +147,73 @@ fn a_file_with_a_conversation_a_line_gives_all_of_them() {
     assert_eq!(said(&scope, report.linked[448]), ["user question 449", "assistant yes"]);
     let again = import(&scope, &text).unwrap();
     assert_eq!((again.added, again.linked), (0, report.linked));
+}
+
+/// A conversation with everything that a provider's format can say.
+fn talk(scope: &Scope) -> ConversationId {
+    let prompt = Some(Some(SystemPrompt::new("You plan trips.".into())));
+    let id = scope.begin_with(Settings { system_prompt: prompt, ..Settings::default() }).id;
+    for message in [
+        json!({"role":"system","content":"Be brief."}),
+        json!({"role":"user","content":"Which flights are there?"}),
+        json!({"role":"assistant","content":[{"type":"thinking","thinking":"Direct ones.","signature":"c2ln"},
+            {"type":"text","text":"I look."},
+            {"type":"tool_use","id":"toolu_1","name":"search","input":{"to":"OPO"}}]}),
+        json!({"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":"TP 567"}]}),
+        json!({"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"iVBORw0KGgo="}},
+            {"type":"text","text":"And this?"}]}),
+        json!({"role":"assistant","content":"That is a map."}),
+        // The last line of an exported file reads like a message alone.
+        json!({"role":"user","content":"Thanks."}),
+    ] {
+        scope.say(id, NewTurn::message(message.to_string()));
+    }
+    id
+}
+
+fn exported(scope: &Scope, id: ConversationId, format: Format) -> String {
+    let mut out = Vec::new();
+    scope.export(id, format, &mut out, &mut |_| {}).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn what_was_exported_for_a_provider_comes_back_and_is_exported_equal() {
+    let formats = [Format::OpenaiChat, Format::OpenaiResponses, Format::Anthropic, Format::Gemini];
+    for there in formats {
+        let (_store, scope) = memory();
+        let file = exported(&scope, talk(&scope), there);
+        let name = format!("/{there}.json");
+        let report = named(&scope, &name, &file).unwrap();
+        assert_eq!(report.problems, [""; 0], "{there}");
+        assert_eq!(report.format, there.as_str());
+        let id = report.conversation.id;
+        assert_eq!(exported(&scope, id, there), file, "{there} and back");
+        assert_eq!(named(&scope, &name, &file).unwrap().added, 0, "{there} again");
+        let words = said(&scope, id).join(" ");
+        for word in ["Which flights", "<tool_call:search>", "That is a map.", "<image"] {
+            assert!(words.contains(word), "{there}: {word} in {words}");
+        }
+        // On to every other provider, and back from there.
+        for next in formats {
+            let (_store, other) = memory();
+            let onward = exported(&scope, id, next);
+            let back = named(&other, "/next.json", &onward).unwrap();
+            assert_eq!(exported(&other, back.conversation.id, next), onward, "{there} to {next}");
+            assert!(onward.contains("You plan trips."), "{there} to {next}: {onward}");
+        }
+    }
+}
+
+#[test]
+fn a_session_that_was_deleted_stays_deleted() {
+    let (store, scope) = memory();
+    let lines = rollout();
+    let (early, late) = (format!("{}\n", lines[..4].join("\n")), format!("{}\n", lines.join("\n")));
+    let id = import(&scope, &early).unwrap().conversation.id;
+    scope.delete(id, "private").wait().unwrap();
+    refused(import(&scope, &late), "import.deleted", "was deleted on");
+    assert_eq!(scope.list(Default::default()).unwrap().data.len(), 0);
+    // Whoever wants it again has it elsewhere.
+    assert_eq!(import(&store.tenant("other").unwrap(), &late).unwrap().added, 9);
 }

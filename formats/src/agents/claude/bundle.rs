@@ -108,6 +108,7 @@ impl Bundle {
                 said.message.len() + said.metadata.values().map(|raw| raw.get().len()).sum::<usize>()
             }
             Step::Event { body, .. } | Step::Compaction { body, .. } => body.get().len(),
+            Step::System(text) => text.len(),
         };
         self.others.push(Other { entry, before: self.blocks.len(), follows, given: None });
     }
