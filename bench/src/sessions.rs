@@ -158,7 +158,7 @@ impl Claude {
         self.asked(out, &words.text(length))?;
         for _ in 0..calls {
             let message = self.lines;
-            if words.number() % 3 == 0 {
+            if words.number().is_multiple_of(3) {
                 let thought = words.text(300);
                 self.block(
                     out,
@@ -262,7 +262,7 @@ impl Claude {
 fn time(seconds: u64) -> String {
     let (mut days, rest) = (seconds / 86_400, seconds % 86_400);
     let mut year = 2024;
-    let length = |year: u64| if year % 4 == 0 { 366 } else { 365 };
+    let length = |year: u64| if year.is_multiple_of(4) { 366 } else { 365 };
     while days >= length(year) {
         days -= length(year);
         year += 1;

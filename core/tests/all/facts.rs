@@ -102,7 +102,7 @@ fn another_object_takes_the_place_and_the_older_one_stays_readable() {
 /// Somebody lets a model read the newest turns first and the older ones later.
 #[test]
 fn what_was_said_later_wins_in_whatever_order_it_was_read() {
-    let turns = vec![said(1, "a"), said(2, "b")];
+    let turns = [said(1, "a"), said(2, "b")];
     let [in_order, backwards] =
         [[(3, 1, BERLIN), (4, 2, PARIS)], [(3, 2, PARIS), (4, 1, BERLIN)]].map(|read| {
             let statements = read.map(|(n, turn, words)| stated(n, turn, words, 0.5));
