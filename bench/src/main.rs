@@ -67,8 +67,15 @@ enum What {
     Open,
     /// Building a context of a long conversation against one of a short one
     Context,
-    /// Recall by words: questions, the index and what appends notice of it; not part of `all`
-    Recall,
+    /// Recall by words and by both: questions, the index and what appends notice of it; not part of `all`
+    Recall {
+        /// Only a store of so many turns
+        #[arg(long, value_name = "NUMBER")]
+        turns: Option<u64>,
+        /// Leave the stores in this folder, and ask those that an earlier run left there: a million turns take long to fill
+        #[arg(long, value_name = "DIR")]
+        keep: Option<PathBuf>,
+    },
     /// Projections of long transcripts; not part of `all`
     Project {
         /// Compare with the reference implementation: building it takes more than 20 CPU minutes and 8 GB of memory
@@ -161,8 +168,8 @@ fn run(args: &Args) -> Result<()> {
     if let What::Serve = args.what {
         done(&args.what, &mut rows, serve::run(&place, scale)?);
     }
-    if let What::Recall = args.what {
-        done(&args.what, &mut rows, recall::run(&place, scale)?);
+    if let What::Recall { turns, keep } = &args.what {
+        done(&args.what, &mut rows, recall::run(&place, scale, *turns, keep.as_deref())?);
     }
     if let What::Size = args.what {
         done(&args.what, &mut rows, size::run(&place, scale, None)?);

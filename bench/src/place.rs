@@ -67,6 +67,14 @@ pub fn waited_for_cpu() -> Option<Duration> {
     Some(Duration::from_nanos(stat.split(' ').nth(1)?.parse().ok()?))
 }
 
+/// How long all threads of this process together have had a processor.
+pub fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid for the call. A process's own clock is always there, so the call does not fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 fn memory_gib() -> Option<f64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kib: f64 = info.lines().next()?.split_whitespace().nth(1)?.parse().ok()?;

@@ -71,7 +71,8 @@ pub fn of_question(shared: &Shared, text: &str) -> Result<Option<(String, Vec<f3
     let text = cut(text);
     match model::wait_for(embedder.embed(vec![text]), Some(QUESTION_PATIENCE)) {
         Some(vectors) => {
-            Ok(vectors?.into_iter().next().map(|vector| (kept_as(&*embedder, vector.len()), vector)))
+            let vector = vectors?.into_iter().next().ok_or_else(miscounted)?;
+            Ok(Some((kept_as(&*embedder, vector.len()), vector)))
         }
         None => Err(Error::busy(
             "embedder.slow",
@@ -168,10 +169,7 @@ fn round(shared: &Shared, embedder: &Arc<dyn Embed>, end: Option<Instant>) -> Re
     if !texts.is_empty() {
         let Some(made) = embed(shared, embedder, texts, end)? else { return Ok(false) };
         if made.len() != numbers.len() || made.iter().any(|vector| vector.len() != dimensions) {
-            return Err(Error::internal(
-                "embedder.count",
-                "the embedder gave other vectors than were asked for",
-            ));
+            return Err(miscounted());
         }
         vectors.extend(numbers.into_iter().zip(made));
     }
@@ -238,6 +236,10 @@ fn embed(
         }
     }
     Ok(None)
+}
+
+fn miscounted() -> Error {
+    Error::internal("embedder.count", "the embedder gave other vectors than were asked for")
 }
 
 /// What of an entry is embedded.

@@ -14,6 +14,7 @@ use everturn_store::{Behind, Found, TurnQuery};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::panic::resume_unwind;
 
 /// At least so many of each ranking are joined: what one ranks low may be what the other ranks high.
 const CANDIDATES_MIN: usize = 50;
@@ -134,11 +135,37 @@ pub struct Rank {
 /// The facts of conversations, each read once for one answer.
 type KnownFacts = HashMap<ConversationId, Vec<Fact>>;
 
+/// What a question means to a model, by its name, and what lies nearest to that.
+struct Meant {
+    vector: (String, Vec<f32>),
+    near: Vec<Found>,
+}
+
 /// What was found, before it is looked at.
 struct Ranked {
     found: Found,
     score: f64,
     matched: Matched,
+}
+
+/// Both rankings as one, best first.
+fn joined(by_words: &[(Found, f64)], near: &[Found], mode: Mode, wanted: usize) -> Vec<Ranked> {
+    let weights: Vec<(EntryNo, f64)> = by_words.iter().map(|(found, weight)| (found.no, *weight)).collect();
+    let meanings: Vec<(EntryNo, f64)> = near.iter().map(|found| (found.no, 1.0)).collect();
+    let lexical: HashMap<EntryNo, &Found> = by_words.iter().map(|(found, _)| (found.no, found)).collect();
+    let near: HashMap<EntryNo, &Found> = near.iter().map(|found| (found.no, found)).collect();
+    let rank = |rank: Option<usize>, found: Option<&&Found>| {
+        rank.zip(found).map(|(rank, found)| Rank { rank, score: found.score })
+    };
+    let ranked = fuse(&[&weights[..], &meanings[..]]).into_iter().filter_map(|fused| {
+        let (by_words, by_meaning) = (lexical.get(&fused.found), near.get(&fused.found));
+        let found = Found::clone(by_words.or(by_meaning)?);
+        let matched =
+            Matched { lexical: rank(fused.ranks[0], by_words), vector: rank(fused.ranks[1], by_meaning) };
+        let score = if mode == Mode::Hybrid { fused.score } else { found.score };
+        Some(Ranked { found, score, matched })
+    });
+    ranked.take(wanted).collect()
 }
 
 impl Scope {
@@ -174,10 +201,27 @@ impl Scope {
         limit: usize,
     ) -> Result<(Vec<Hit>, Mode, Option<String>), Error> {
         let words = TextQuery::parse(query);
-        let asked = if mode == Mode::Lexical { Ok(None) } else { meaning::of_question(self.shared(), query) };
-        let (vector, mode, note) = match (asked, mode) {
+        let mut wanted = (limit * 2).max(CANDIDATES_MIN);
+        let asks = mode != Mode::Lexical && self.shared().options.embedder.is_some();
+        // Words can be looked for while the model still reads the question.
+        let (meant, by_words) = std::thread::scope(|threads| {
+            // That the embedder failed is told; that the index did is an error.
+            let meaning = || match meaning::of_question(self.shared(), query) {
+                Ok(Some(vector)) => self.by_meaning(vector, filter, wanted).map(|meant| Ok(Some(meant))),
+                asked => Ok(asked.map(|_| None)),
+            };
+            if asks && mode == Mode::Vector {
+                return (meaning(), Ok(Vec::new()));
+            }
+            let meaning = asks.then(|| threads.spawn(meaning));
+            let by_words = self.by_words(&words, asks, filter, wanted);
+            let meant = meaning.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            (meant.unwrap_or(Ok(Ok(None))), by_words)
+        });
+        let (meant, mut by_words) = (meant?, by_words?);
+        let (mut meant, mode, note) = match (meant, mode) {
             (Ok(None), Mode::Lexical) => (None, Mode::Lexical, None),
-            (Ok(Some(vector)), mode) => (Some(vector), mode, None),
+            (Ok(Some(meant)), mode) => (Some(meant), mode, None),
             (Ok(None), _) => {
                 let note =
                     "there is no embedder, so only words were compared; configure one to find by meaning";
@@ -186,13 +230,14 @@ impl Scope {
             (Err(error), Mode::Vector) => return Err(error),
             (Err(error), _) => {
                 let note = format!("the embedder failed, so only words were compared: {}", error.text());
+                by_words.iter_mut().for_each(|(_, told)| *told = 1.0);
                 (None, Mode::Lexical, Some(note))
             }
         };
-        let mut wanted = (limit * 2).max(CANDIDATES_MIN);
         let mut known = KnownFacts::new();
         for round in 1.. {
-            let ranked = self.ranked(&words, vector.as_ref(), mode, filter, wanted)?;
+            let near = meant.as_ref().map_or(&[][..], |meant| meant.near.as_slice());
+            let ranked = joined(&by_words, near, mode, wanted);
             let all = ranked.len() < wanted;
             let mut hits = Vec::new();
             for ranked in ranked {
@@ -202,7 +247,7 @@ impl Scope {
                 hits.extend(self.looked_at(ranked, filter, &words, &mut known)?);
             }
             if hits.len() == limit || all || round == ROUNDS_MAX {
-                let nothing_near = vector.is_some() && mode == Mode::Hybrid;
+                let nothing_near = meant.is_some() && mode == Mode::Hybrid;
                 let nothing_near =
                     nothing_near && !hits.is_empty() && hits.iter().all(|hit| hit.matched.vector.is_none());
                 let note =
@@ -210,51 +255,35 @@ impl Scope {
                 return Ok((hits, mode, note));
             }
             wanted *= 4;
+            meant = meant.map(|meant| self.by_meaning(meant.vector, filter, wanted)).transpose()?;
+            if mode != Mode::Vector {
+                by_words = self.by_words(&words, meant.is_some(), filter, wanted)?;
+            }
         }
         unreachable!("the last round returns")
     }
 
-    /// The candidates, best first.
-    fn ranked(
+    /// What a question's words find, best first, each with its weight. Beside a ranking by meaning, a find that has few of
+    /// those words says little: mostly it is chance.
+    fn by_words(
         &self,
         words: &TextQuery,
-        vector: Option<&(String, Vec<f32>)>,
-        mode: Mode,
+        weighed: bool,
         filter: &Filter,
         wanted: usize,
-    ) -> Result<Vec<Ranked>, Error> {
-        let recall = &self.shared().recall;
-        let near = match vector {
-            Some((model, vector)) => recall.find_near(&self.tenant, model, vector, filter, wanted)?,
-            None => Vec::new(),
+    ) -> Result<Vec<(Found, f64)>, Error> {
+        let found = self.shared().recall.find_text(&self.tenant, words, filter, wanted)?;
+        let weigh = |found: Found| -> Result<(Found, f64), Error> {
+            let told = if weighed { self.told_by(&found, words)? } else { 1.0 };
+            Ok((found, told.powi(TOLD_POWER)))
         };
-        let lexical = match mode {
-            Mode::Vector => Vec::new(),
-            _ => recall.find_text(&self.tenant, words, filter, wanted)?,
-        };
-        let mut by_words: Vec<(EntryNo, f64)> = Vec::with_capacity(lexical.len());
-        for found in &lexical {
-            // Beside a ranking by meaning, a find that has few of the question's words says little: mostly it is chance.
-            let told = if vector.is_some() { self.told_by(found, words)? } else { 1.0 };
-            by_words.push((found.no, told.powi(TOLD_POWER)));
-        }
-        let by_meaning: Vec<(EntryNo, f64)> = near.iter().map(|found| (found.no, 1.0)).collect();
-        let fused = fuse(&[&by_words[..], &by_meaning[..]]);
-        let by_number = |found: Vec<Found>| found.into_iter().map(|found| (found.no, found)).collect();
-        let (lexical, near): (HashMap<EntryNo, Found>, HashMap<EntryNo, Found>) =
-            (by_number(lexical), by_number(near));
-        let rank = |rank: Option<usize>, found: Option<&Found>| {
-            rank.zip(found).map(|(rank, found)| Rank { rank, score: found.score })
-        };
-        let ranked = fused.into_iter().filter_map(|fused| {
-            let (by_words, by_meaning) = (lexical.get(&fused.found), near.get(&fused.found));
-            let found = by_words.or(by_meaning)?.clone();
-            let matched =
-                Matched { lexical: rank(fused.ranks[0], by_words), vector: rank(fused.ranks[1], by_meaning) };
-            let score = if mode == Mode::Hybrid { fused.score } else { found.score };
-            Some(Ranked { found, score, matched })
-        });
-        Ok(ranked.take(wanted).collect())
+        found.into_iter().map(weigh).collect()
+    }
+
+    /// What lies nearest to a question's meaning, best first.
+    fn by_meaning(&self, vector: (String, Vec<f32>), filter: &Filter, wanted: usize) -> Result<Meant, Error> {
+        let near = self.shared().recall.find_near(&self.tenant, &vector.0, &vector.1, filter, wanted)?;
+        Ok(Meant { vector, near })
     }
 
     /// How much of the question something tells; nothing, if it cannot be read any more.
