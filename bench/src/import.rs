@@ -17,7 +17,7 @@ const MEMORY_MIB_MAX: u64 = 200;
 pub fn run(place: &Place, quick: bool) -> Result<Vec<Row>> {
     let size = if quick { 64 * MIB } else { 1024 * MIB };
     let mut rows = Vec::new();
-    for (agent, write) in [("Claude Code", sessions::claude as Write), ("Codex", sessions::codex)] {
+    for (agent, write) in [("Claude Code", sessions::claude as Write), ("Codex", sessions::codex as Write)] {
         let file = place.file("session.jsonl");
         eprintln!("import: writing a session of {agent} of {}", bytes(size));
         let lines = write(&file, size)?;

@@ -130,6 +130,11 @@ fn take(
                 file.rests_until = Some(Instant::now() + start.elapsed() * REST);
                 imported.added > 0 || report.attached > 0
             }
+            // Said once: a session that goes on after it was deleted is no news.
+            None if report.left_out.is_some() => {
+                file.imported = Some(*looked);
+                file.failed.replace(*looked).is_none()
+            }
             // It may be the server that is away, and not the file that is bad.
             None => {
                 file.rests_until = Some(Instant::now() + REST_AFTER_FAILURE);
