@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 /// What a compressed file begins with.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// How many times larger than itself a compressed file may become, once it is over [`FREE_BYTES`]. Sessions compress to a
+/// How many times larger than itself a compressed file may become, once it is over `FREE_BYTES`. Sessions compress to a
 /// tenth or a fiftieth; what becomes ten thousand times larger was made to fill a disk.
 pub const EXPANSION_MAX: u64 = 300;
 
