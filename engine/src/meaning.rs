@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Entries in one round.
 const BATCH_ENTRIES: usize = 32;
+/// Entries in one round where time is short: a round that does not end in time is lost.
+const BATCH_ENTRIES_IN_TIME: usize = 2;
 /// Of a longer text the beginning and the end are embedded: no model reads more at once.
 pub const EMBEDDED_BYTES_MAX: usize = 8 * 1024;
 /// How long a question waits for its vector; then words must do.
@@ -149,7 +151,8 @@ fn round(shared: &Shared, embedder: &Arc<dyn Embed>, end: Option<Instant>) -> Re
     let Some(_working) = turn(shared, end) else { return Ok(false) };
     let Some(dimensions) = dimensions(shared, embedder, end)? else { return Ok(false) };
     let kept = kept_as(&**embedder, dimensions);
-    let waiting = shared.recall.unembedded(&kept, BATCH_ENTRIES)?;
+    let most = if end.is_some() { BATCH_ENTRIES_IN_TIME } else { BATCH_ENTRIES };
+    let waiting = shared.recall.unembedded(&kept, most)?;
     if waiting.is_empty() {
         metrics::gauge!("everturn_recall_behind_vectors").set(0);
         drop_others(shared, &kept)?;

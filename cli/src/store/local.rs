@@ -22,7 +22,7 @@ use everturn_engine::{
 };
 use serde_json::Value;
 use std::io::{BufRead, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A tenant's part of a store of this machine.
 pub struct Local {
@@ -30,6 +30,8 @@ pub struct Local {
     scope: Scope,
 }
 
+/// How long an embedder may bring nothing.
+const EMBED_PATIENCE: Duration = Duration::from_secs(60);
 /// How long newest turns are embedded before a question is answered.
 const EMBED_TIME: Duration = Duration::from_secs(2);
 
@@ -168,10 +170,13 @@ impl Store for Local {
 
     fn index(&self, progress: &mut dyn FnMut(Behind)) -> Result<(), Error> {
         let mut behind = self.store.index_now()?;
+        let mut moved = Instant::now();
         while behind.vectors > 0 {
             progress(behind);
             let left = self.store.embed_now(EMBED_TIME)?;
-            if left.vectors >= behind.vectors {
+            if left.vectors < behind.vectors {
+                moved = Instant::now();
+            } else if moved.elapsed() > EMBED_PATIENCE {
                 let text = "the embedder makes no vectors; ask with --embedder none, or choose another";
                 return Err(Error::busy("embedder.stuck", text));
             }
