@@ -9,7 +9,7 @@ use crate::figures::{Samples, time};
 use crate::processor;
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn_core::vectors::{Codes, RESCORED, code, normalized, pack, rank, similarity};
+use everturn_core::vectors::{Codes, RESCORED, WEIGHED, code, normalized, pack, rank, similarity};
 use everturn_engine::Error;
 use everturn_engine::model::{BuiltinEmbedder, Embed};
 use futures_util::future::{BoxFuture, ready};
@@ -45,7 +45,8 @@ fn measure(count: usize, together: usize) -> Result<Row> {
         let query = noise.near(&centres[question * 31 % centres.len()]);
         let query = normalized(&query).ok_or("a made up vector has a direction")?;
         let (took, found) = processor::once(|| {
-            let candidates = codes.likeliest(&query, RESCORED, |_| true);
+            let near = codes.nearest(0..count, &query, RESCORED * WEIGHED, |_| true);
+            let candidates = codes.likeliest(&query, near, RESCORED);
             rank(&query, candidates.into_iter().map(|row| (row, packed[row].clone())))
         });
         scanned.push(took / 1e6);

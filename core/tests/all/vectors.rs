@@ -1,6 +1,6 @@
 //! Nearest vectors, against a plain exact search.
 
-use everturn_core::vectors::{Codes, RESCORED, code, normalized, pack, rank, similarity};
+use everturn_core::vectors::{Codes, RESCORED, WEIGHED, code, normalized, pack, rank, similarity};
 use proptest::prelude::*;
 
 /// Numbers from a seed: enough like noise, and the same everywhere.
@@ -48,7 +48,8 @@ fn codes(vectors: &[Vec<f32>], dimensions: usize) -> Codes {
 }
 
 fn found(vectors: &[Vec<f32>], codes: &Codes, query: &[f32], keep: impl Fn(usize) -> bool) -> Vec<usize> {
-    let candidates = codes.likeliest(query, RESCORED, keep);
+    let near = codes.nearest(0..codes.len(), query, RESCORED * WEIGHED, keep);
+    let candidates = codes.likeliest(query, near, RESCORED);
     let packed = candidates.into_iter().filter_map(|row| Some((row, pack(&vectors[row])?)));
     rank(&normalized(query).unwrap(), packed).into_iter().take(10).map(|(row, _)| row).collect()
 }
@@ -92,8 +93,9 @@ fn the_ten_nearest_of_a_crowd_are_found() {
         let query = noise.near(&centres[question % 4], 0.9);
         let truth = exact(&vectors, &query, 10, |_| true);
         let of = |rows: Vec<usize>| truth.iter().filter(|row| rows.contains(row)).count();
-        weighed += of(codes.likeliest(&query, RESCORED, |_| true));
-        counted += of(codes.nearest(&query, RESCORED, |_| true));
+        let near = codes.nearest(0..codes.len(), &query, RESCORED * WEIGHED, |_| true);
+        counted += of(near[..RESCORED].iter().map(|(_, row)| *row).collect());
+        weighed += of(codes.likeliest(&query, near, RESCORED));
     }
     assert!(weighed >= 190 && weighed > counted, "{weighed} of 200, {counted} by counting");
 }
@@ -112,7 +114,8 @@ fn removed_rows_are_gone_and_the_others_stay_in_order() {
         });
         assert_eq!(codes.len(), vectors.len());
         for (row, vector) in vectors.iter().enumerate() {
-            assert_eq!(codes.nearest(vector, 1, |_| true), [row], "its own code is the nearest");
+            let nearest = codes.nearest(0..codes.len(), vector, 1, |_| true);
+            assert_eq!(nearest, [(0, row)], "its own code is the nearest");
         }
     }
 }
@@ -122,7 +125,7 @@ fn what_has_another_length_or_no_direction_is_left_out() {
     let mut codes = Codes::new(3);
     assert!(!codes.push(&code(&[1.0; 65])) && !codes.push(&[1, 2]) && codes.is_empty());
     assert!(codes.push(&code(&[1.0, -2.0, 0.5])));
-    assert!(codes.nearest(&[1.0], 5, |_| true).is_empty());
+    assert!(codes.nearest(0..1, &[1.0], 5, |_| true).is_empty());
     for vector in [&[][..], &[0.0, 0.0], &[f32::NAN, 1.0], &[f32::INFINITY, 1.0]] {
         assert_eq!(pack(vector), None, "{vector:?}");
         assert_eq!(normalized(vector), None, "{vector:?}");
@@ -173,11 +176,20 @@ proptest! {
         let mut truth: Vec<usize> = (0..rows).collect();
         truth.sort_by_cached_key(differing);
         truth.truncate(count);
-        let got = codes(&vectors, dimensions).nearest(&query, count, |_| true);
+        let codes = codes(&vectors, dimensions);
+        let got = codes.nearest(0..rows, &query, count, |_| true);
+        prop_assert!(got.iter().all(|(told, row)| usize::from(*told) == differing(row)));
         prop_assert_eq!(
-            got.iter().map(differing).collect::<Vec<_>>(),
+            got.iter().map(|(_, row)| differing(row)).collect::<Vec<_>>(),
             truth.iter().map(differing).collect::<Vec<_>>()
         );
+        // In two halves the same is found.
+        let half = seed as usize % rows;
+        let mut parts = codes.nearest(0..half, &query, count, |_| true);
+        parts.extend(codes.nearest(half..rows, &query, count, |_| true));
+        parts.sort_unstable();
+        parts.truncate(count);
+        prop_assert_eq!(parts, got);
     }
 
 }

@@ -1,10 +1,18 @@
 //! The signs of vectors in memory, with what filters ask for: about 80 bytes for each entry of the usual length. Read
 //! from the file when the first question comes, and caught up before each one.
 
-use everturn_core::vectors::Codes;
+use everturn_core::vectors::{Codes, WEIGHED};
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::panic::resume_unwind;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::thread;
+
+/// Rows that a thread looks through for a question: with fewer, starting it takes longer than it helps.
+const ROWS_EACH: usize = 200_000;
+/// Threads for one question: never all of a large machine, since others ask too.
+static THREADS: LazyLock<usize> =
+    LazyLock::new(|| thread::available_parallelism().map_or(1, |cores| cores.get().min(4)));
 
 /// Signs by the number of their model.
 #[derive(Default)]
@@ -161,8 +169,23 @@ impl Loaded {
     /// The numbers of the nearest codes that a filter leaves.
     pub fn nearest(&self, query: &[f32], count: usize, filter: &Rows) -> Vec<i64> {
         let takes = self.takes(filter);
-        let rows = self.codes.likeliest(query, count, |row| takes(&self.rows[row]));
-        rows.into_iter().map(|row| self.rows[row].no).collect()
+        let find = |rows| {
+            let keep = |row: usize| takes(&self.rows[row]);
+            self.codes.nearest(rows, query, count.saturating_mul(WEIGHED), keep)
+        };
+        let parts = (self.rows.len() / ROWS_EACH).clamp(1, *THREADS);
+        let part = self.rows.len().div_ceil(parts);
+        let part = |n: usize| n * part..self.rows.len().min((n + 1) * part);
+        let near = thread::scope(|threads| {
+            let find = &find;
+            let others: Vec<_> = (1..parts).map(|n| threads.spawn(move || find(part(n)))).collect();
+            let mut near = find(part(0));
+            for other in others {
+                near.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            }
+            near
+        });
+        self.codes.likeliest(query, near, count).into_iter().map(|row| self.rows[row].no).collect()
     }
 
     fn takes<'a>(&self, filter: &'a Rows) -> impl Fn(&Row) -> bool + use<'a> {
@@ -179,6 +202,37 @@ impl Loaded {
                 && (filter.kinds.is_empty() || filter.kinds.contains(&i64::from(row.kind)))
                 && filter.after.is_none_or(|after| row.at >= after)
                 && filter.before.is_none_or(|before| row.at < before)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everturn_core::vectors::code;
+
+    /// However many threads look, what is found is what one would find, wherever the parts end.
+    #[test]
+    fn many_rows_are_looked_through_in_parts() {
+        let mut loaded = Loaded::new(64);
+        let vector = |seed: usize| -> Vec<f32> {
+            let mixed = (seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (0..64).map(|bit| if mixed >> bit & 1 == 1 { 1.0 } else { -1.0 }).collect()
+        };
+        for row in 0..2 * ROWS_EACH + 1 {
+            assert!(loaded.codes.push(&code(&vector(row))));
+            let (no, at, tenant) = (row as i64 + 1, 0, 1 + (row % 2) as u32);
+            loaded.rows.push(Row { no, at, tenant, conversation: 1, actor: 0, role: 0, kind: 0 });
+        }
+        for asked in [0, ROWS_EACH, 2 * ROWS_EACH] {
+            let (filter, query) = (Rows { tenant: 1, ..Rows::default() }, vector(asked));
+            let rows = 0..loaded.rows.len();
+            let near = loaded.codes.nearest(rows, &query, 20 * WEIGHED, |row| row % 2 == 0);
+            let alone: Vec<i64> =
+                loaded.codes.likeliest(&query, near, 20).into_iter().map(|row| row as i64 + 1).collect();
+            let found = loaded.nearest(&query, 20, &filter);
+            assert_eq!(found, alone);
+            assert_eq!(found[0], asked as i64 + 1, "itself");
         }
     }
 }
