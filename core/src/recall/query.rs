@@ -70,8 +70,8 @@ impl TextQuery {
         self.any.is_empty() && self.all.is_empty()
     }
 
-    /// How much of the question a text says, from 0 to 1: the part of its telling words that are there. Words that are in
-    /// nearly every English text tell nothing, unless there are no others.
+    /// How much of the question a text says, from 0 to 1: the part of its telling words that are there, or of its names if
+    /// that is more. Words that are in nearly every English text tell nothing, unless there are no others.
     pub fn told_by(&self, text: &str) -> f64 {
         // A question has few words, so comparing them with each of the text's is quicker than putting those into a set.
         let told = terms(text);
@@ -87,17 +87,34 @@ impl TextQuery {
         if telling.is_empty() {
             telling = self.wanted().collect();
         }
-        let there = telling.iter().filter(|wanted| {
+        let is_there = |wanted: &Wanted| {
             let last = wanted.words.len().saturating_sub(1);
             wanted.name.as_ref().is_some_and(|name| told.names.iter().any(|(told, _)| told == name))
                 || wanted.words.iter().enumerate().all(|(at, word)| has(word, wanted.prefix && at == last))
-        });
-        there.count() as f64 / telling.len().max(1) as f64
+        };
+        let (mut there, mut names, mut names_there) = (0, 0, 0);
+        for wanted in &telling {
+            let (is_there, is_name) = (usize::from(is_there(wanted)), usize::from(wanted.is_name()));
+            there += is_there;
+            names += is_name;
+            names_there += is_there * is_name;
+        }
+        let part = |there: usize, of: usize| there as f64 / of.max(1) as f64;
+        part(there, telling.len()).max(part(names_there, names))
     }
 
     /// Everything that is wanted.
     pub fn wanted(&self) -> impl Iterator<Item = &Wanted> {
         self.all.iter().chain(&self.any)
+    }
+}
+
+impl Wanted {
+    /// Whether it names one thing, as `build_context`, `OPS-4417` and `E0716` do: then it is what a question is about.
+    fn is_name(&self) -> bool {
+        let mixed =
+            |word: &String| word.contains(|c: char| c.is_ascii_digit()) && word.contains(char::is_alphabetic);
+        self.name.is_some() || self.words.iter().any(mixed)
     }
 }
 
@@ -185,7 +202,11 @@ mod tests {
     #[test]
     fn how_much_of_a_question_a_text_tells() {
         let told = |question: &str, text: &str| TextQuery::parse(question).told_by(text);
-        assert_eq!(told("what is wrong in parse_header?", "the fault is in `parseHeader`"), 0.5);
+        assert_eq!(told("what is wrong with the header?", "the fault is in the header"), 0.5);
+        assert_eq!(told("what is wrong in parse_header?", "the fault is in `parseHeader`"), 1.0, "a name");
+        assert_eq!(told("ticket OPS-4417", "closed OPS-4417 today"), 1.0, "a number of something");
+        assert_eq!(told("ticket OPS-4417", "which ticket was it?"), 0.5);
+        assert_eq!(told("borrow error E0716 in src/a.rs", "error[E0716]"), 0.5, "one of two names");
         assert_eq!(told("parseHeader", "parse the header"), 1.0, "by its parts");
         assert_eq!(told("why did compilation stop", "the build broke"), 0.0);
         assert_eq!(told("the lock of the writer", "a writer held the lock"), 1.0);
