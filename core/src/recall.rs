@@ -169,6 +169,8 @@ pub struct Filter {
 /// How much the place in one ranking counts against that in another: with 10, being first is worth nearly three times as
 /// much as being twentieth.
 const FUSION_RANKS: f64 = 10.0;
+/// What is first in a ranking counts at least like one between these places of a full one.
+const FIRST_RANK_MAX: f64 = 8.5;
 
 /// Something that several rankings found.
 #[derive(Clone, PartialEq, Debug)]
@@ -182,7 +184,8 @@ pub struct Fused<T> {
 }
 
 /// Joins rankings by reciprocal rank: each is worth `weight / (10 + rank)` to what it found, where everything has a weight of
-/// its own. Best first; at the same score, what an earlier ranking found first.
+/// its own. What is first in one of them stands at least before the ninth of another, however little it weighs: the one turn
+/// that has a rare word must not go unseen. Best first; at the same score, what an earlier ranking found first.
 pub fn fuse<T: Clone + Eq + Hash>(rankings: &[&[(T, f64)]]) -> Vec<Fused<T>> {
     let mut places: HashMap<&T, usize> = HashMap::new();
     let mut all: Vec<Fused<T>> = Vec::new();
@@ -197,6 +200,12 @@ pub fn fuse<T: Clone + Eq + Hash>(rankings: &[&[(T, f64)]]) -> Vec<Fused<T>> {
                 all[place].ranks[ranking] = Some(rank + 1);
                 all[place].score += weight / (FUSION_RANKS + (rank + 1) as f64);
             }
+        }
+    }
+    for (first, weight) in rankings.iter().filter_map(|found| found.first()) {
+        let fused = &mut all[places[first]];
+        if *weight > 0.0 {
+            fused.score = fused.score.max(1.0 / (FUSION_RANKS + FIRST_RANK_MAX));
         }
     }
     all.sort_by(|a, b| b.score.total_cmp(&a.score));
@@ -227,6 +236,11 @@ mod tests {
         assert_eq!(fuse(&[&plain(&["a", "a"])[..]])[0].score, 1.0 / 11.0, "said twice is not found twice");
         let weak = fuse(&[&[("a", 0.1)][..], &plain(&["b"])]);
         assert_eq!(weak[0].found, "b", "a weak find comes after a full one");
+        let letters = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+        let seen = fuse(&[&[("x", 0.001), ("y", 0.001)][..], &plain(&letters)]);
+        let order: String = seen.iter().map(|fused| fused.found).collect();
+        assert_eq!(order, "abcdefghxijy", "the best of a weak ranking is seen");
+        assert_eq!(fuse(&[&[("x", 0.0)][..], &plain(&letters)])[10].found, "x", "unless it weighs nothing");
     }
 
     #[test]

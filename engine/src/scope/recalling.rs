@@ -21,9 +21,6 @@ const CANDIDATES_MIN: usize = 50;
 /// How steeply a find by words loses weight with the words that it lacks. Chosen on the questions of `bench recall-quality`:
 /// with less, turns that share a word by chance push out those that mean the same.
 const TOLD_POWER: i32 = 3;
-/// What the best find by words weighs at least: enough to stand among the first ten, before the last two of those that only
-/// their meaning found. A rare word that is there, and only there, must not go unseen.
-const FIRST_WEIGHT_MIN: f64 = 0.6;
 /// So often more are asked for, where what was found does not stand any more.
 const ROUNDS_MAX: u32 = 4;
 
@@ -276,12 +273,11 @@ impl Scope {
         wanted: usize,
     ) -> Result<Vec<(Found, f64)>, Error> {
         let found = self.shared().recall.find_text(&self.tenant, words, filter, wanted)?;
-        let weigh = |(at, found): (usize, Found)| -> Result<(Found, f64), Error> {
+        let weigh = |found: Found| -> Result<(Found, f64), Error> {
             let told = if weighed { self.told_by(&found, words)? } else { 1.0 };
-            let least = if at == 0 && told > 0.0 { FIRST_WEIGHT_MIN } else { 0.0 };
-            Ok((found, told.powi(TOLD_POWER).max(least)))
+            Ok((found, told.powi(TOLD_POWER)))
         };
-        found.into_iter().enumerate().map(weigh).collect()
+        found.into_iter().map(weigh).collect()
     }
 
     /// What lies nearest to a question's meaning, best first.
