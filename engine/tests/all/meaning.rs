@@ -139,6 +139,29 @@ fn a_turn_is_found_by_what_it_means_without_being_asked_to_index() {
     );
 }
 
+/// Many turns mean what the question means; one alone has the number that it names, or its rare word, and nothing else of it.
+#[test]
+fn a_number_or_a_rare_word_is_found_among_what_means_the_same() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let store = open(&stage, &toy);
+    let scope = store.tenant("acme").unwrap();
+    let mut texts: Vec<String> =
+        (0..30).map(|n| format!("the automobile got its winter tyres, number {n}")).collect();
+    texts.push("closed OPS-4417 today".into());
+    texts.push("Brixton said no".into());
+    say(&scope, &texts.iter().map(String::as_str).collect::<Vec<_>>());
+    settled(&store);
+    for (question, first, wanted) in [
+        ("vehicle ticket OPS-4417", true, "closed OPS-4417 today"),
+        ("which vehicle did the lady from Brixton ask for yesterday", false, "Brixton said no"),
+    ] {
+        let found = recall(&scope, question, RecallMode::Hybrid);
+        let texts: Vec<&str> = found.data.iter().map(|hit| hit.snippet.text.as_str()).collect();
+        assert!(texts.contains(&wanted), "{question}: {texts:?}");
+        assert_eq!(texts[0] == wanted, first, "{question}: {texts:?}");
+    }
+}
+
 /// What was embedded is kept: a process that comes later embeds only what is new, the newest first.
 #[test]
 fn vectors_are_made_once_and_the_newest_first() {
