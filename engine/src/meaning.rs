@@ -1,5 +1,5 @@
 //! Gives what can be found its vectors, after the fact: newest first, a few at a time, and from where it ended if it was
-//! interrupted, since the index itself knows what waits.
+//! interrupted, since the index itself knows what waits. Whoever is about to ask has what its words find embedded first.
 //!
 //! While vectors of a new model are made, questions are still asked of the old one's, if who made those is there.
 
@@ -7,7 +7,7 @@ use crate::Shared;
 use crate::model::{self, BuiltinEmbedder, Embed};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
-use everturn_core::recall::{EntryId, text_of};
+use everturn_core::recall::{EntryId, EntryNo, text_of};
 use everturn_store::{Behind, Unembedded};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -111,7 +111,7 @@ pub fn run(shared: &Shared) {
     let mut failures = 0_u32;
     while !stopping() {
         *shared.meaning.news() = false;
-        match round(shared, embedder, None) {
+        match round(shared, embedder, &[], None) {
             Ok(true) => {
                 if std::mem::take(&mut failures) > 0 {
                     tracing::info!(embedder = embedder.model(), "the embedder answers again");
@@ -138,21 +138,26 @@ pub fn run(shared: &Shared) {
     }
 }
 
-/// Embeds what waits, on the caller's thread, as far as the time allows.
-pub fn catch_up(shared: &Shared, time: Duration) -> Result<(), Error> {
+/// Embeds what waits, on the caller's thread, as far as the time allows: these first, in their order.
+pub fn catch_up(shared: &Shared, first: &[EntryNo], time: Duration) -> Result<(), Error> {
     let Some(embedder) = &shared.options.embedder else { return Ok(()) };
     let end = Instant::now() + time;
-    while Instant::now() < end && round(shared, embedder, Some(end))? {}
+    while Instant::now() < end && round(shared, embedder, first, Some(end))? {}
     Ok(())
 }
 
 /// Embeds a few entries. Says whether there were any.
-fn round(shared: &Shared, embedder: &Arc<dyn Embed>, end: Option<Instant>) -> Result<bool, Error> {
+fn round(
+    shared: &Shared,
+    embedder: &Arc<dyn Embed>,
+    first: &[EntryNo],
+    end: Option<Instant>,
+) -> Result<bool, Error> {
     let Some(_working) = turn(shared, end) else { return Ok(false) };
     let Some(dimensions) = dimensions(shared, embedder, end)? else { return Ok(false) };
     let kept = kept_as(&**embedder, dimensions);
     let most = if end.is_some() { BATCH_ENTRIES_IN_TIME } else { BATCH_ENTRIES };
-    let waiting = shared.recall.unembedded(&kept, most)?;
+    let waiting = shared.recall.unembedded(&kept, first, most)?;
     if waiting.is_empty() {
         metrics::gauge!("everturn_recall_behind_vectors").set(0);
         drop_others(shared, &kept)?;

@@ -47,6 +47,24 @@ fn what_was_meant_is_found_without_its_words() {
     assert!(!recall(&shell, &["a pet resting", "--mode", "vector"]).out.contains("cat"));
 }
 
+/// After an import embedding takes long, and newest turns come first. What was said long ago is compared by its meaning
+/// nevertheless, as soon as it shares a word with the question.
+#[test]
+fn what_a_question_s_words_find_is_compared_by_meaning_right_after_an_import() {
+    let shell = Shell::new();
+    let say = |text: String| serde_json::json!({"role": "user", "content": text});
+    let old = "The invoice archive lies on the grey shelf.";
+    let newer =
+        (0..500).map(|n| say(format!("Number {n} of many. {}", "It says nothing of use. ".repeat(40))));
+    let all: Vec<_> = std::iter::once(say(old.into())).chain(newer).collect();
+    std::fs::write(shell.path("old.json"), serde_json::to_string(&all).unwrap()).unwrap();
+    shell.ok(&["import", "old.json"]);
+    let said = recall(&shell, &["which shelf has the bills", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(found["data"][0]["snippet"]["text"], old, "{}", said.out);
+    assert_eq!(found["data"][0]["matched"]["vector"]["rank"], 1, "{}", said.out);
+}
+
 #[test]
 fn a_server_makes_what_is_said_findable_by_itself() {
     let (shell, id) = furnished();

@@ -15,12 +15,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::panic::resume_unwind;
+use std::time::Duration;
 
 /// At least so many of each ranking are joined: what one ranks low may be what the other ranks high.
 const CANDIDATES_MIN: usize = 50;
 /// How steeply a find by words loses weight with the words that it lacks. Chosen on the questions of `bench recall-quality`:
 /// with less, turns that share a word by chance push out those that mean the same.
 const TOLD_POWER: i32 = 3;
+/// So many that share words with a question are embedded before it is asked: more than an answer looks at, since the best by
+/// meaning need not be the best by words.
+const EMBEDDED_FIRST: usize = 200;
 /// So often more are asked for, where what was found does not stand any more.
 const ROUNDS_MAX: u32 = 4;
 
@@ -60,6 +64,22 @@ impl Default for RecallOptions {
             limit: 10,
             mode: Mode::Hybrid,
             include_superseded: false,
+        }
+    }
+}
+
+impl RecallOptions {
+    fn filter(&self) -> Filter {
+        Filter {
+            conversation: self.conversation,
+            actors: self.actors.clone(),
+            roles: self.roles.clone(),
+            kinds: self.kinds.clone(),
+            after: self.after,
+            before: self.before,
+            through_seq: None,
+            before_seq: None,
+            include_superseded: self.include_superseded,
         }
     }
 }
@@ -176,20 +196,20 @@ impl Scope {
         if let Some(id) = options.conversation {
             self.shared().index.conversation(&self.key(id))?;
         }
-        let filter = Filter {
-            conversation: options.conversation,
-            actors: options.actors.clone(),
-            roles: options.roles.clone(),
-            kinds: options.kinds.clone(),
-            after: options.after,
-            before: options.before,
-            through_seq: None,
-            before_seq: None,
-            include_superseded: options.include_superseded,
-        };
-        let (data, mode, note) = self.find(query, &filter, options.mode, limit)?;
+        let (data, mode, note) = self.find(query, &options.filter(), options.mode, limit)?;
         let behind = meaning::behind(self.shared())?;
         Ok(Recalled { mode, note, behind, data })
+    }
+
+    /// As [`Everturn::embed_now`](crate::Everturn::embed_now), but what this question's words find comes first, best first:
+    /// so meanings are compared among all that shares words with it, however much still waits for a vector.
+    pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
+        let words = TextQuery::parse(query);
+        let found =
+            self.shared().recall.find_text(&self.tenant, &words, &options.filter(), EMBEDDED_FIRST)?;
+        let first: Vec<EntryNo> = found.into_iter().map(|found| found.no).collect();
+        meaning::catch_up(self.shared(), &first, time)?;
+        meaning::behind(self.shared())
     }
 
     /// Finds, and says how it was looked for.

@@ -252,3 +252,25 @@ fn an_erased_turn_has_no_vector_any_more() {
         recall(&scope, "feline", RecallMode::Vector).data.into_iter().map(|hit| hit.snippet.text).collect();
     assert_eq!(texts, ["my automobile is red"]);
 }
+
+/// Just after an import everything waits for a vector, the oldest for long. A process that asks and ends has those embedded that
+/// share words with its question, within its filter, before newer ones that it has no use for.
+#[test]
+fn what_a_question_s_words_find_is_embedded_first() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let writer = stage.open();
+    let scope = writer.tenant("acme").unwrap();
+    let asked = say(&scope, &["the rusty automobile", "a loaf", "an automobile and a kitten"]);
+    say(&scope, &["an automobile elsewhere", "drizzle", "shower"]);
+    writer.index_now().unwrap();
+    let embedder: Option<Arc<dyn Embed>> = Some(toy.clone());
+    let reader = stage.open_with(Options { embedder, read_only: true, ..quiet() });
+    let scope = reader.tenant("acme").unwrap();
+    let options = RecallOptions { conversation: Some(asked), ..RecallOptions::default() };
+    assert_eq!(scope.embed_for("rusty automobile", &options, PATIENCE).unwrap().vectors, 0);
+    let by_words = ["the rusty automobile", "an automobile and a kitten"];
+    let newest = ["shower", "drizzle", "an automobile elsewhere", "a loaf"];
+    assert_eq!(toy.state().texts, [&by_words[..], &newest].concat(), "then the others, newest first");
+    scope.embed_for("rusty automobile", &options, PATIENCE).unwrap();
+    assert_eq!(toy.state().texts.len(), 6, "nothing is embedded twice");
+}

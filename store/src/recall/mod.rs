@@ -472,16 +472,15 @@ impl<T: Ground + Send + Sync> Recall for T {
         Ok(found.unwrap_or_default())
     }
 
-    fn unembedded(&self, model: &str, limit: usize) -> Result<Vec<Unembedded>, Error> {
+    fn unembedded(&self, model: &str, first: &[EntryNo], limit: usize) -> Result<Vec<Unembedded>, Error> {
         let catalog = self.catalog();
-        match catalog
-            .reading(|db| Ok((vectors::knows(db, model)?, vectors::unembedded(db, model, limit)?)))?
-        {
+        let waiting = |db: &Connection| vectors::unembedded(db, model, first, limit);
+        match catalog.reading(|db| Ok((vectors::knows(db, model)?, waiting(db)?)))? {
             None => Ok(Vec::new()),
             Some((true, waiting)) => Ok(waiting),
             Some((false, _)) => catalog.writing(|db| {
                 vectors::know(db, model)?;
-                vectors::unembedded(db, model, limit)
+                waiting(db)
             }),
         }
     }

@@ -88,26 +88,48 @@ pub fn models(db: &Connection) -> rusqlite::Result<Vec<String>> {
     .collect()
 }
 
-/// Entries without a vector of a model, newest first.
-pub fn unembedded(db: &Connection, model: &str, limit: usize) -> rusqlite::Result<Vec<Unembedded>> {
-    db.prepare_cached(
-        "SELECT e.no, t.name, c.id, e.seq, e.kind, e.id FROM waiting w
-         CROSS JOIN entries e ON e.no = w.entry
-         CROSS JOIN conversations c ON c.no = e.conversation CROSS JOIN tenants t ON t.no = c.tenant
-         WHERE w.model = (SELECT no FROM models WHERE name = ?) ORDER BY w.entry DESC LIMIT ?",
-    )?
-    .query_map(params![model, signed(limit as u64)], |row| {
-        let tenant: String = row.get(1)?;
-        let tenant = Tenant::new(&tenant).map_err(|_| rusqlite::Error::InvalidQuery)?;
-        let id = ConversationId::from_bytes(row.get::<_, Bytes<16>>(2)?.0);
-        Ok(Unembedded {
-            no: EntryNo(row.get(0)?),
-            key: Key { tenant, id },
-            seq: row.get::<_, i64>(3)? as u64,
-            id: EntryId::from_bytes(kind_of(row.get(4)?), row.get::<_, Bytes<16>>(5)?.0),
-        })
-    })?
-    .collect()
+/// Entries without a vector of a model: those among `first` in their order, then the others, newest first.
+pub fn unembedded(
+    db: &Connection,
+    model: &str,
+    first: &[EntryNo],
+    limit: usize,
+) -> rusqlite::Result<Vec<Unembedded>> {
+    let Some(model) = model_number(db, model)? else { return Ok(Vec::new()) };
+    let mut waits = db.prepare_cached("SELECT 1 FROM waiting WHERE model = ? AND entry = ?")?;
+    let mut entries = Vec::new();
+    for EntryNo(no) in first {
+        if entries.len() < limit && waits.exists([model, *no])? {
+            entries.push(*no);
+        }
+    }
+    let asked_for = entries.len();
+    let mut newest =
+        db.prepare_cached("SELECT entry FROM waiting WHERE model = ? ORDER BY entry DESC LIMIT ?")?;
+    for no in newest.query_map([model, signed(limit as u64)], |row| row.get(0))? {
+        let no = no?;
+        if entries.len() < limit && !entries[..asked_for].contains(&no) {
+            entries.push(no);
+        }
+    }
+    let mut look = db.prepare_cached(
+        "SELECT e.no, t.name, c.id, e.seq, e.kind, e.id FROM entries e
+         JOIN conversations c ON c.no = e.conversation JOIN tenants t ON t.no = c.tenant WHERE e.no = ?",
+    )?;
+    let look = |no: i64| look.query_row([no], waiting);
+    entries.into_iter().map(look).collect()
+}
+
+fn waiting(row: &rusqlite::Row<'_>) -> rusqlite::Result<Unembedded> {
+    let tenant: String = row.get(1)?;
+    let tenant = Tenant::new(&tenant).map_err(|_| rusqlite::Error::InvalidQuery)?;
+    let id = ConversationId::from_bytes(row.get::<_, Bytes<16>>(2)?.0);
+    Ok(Unembedded {
+        no: EntryNo(row.get(0)?),
+        key: Key { tenant, id },
+        seq: row.get::<_, i64>(3)? as u64,
+        id: EntryId::from_bytes(kind_of(row.get(4)?), row.get::<_, Bytes<16>>(5)?.0),
+    })
 }
 
 /// Keeps vectors. An entry that is gone meanwhile gets none, nor does one that has one.
