@@ -1,5 +1,6 @@
-//! Gives what can be found its vectors, after the fact: newest first, a few at a time, and from where it ended if it was
-//! interrupted, since the index itself knows what waits. Whoever is about to ask has what its words find embedded first.
+//! Gives what can be found its vectors, after the fact: what was said before what tools did and newest first, a few at a
+//! time, and from where it ended if it was interrupted, since the index itself knows what waits. Whoever is about to ask has
+//! what its words find embedded first.
 //!
 //! While vectors of a new model are made, questions are still asked of the old one's, if who made those is there.
 

@@ -2,9 +2,10 @@
 
 use crate::stage::{PATIENCE, Stage, quiet};
 use everturn_core::id::ConversationId;
+use everturn_core::turn::Role;
 use everturn_engine::model::Embed;
 use everturn_engine::{
-    AppendOptions, Error, Everturn, NewTurn, Options, RecallMode, RecallOptions, Recalled, Scope,
+    AppendOptions, Error, Everturn, NewFact, NewTurn, Options, RecallMode, RecallOptions, Recalled, Scope,
 };
 use futures_util::future::BoxFuture;
 use std::sync::{Arc, Condvar, Mutex};
@@ -159,6 +160,24 @@ fn vectors_are_made_once_and_the_newest_first() {
         toy.state().texts.iter().filter(|text| text.starts_with("rain")).cloned().collect();
     let newest_first: Vec<String> = many.iter().rev().cloned().collect();
     assert_eq!(order, newest_first);
+}
+
+/// What was said and learned gets its vectors before the newer results of tools.
+#[test]
+fn tools_wait_until_people_and_facts_have_their_vectors() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let writer = stage.open();
+    let scope = writer.tenant("acme").unwrap();
+    let id = say(&scope, &["a kitten sleeps"]);
+    let (subject, predicate, object) = ("kitten".into(), "eats".into(), "bread".into());
+    let fact = scope.add_fact(id, NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
+    let result = NewTurn::text(Role::Tool, "rain: 3 mm");
+    scope.append(id, vec![result], AppendOptions::default()).wait().unwrap();
+    writer.index_now().unwrap();
+    let embedder: Option<Arc<dyn Embed>> = Some(toy.clone());
+    let reader = stage.open_with(Options { embedder, read_only: true, ..quiet() });
+    assert_eq!(reader.embed_now(PATIENCE).unwrap().vectors, 0);
+    assert_eq!(toy.state().texts, [&fact.text(), "a kitten sleeps", "rain: 3 mm"]);
 }
 
 #[test]

@@ -127,6 +127,40 @@ pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
     assert_eq!(store.behind(Some("another/8")).expect("a number").vectors, 3);
 }
 
+/// What was said gets its vector before what tools were asked and answered, also of a model that comes later.
+pub fn what_was_said_gets_its_vector_before_what_tools_did(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let call =
+        r#"{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"grep","input":{"for":"it"}}]}"#;
+    let result =
+        r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"two places"}]}"#;
+    let said_and_called = call.replace("[{", r#"[{"type":"text","text":"I look"},{"#);
+    let turns = |m: &Maker| {
+        vec![
+            m.say("find it"),
+            m.turn("bot", Role::Assistant, &said_and_called),
+            m.turn("bot", Role::Assistant, call),
+            m.turn("bot", Role::User, result),
+            m.turn("grep", Role::Tool, &message("tool", "three places")),
+            m.turn("bot", Role::Assistant, &message("assistant", "found")),
+        ]
+    };
+    create(store, &key, [vec![m.created()], turns(&m)].concat());
+    take_in(store);
+    let waiting = |model| store.unembedded(model, &[], 99).expect("what waits");
+    let places = |model| waiting(model).iter().map(|entry| entry.seq).collect::<Vec<_>>();
+    assert_eq!(places(MODEL), [7, 3, 2, 6, 5, 4]);
+    append(store, &key, turns(&m));
+    take_in(store);
+    let both = [13, 9, 8, 7, 3, 2, 12, 11, 10, 6, 5, 4];
+    assert_eq!((places(MODEL), places("later/8")), (both.to_vec(), both.to_vec()));
+    embed(store, MODEL);
+    assert_eq!(store.behind(Some(MODEL)).expect("a number").vectors, 0);
+    let result = waiting("later/8")[6].no;
+    assert_eq!(store.unembedded("later/8", &[result], 1).expect("what waits")[0].no, result);
+}
+
 /// What one model made is not compared with what another did, nor with vectors of another length. The old one's serve until
 /// they are dropped.
 pub fn vectors_of_different_models_are_never_compared(store: &dyn Backend) {

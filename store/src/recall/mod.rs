@@ -211,7 +211,8 @@ impl Catalog {
         let actor = entry.actor.as_ref().map(|actor| number(db, "actors", actor)).transpose()?;
         let role = entry.role.map(|role| role.as_str());
         db.prepare_cached(
-            "INSERT INTO entries (conversation, seq, kind, id, role, actor, at, fallen) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO entries (conversation, seq, kind, id, role, actor, at, fallen, prose)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute(params![
             conversation,
@@ -221,7 +222,8 @@ impl Catalog {
             role,
             actor,
             entry.at.0,
-            entry.fallen.map(signed)
+            entry.fallen.map(signed),
+            entry.prose
         ])?;
         let no = db.last_insert_rowid();
         vectors::added(db, no)?;

@@ -20,15 +20,19 @@ const GONE_MAX: i64 = 10_000;
 
 /// Says that a new entry needs a vector of every model.
 pub fn added(db: &Connection, entry: i64) -> rusqlite::Result<()> {
-    db.prepare_cached("INSERT INTO waiting (model, entry) SELECT no, ? FROM models")?
-        .execute([entry])
-        .map(drop)
+    db.prepare_cached(
+        "INSERT INTO waiting (model, prose, entry) SELECT m.no, e.prose, e.no FROM entries e, models m WHERE e.no = ?",
+    )?
+    .execute([entry])
+    .map(drop)
 }
 
 /// Forgets the vectors of an entry.
 pub fn remove(db: &Connection, entry: i64) -> rusqlite::Result<()> {
-    db.prepare_cached("DELETE FROM waiting WHERE model IN (SELECT no FROM models) AND entry = ?")?
-        .execute([entry])?;
+    db.prepare_cached(
+        "DELETE FROM waiting WHERE model IN (SELECT no FROM models) AND prose IN (0, 1) AND entry = ?",
+    )?
+    .execute([entry])?;
     let codes: Vec<i64> = db
         .prepare_cached("SELECT no FROM codes WHERE model IN (SELECT no FROM models) AND entry = ?")?
         .query_map([entry], |row| row.get(0))?
@@ -61,7 +65,7 @@ pub fn know(db: &Connection, model: &str) -> rusqlite::Result<()> {
     if model_number(db, model)?.is_none() {
         db.execute("INSERT INTO models (name) VALUES (?)", [model])?;
         let number = db.last_insert_rowid();
-        db.execute("INSERT INTO waiting (model, entry) SELECT ?, no FROM entries", [number])?;
+        db.execute("INSERT INTO waiting (model, prose, entry) SELECT ?, prose, no FROM entries", [number])?;
     }
     Ok(())
 }
@@ -88,7 +92,7 @@ pub fn models(db: &Connection) -> rusqlite::Result<Vec<String>> {
     .collect()
 }
 
-/// Entries without a vector of a model: those among `first` in their order, then the others, newest first.
+/// Entries without a vector of a model: those among `first` in their order, then prose, then the rest, each newest first.
 pub fn unembedded(
     db: &Connection,
     model: &str,
@@ -96,7 +100,8 @@ pub fn unembedded(
     limit: usize,
 ) -> rusqlite::Result<Vec<Unembedded>> {
     let Some(model) = model_number(db, model)? else { return Ok(Vec::new()) };
-    let mut waits = db.prepare_cached("SELECT 1 FROM waiting WHERE model = ? AND entry = ?")?;
+    let mut waits =
+        db.prepare_cached("SELECT 1 FROM waiting WHERE model = ? AND prose IN (0, 1) AND entry = ?")?;
     let mut entries = Vec::new();
     for EntryNo(no) in first {
         if entries.len() < limit && waits.exists([model, *no])? {
@@ -104,9 +109,10 @@ pub fn unembedded(
         }
     }
     let asked_for = entries.len();
-    let mut newest =
-        db.prepare_cached("SELECT entry FROM waiting WHERE model = ? ORDER BY entry DESC LIMIT ?")?;
-    for no in newest.query_map([model, signed(limit as u64)], |row| row.get(0))? {
+    let mut others = db.prepare_cached(
+        "SELECT entry FROM waiting WHERE model = ? ORDER BY prose DESC, entry DESC LIMIT ?",
+    )?;
+    for no in others.query_map([model, signed(limit as u64)], |row| row.get(0))? {
         let no = no?;
         if entries.len() < limit && !entries[..asked_for].contains(&no) {
             entries.push(no);
@@ -148,7 +154,8 @@ pub fn put(db: &Connection, model: &str, vectors: &[(EntryNo, Vec<f32>)]) -> rus
         if dimensions != Some(vector.len()) {
             packed = None;
         }
-        db.prepare_cached("DELETE FROM waiting WHERE model = ? AND entry = ?")?.execute([model, *entry])?;
+        db.prepare_cached("DELETE FROM waiting WHERE model = ? AND prose IN (0, 1) AND entry = ?")?
+            .execute([model, *entry])?;
         let kept = db
             .prepare_cached(
                 "INSERT OR IGNORE INTO codes (model, entry, tenant, conversation, kind, role, actor, at, code)
