@@ -27,6 +27,8 @@ struct Told {
 struct State {
     /// Every text that was embedded, in order.
     texts: Vec<String>,
+    /// Most texts that came at once.
+    at_once: usize,
     fails: bool,
     /// Texts with this in them are never answered.
     hangs: Option<String>,
@@ -76,6 +78,7 @@ impl Embed for Toy {
             true => Err(Error::busy("test.down", "nobody is at home")),
             false => Ok(texts.iter().map(|text| meaning(text)).collect()),
         };
+        state.at_once = state.at_once.max(texts.len());
         state.texts.extend(texts);
         self.told.changed.notify_all();
         if hangs { Box::pin(std::future::pending()) } else { Box::pin(async { answer }) }
@@ -292,4 +295,17 @@ fn what_a_question_s_words_find_is_embedded_first() {
     assert_eq!(toy.state().texts, [&by_words[..], &newest].concat(), "then the others, newest first");
     scope.embed_for("rusty automobile", &options, PATIENCE).unwrap();
     assert_eq!(toy.state().texts.len(), 6, "nothing is embedded twice");
+}
+
+/// Two texts at a time leave most cores without work. Where there is time, more come at once.
+#[test]
+fn who_has_time_embeds_many_texts_at_once() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let writer = stage.open();
+    say(&writer.tenant("acme").unwrap(), &["rain"; 200]);
+    writer.index_now().unwrap();
+    let embedder: Option<Arc<dyn Embed>> = Some(toy.clone());
+    let reader = stage.open_with(Options { embedder, read_only: true, ..quiet() });
+    assert_eq!(reader.embed_now(PATIENCE).unwrap().vectors, 0);
+    assert!(toy.state().at_once >= 64, "only {}", toy.state().at_once);
 }
