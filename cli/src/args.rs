@@ -475,7 +475,7 @@ pub struct Recall {
     /// Also turns that others took the place of
     #[arg(long)]
     pub all: bool,
-    /// First make everything findable by meaning, however long that takes; a server does it by itself
+    /// First make everything findable by meaning, on all cores and however long that takes; a server does it by itself
     #[arg(long)]
     pub index: bool,
     /// Who says what a text means: builtin, none or folder:PATH

@@ -29,7 +29,11 @@ pub fn recalling(args: &Args, embedder: &str) -> Result<Box<dyn Store>, Failure>
         "none" => None,
         // A server has its own.
         _ if server(args)?.is_some() => None,
-        name => Some(name.parse::<Embedder>()?.open()?),
+        name => {
+            // Somebody waits for it, be it for a question or for the whole index.
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            Some(name.parse::<Embedder>()?.open_with(cores)?)
+        }
     };
     with(args, Options { read_only: true, embedder, ..Options::default() })
 }

@@ -72,7 +72,7 @@ pub fn progress(total: u64, unit: &str) -> indicatif::ProgressBar {
         return indicatif::ProgressBar::hidden();
     }
     let bar = indicatif::ProgressBar::new(total);
-    let template = format!("{{bar:30}} {{human_pos}}/{{human_len}} {unit} {{eta}}");
+    let template = format!("{{bar:30}} {{human_pos}}/{{human_len}} {unit}, {{per_sec:0}}, {{eta}} left");
     if let Ok(style) = indicatif::ProgressStyle::with_template(&template) {
         bar.set_style(style);
     }

@@ -13,6 +13,7 @@ mod text;
 pub use query::{TextQuery, Wanted};
 pub use snippet::{Snippet, snippet};
 pub use terms::{Terms, terms};
+use text::has_prose;
 pub use text::text_of;
 
 use crate::Error;
@@ -112,6 +113,8 @@ pub struct Entry {
     pub at: Timestamp,
     /// The place of the event after which it does not stand any more.
     pub fallen: Option<u64>,
+    /// Whether a person or a model said it, or learned it: it gets its vector before what tools were asked and answered.
+    pub prose: bool,
     /// Its words; see [`text_of`].
     pub text: String,
 }
@@ -120,7 +123,8 @@ impl Entry {
     /// A turn that can be found; `None` for one that says nothing, or not yet, or whose words were erased. `fallen` is the
     /// place of the event after which it does not stand any more.
     pub fn of_turn(tenant: &Tenant, turn: &Turn, fallen: Option<u64>) -> Option<Entry> {
-        let text = text_of(&turn.value().filter(|_| turn.status != Status::Pending)?);
+        let message = turn.value().filter(|_| turn.status != Status::Pending)?;
+        let text = text_of(&message);
         if text.trim().is_empty() {
             return None;
         }
@@ -133,6 +137,7 @@ impl Entry {
             actor: turn.actor.clone(),
             at: turn.occurred_at.unwrap_or(turn.created),
             fallen,
+            prose: matches!(turn.role, Role::User | Role::Assistant) && has_prose(&message),
             text,
         })
     }

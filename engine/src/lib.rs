@@ -335,7 +335,7 @@ impl Everturn {
     /// Makes vectors of what has none, as far as this time allows, and says how much is missing afterwards. The background does
     /// it anyway; this is for a process that ends soon. Does nothing without an embedder.
     pub fn embed_now(&self, time: Duration) -> Result<Behind, Error> {
-        meaning::catch_up(&self.inner.shared, time)?;
+        meaning::catch_up(&self.inner.shared, &[], time)?;
         self.behind()
     }
 

@@ -1,5 +1,6 @@
-//! Gives what can be found its vectors, after the fact: newest first, a few at a time, and from where it ended if it was
-//! interrupted, since the index itself knows what waits.
+//! Gives what can be found its vectors, after the fact: what was said before what tools did and newest first, a few at a
+//! time, and from where it ended if it was interrupted, since the index itself knows what waits. Whoever is about to ask has
+//! what its words find embedded first.
 //!
 //! While vectors of a new model are made, questions are still asked of the old one's, if who made those is there.
 
@@ -7,16 +8,20 @@ use crate::Shared;
 use crate::model::{self, BuiltinEmbedder, Embed};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
-use everturn_core::recall::{EntryId, text_of};
+use everturn_core::recall::{EntryId, EntryNo, text_of};
 use everturn_store::{Behind, Unembedded};
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Entries in one round.
+/// Entries in one round of the background.
 const BATCH_ENTRIES: usize = 32;
-/// Entries in one round where time is short: a round that does not end in time is lost.
-const BATCH_ENTRIES_IN_TIME: usize = 2;
+/// Entries in a round of somebody who waits. A round that does not end in time is lost, so the first one is small, and the next
+/// ones grow as long as they take little of the time that is left: a large one keeps every core busy.
+const BATCH_ENTRIES_IN_TIME: RangeInclusive<usize> = 2..=256;
+/// A round that takes less than this part of the time left is short.
+const SHORT_ROUNDS: u32 = 8;
 /// Of a longer text the beginning and the end are embedded: no model reads more at once.
 pub const EMBEDDED_BYTES_MAX: usize = 8 * 1024;
 /// How long a question waits for its vector; then words must do.
@@ -111,7 +116,7 @@ pub fn run(shared: &Shared) {
     let mut failures = 0_u32;
     while !stopping() {
         *shared.meaning.news() = false;
-        match round(shared, embedder, None) {
+        match round(shared, embedder, &[], BATCH_ENTRIES, None) {
             Ok(true) => {
                 if std::mem::take(&mut failures) > 0 {
                     tracing::info!(embedder = embedder.model(), "the embedder answers again");
@@ -138,21 +143,34 @@ pub fn run(shared: &Shared) {
     }
 }
 
-/// Embeds what waits, on the caller's thread, as far as the time allows.
-pub fn catch_up(shared: &Shared, time: Duration) -> Result<(), Error> {
+/// Embeds what waits, on the caller's thread, as far as the time allows: these first, in their order.
+pub fn catch_up(shared: &Shared, first: &[EntryNo], time: Duration) -> Result<(), Error> {
     let Some(embedder) = &shared.options.embedder else { return Ok(()) };
     let end = Instant::now() + time;
-    while Instant::now() < end && round(shared, embedder, Some(end))? {}
-    Ok(())
+    let (least, most) = BATCH_ENTRIES_IN_TIME.into_inner();
+    let mut entries = least;
+    loop {
+        let began = Instant::now();
+        if began >= end || !round(shared, embedder, first, entries, Some(end))? {
+            return Ok(());
+        }
+        let short = began.elapsed() * SHORT_ROUNDS < end.saturating_duration_since(Instant::now());
+        entries = if short { entries * 2 } else { entries / 2 }.clamp(least, most);
+    }
 }
 
 /// Embeds a few entries. Says whether there were any.
-fn round(shared: &Shared, embedder: &Arc<dyn Embed>, end: Option<Instant>) -> Result<bool, Error> {
+fn round(
+    shared: &Shared,
+    embedder: &Arc<dyn Embed>,
+    first: &[EntryNo],
+    most: usize,
+    end: Option<Instant>,
+) -> Result<bool, Error> {
     let Some(_working) = turn(shared, end) else { return Ok(false) };
     let Some(dimensions) = dimensions(shared, embedder, end)? else { return Ok(false) };
     let kept = kept_as(&**embedder, dimensions);
-    let most = if end.is_some() { BATCH_ENTRIES_IN_TIME } else { BATCH_ENTRIES };
-    let waiting = shared.recall.unembedded(&kept, most)?;
+    let waiting = shared.recall.unembedded(&kept, first, most)?;
     if waiting.is_empty() {
         metrics::gauge!("everturn_recall_behind_vectors").set(0);
         drop_others(shared, &kept)?;

@@ -62,6 +62,7 @@ macro_rules! conformance {
             an_index_made_again_finds_the_same
             what_is_nearest_in_meaning_comes_first
             entries_wait_for_their_vectors_newest_first
+            what_was_said_gets_its_vector_before_what_tools_did
             vectors_of_different_models_are_never_compared
             what_is_gone_is_near_nothing
             a_fork_is_near_what_it_inherited

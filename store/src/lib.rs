@@ -169,9 +169,9 @@ pub trait Recall: Send + Sync {
         filter: &Filter,
         limit: usize,
     ) -> Result<Vec<Found>, Error>;
-    /// Entries that have no vector of this model, newest first. Asking makes the model known: from then on every entry
-    /// that comes waits for a vector of it.
-    fn unembedded(&self, model: &str, limit: usize) -> Result<Vec<Unembedded>, Error>;
+    /// Entries that have no vector of this model: those among `first` in their order, then prose, then the rest, each newest
+    /// first. Asking makes the model known: from then on every entry that comes waits for a vector of it.
+    fn unembedded(&self, model: &str, first: &[EntryNo], limit: usize) -> Result<Vec<Unembedded>, Error>;
     /// Keeps vectors. Those of entries that are gone are dropped; an empty one says that there is nothing to embed, so
     /// that the entry does not wait any longer. Vectors of one model have one length.
     fn put_vectors(&self, model: &str, vectors: Vec<(EntryNo, Vec<f32>)>) -> Result<(), Error>;

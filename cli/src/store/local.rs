@@ -32,7 +32,7 @@ pub struct Local {
 
 /// How long an embedder may bring nothing.
 const EMBED_PATIENCE: Duration = Duration::from_secs(60);
-/// How long newest turns are embedded before a question is answered.
+/// How long turns are embedded before a question is answered.
 const EMBED_TIME: Duration = Duration::from_secs(2);
 
 impl Local {
@@ -163,7 +163,7 @@ impl Store for Local {
     fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error> {
         self.store.index_now()?;
         if options.mode != Mode::Lexical {
-            self.store.embed_now(EMBED_TIME)?;
+            self.scope.embed_for(query, options, EMBED_TIME)?;
         }
         self.scope.recall(query, options)
     }

@@ -17,6 +17,15 @@ fn furnished() -> (Shell, String) {
     (shell, id)
 }
 
+/// Imports a turn and many long ones that came after it: more than can be embedded at once.
+fn import_much_after(shell: &Shell, first: &str) {
+    let say = |text: String| serde_json::json!({"role": "user", "content": text});
+    let later = |n| say(format!("Number {n} of many. {}", "It says nothing of use. ".repeat(40)));
+    let all: Vec<_> = std::iter::once(say(first.into())).chain((0..500).map(later)).collect();
+    std::fs::write(shell.path("much.json"), serde_json::to_string(&all).unwrap()).unwrap();
+    shell.ok(&["import", "much.json"]);
+}
+
 fn recall(shell: &Shell, args: &[&str]) -> Said {
     let mut command = shell.command(&[&["recall"], args].concat());
     Said::from(command.env("EVERTURN_RECALL_EMBEDDER", "builtin").output().unwrap())
@@ -45,6 +54,42 @@ fn what_was_meant_is_found_without_its_words() {
     let turn = shell.json(&["history", &id, "--json"])["data"][2]["id"].as_str().unwrap().to_string();
     shell.ok(&["erase", &turn, "--reason", "test"]);
     assert!(!recall(&shell, &["a pet resting", "--mode", "vector"]).out.contains("cat"));
+}
+
+/// After an import embedding takes long, and newest turns come first. What was said long ago is compared by its meaning
+/// nevertheless, as soon as it shares a word with the question.
+#[test]
+fn what_a_question_s_words_find_is_compared_by_meaning_right_after_an_import() {
+    let shell = Shell::new();
+    let old = "The invoice archive lies on the grey shelf.";
+    import_much_after(&shell, old);
+    let said = recall(&shell, &["which shelf has the bills", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(found["data"][0]["snippet"]["text"], old, "{}", said.out);
+    assert_eq!(found["data"][0]["matched"]["vector"]["rank"], 1, "{}", said.out);
+}
+
+/// Whoever waits for an index has every core work on it, and a thread for questions.
+#[cfg(target_os = "linux")]
+#[test]
+fn all_cores_embed_for_who_waits() {
+    let shell = Shell::new();
+    import_much_after(&shell, "first");
+    let mut command = shell.command(&["recall", "--index", "--embedder", "builtin"]);
+    let mut child = command.spawn().unwrap();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let tasks = format!("/proc/{}/task", child.id());
+    let encoding = || {
+        let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+        let named = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        named.filter(|name| name.trim_end() == "everturn-encode").count()
+    };
+    while encoding() != cores + 1 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended, and never had {cores} threads");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

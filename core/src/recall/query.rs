@@ -71,7 +71,7 @@ impl TextQuery {
     }
 
     /// How much of the question a text says, from 0 to 1: the part of its telling words that are there, or of its names if
-    /// that is more. Words that are in nearly every English text tell nothing, unless there are no others.
+    /// that is more.
     pub fn told_by(&self, text: &str) -> f64 {
         // A question has few words, so comparing them with each of the text's is quicker than putting those into a set.
         let told = terms(text);
@@ -80,13 +80,7 @@ impl TextQuery {
             let mut all = told.words.iter().chain(&told.names);
             all.any(|(told, _)| if prefix { told.starts_with(word) } else { told == word })
         };
-        let tells = |wanted: &&Wanted| {
-            wanted.words.len() > 1 || !wanted.words.iter().all(|word| EMPTY.contains(&word.as_str()))
-        };
-        let mut telling: Vec<&Wanted> = self.wanted().filter(tells).collect();
-        if telling.is_empty() {
-            telling = self.wanted().collect();
-        }
+        let telling = self.telling();
         let is_there = |wanted: &Wanted| {
             let last = wanted.words.len().saturating_sub(1);
             wanted.name.as_ref().is_some_and(|name| told.names.iter().any(|(told, _)| told == name))
@@ -101,6 +95,15 @@ impl TextQuery {
         }
         let part = |there: usize, of: usize| there as f64 / of.max(1) as f64;
         part(there, telling.len()).max(part(names_there, names))
+    }
+
+    /// Words that are in nearly every English text tell nothing, unless there are no others.
+    pub fn telling(&self) -> Vec<&Wanted> {
+        let tells = |wanted: &&Wanted| {
+            wanted.words.len() > 1 || !wanted.words.iter().all(|word| EMPTY.contains(&word.as_str()))
+        };
+        let telling: Vec<&Wanted> = self.wanted().filter(tells).collect();
+        if telling.is_empty() { self.wanted().collect() } else { telling }
     }
 
     /// Everything that is wanted.

@@ -47,6 +47,12 @@ pub fn text_of(message: &Value) -> String {
     cut(&out, ENTRY_TEXT_BYTES_MAX)
 }
 
+/// Whether a message has words of its own, beside calls, results and files.
+pub fn has_prose(message: &Value) -> bool {
+    let parts = message::parts(message);
+    parts.into_iter().any(|part| matches!(part, Part::Text(text) if !text.trim().is_empty()))
+}
+
 /// Every text and number in a value; of a content block, only what it says.
 fn values(out: &mut String, value: &Value) {
     match value {

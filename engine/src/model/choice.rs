@@ -1,5 +1,6 @@
 //! Which embedder somebody wants, as a setting says it.
 
+use super::local::threads_default;
 use super::{BuiltinEmbedder, Embed, Embedding, Endpoint, FolderEmbedder, HttpEmbedder};
 use everturn_core::Error;
 use std::path::PathBuf;
@@ -18,11 +19,16 @@ pub enum Embedder {
 }
 
 impl Embedder {
-    /// Makes it ready. Nothing is sent anywhere yet, but a folder is read.
+    /// Makes it ready. Nothing is sent anywhere yet, but a folder is read. A model of this machine takes half of its cores.
     pub fn open(self) -> Result<Arc<dyn Embed>, Error> {
+        self.open_with(threads_default())
+    }
+
+    /// As [`Embedder::open`], where a model of this machine takes so many threads: all cores, if somebody waits for it.
+    pub fn open_with(self, threads: usize) -> Result<Arc<dyn Embed>, Error> {
         Ok(match self {
-            Embedder::Builtin => Arc::new(BuiltinEmbedder::new()),
-            Embedder::Folder(folder) => Arc::new(FolderEmbedder::open(&folder)?),
+            Embedder::Builtin => Arc::new(BuiltinEmbedder::with_threads(threads)),
+            Embedder::Folder(folder) => Arc::new(FolderEmbedder::with_threads(&folder, threads)?),
             Embedder::Endpoint(endpoint, how) => Arc::new(HttpEmbedder::new(*endpoint, how)?),
         })
     }

@@ -14,7 +14,7 @@ pub trait Encode: Send + Sync + 'static {
     fn encode(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, Error>;
 }
 
-/// Texts that a thread takes at a time: few, so that an abandoned batch ends soon.
+/// Texts that a thread takes at a time, at most: few, so that an abandoned batch ends soon.
 const TEXTS_AT_ONCE: usize = 8;
 
 /// Whoever crunches.
@@ -47,10 +47,12 @@ impl Workers {
     /// Encodes on these threads. Dropping the future ends the work after the texts that are being encoded.
     pub async fn encode(&self, model: Arc<dyn Encode>, texts: Vec<String>) -> Result<Vec<Vec<f32>>, Error> {
         let alone = texts.len() == 1;
+        // A small batch is for all threads as well.
+        let at_once = texts.len().div_ceil(self.pools.len() - 1).min(TEXTS_AT_ONCE);
         let (answers, mut parts): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
         let mut texts = texts.into_iter().peekable();
         while texts.peek().is_some() {
-            let part: Vec<String> = texts.by_ref().take(TEXTS_AT_ONCE).map(readable).collect();
+            let part: Vec<String> = texts.by_ref().take(at_once).map(readable).collect();
             let (done, answer) = oneshot::async_channel();
             let (model, pool) = (model.clone(), if alone { &self.pools[0] } else { self.turn() });
             pool.spawn_fifo(move || {
@@ -78,4 +80,40 @@ impl Workers {
 /// A text without words gets a vector as well: one that is like nothing in particular.
 fn readable(text: String) -> String {
     if text.trim().is_empty() { ".".to_string() } else { text }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
+mod tests {
+    use super::*;
+    use std::sync::{Condvar, Mutex};
+    use std::time::Duration;
+
+    /// Ends when it is encoding on so many threads at once.
+    struct Together {
+        threads: usize,
+        there: Mutex<usize>,
+        changed: Condvar,
+    }
+
+    impl Encode for Together {
+        fn encode(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, Error> {
+            let mut there = self.there.lock().unwrap();
+            *there += 1;
+            self.changed.notify_all();
+            let few = |there: &mut usize| *there < self.threads;
+            let waited = self.changed.wait_timeout_while(there, Duration::from_secs(10), few).unwrap();
+            assert!(!waited.1.timed_out(), "the other threads have nothing to do");
+            Ok(texts.iter().map(|text| vec![text.len() as f32]).collect())
+        }
+    }
+
+    #[test]
+    fn a_small_batch_is_for_all_threads() {
+        let model = Together { threads: 3, there: Mutex::default(), changed: Condvar::new() };
+        let texts = ["a", "bc", "def"].map(String::from).to_vec();
+        let workers = Workers::new(3).unwrap();
+        let vectors = futures_executor::block_on(workers.encode(Arc::new(model), texts)).unwrap();
+        assert_eq!(vectors, [[1.0], [2.0], [3.0]]);
+    }
 }

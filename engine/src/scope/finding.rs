@@ -111,6 +111,7 @@ fn put(key: &Key, fact: &Fact) -> IndexChange {
         actor: fact.by.clone(),
         at: fact.created,
         fallen: fact.superseded_seq,
+        prose: true,
         text: fact.text(),
     }))
 }

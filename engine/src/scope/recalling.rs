@@ -6,7 +6,7 @@ use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
 use everturn_core::recall::{
-    EntryId, EntryNo, Filter, Kind, Mode, Snippet, TextQuery, fuse, snippet, text_of,
+    EntryId, EntryNo, Filter, Kind, Mode, Snippet, TextQuery, Wanted, fuse, snippet, text_of,
 };
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
@@ -15,12 +15,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::panic::resume_unwind;
+use std::time::Duration;
 
 /// At least so many of each ranking are joined: what one ranks low may be what the other ranks high.
 const CANDIDATES_MIN: usize = 50;
 /// How steeply a find by words loses weight with the words that it lacks. Chosen on the questions of `bench recall-quality`:
 /// with less, turns that share a word by chance push out those that mean the same.
 const TOLD_POWER: i32 = 3;
+/// So many that share words with a question are embedded before it is asked: more than an answer looks at, since the best by
+/// meaning need not be the best by words.
+const EMBEDDED_FIRST: usize = 200;
 /// So often more are asked for, where what was found does not stand any more.
 const ROUNDS_MAX: u32 = 4;
 
@@ -60,6 +64,22 @@ impl Default for RecallOptions {
             limit: 10,
             mode: Mode::Hybrid,
             include_superseded: false,
+        }
+    }
+}
+
+impl RecallOptions {
+    fn filter(&self) -> Filter {
+        Filter {
+            conversation: self.conversation,
+            actors: self.actors.clone(),
+            roles: self.roles.clone(),
+            kinds: self.kinds.clone(),
+            after: self.after,
+            before: self.before,
+            through_seq: None,
+            before_seq: None,
+            include_superseded: self.include_superseded,
         }
     }
 }
@@ -176,20 +196,34 @@ impl Scope {
         if let Some(id) = options.conversation {
             self.shared().index.conversation(&self.key(id))?;
         }
-        let filter = Filter {
-            conversation: options.conversation,
-            actors: options.actors.clone(),
-            roles: options.roles.clone(),
-            kinds: options.kinds.clone(),
-            after: options.after,
-            before: options.before,
-            through_seq: None,
-            before_seq: None,
-            include_superseded: options.include_superseded,
-        };
-        let (data, mode, note) = self.find(query, &filter, options.mode, limit)?;
+        let (data, mode, note) = self.find(query, &options.filter(), options.mode, limit)?;
         let behind = meaning::behind(self.shared())?;
         Ok(Recalled { mode, note, behind, data })
+    }
+
+    /// As [`Everturn::embed_now`](crate::Everturn::embed_now), but what this question's words find comes first, best first:
+    /// so meanings are compared among all that shares words with it, however much still waits for a vector.
+    pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
+        let first = self.sharing_words(&TextQuery::parse(query), &options.filter())?;
+        meaning::catch_up(self.shared(), &first, time)?;
+        meaning::behind(self.shared())
+    }
+
+    /// What shares words with a question, best first. In a large store its rare words choose, which may be few entries: then
+    /// come those that have only one of the others.
+    fn sharing_words(&self, words: &TextQuery, filter: &Filter) -> Result<Vec<EntryNo>, Error> {
+        let alone = |wanted: &Wanted| TextQuery { any: vec![wanted.clone()], all: Vec::new() };
+        let each = words.telling().into_iter().map(alone);
+        let mut sharing = Vec::new();
+        for words in std::iter::once(words.clone()).chain(each) {
+            if sharing.len() < EMBEDDED_FIRST {
+                let found = self.shared().recall.find_text(&self.tenant, &words, filter, EMBEDDED_FIRST)?;
+                let new = found.iter().map(|found| found.no).filter(|no| !sharing.contains(no));
+                sharing.extend(new.collect::<Vec<_>>());
+            }
+        }
+        sharing.truncate(EMBEDDED_FIRST);
+        Ok(sharing)
     }
 
     /// Finds, and says how it was looked for.

@@ -2,9 +2,10 @@
 
 use crate::stage::{PATIENCE, Stage, quiet};
 use everturn_core::id::ConversationId;
+use everturn_core::turn::Role;
 use everturn_engine::model::Embed;
 use everturn_engine::{
-    AppendOptions, Error, Everturn, NewTurn, Options, RecallMode, RecallOptions, Recalled, Scope,
+    AppendOptions, Error, Everturn, NewFact, NewTurn, Options, RecallMode, RecallOptions, Recalled, Scope,
 };
 use futures_util::future::BoxFuture;
 use std::sync::{Arc, Condvar, Mutex};
@@ -26,6 +27,8 @@ struct Told {
 struct State {
     /// Every text that was embedded, in order.
     texts: Vec<String>,
+    /// Most texts that came at once.
+    at_once: usize,
     fails: bool,
     /// Texts with this in them are never answered.
     hangs: Option<String>,
@@ -75,6 +78,7 @@ impl Embed for Toy {
             true => Err(Error::busy("test.down", "nobody is at home")),
             false => Ok(texts.iter().map(|text| meaning(text)).collect()),
         };
+        state.at_once = state.at_once.max(texts.len());
         state.texts.extend(texts);
         self.told.changed.notify_all();
         if hangs { Box::pin(std::future::pending()) } else { Box::pin(async { answer }) }
@@ -184,6 +188,24 @@ fn vectors_are_made_once_and_the_newest_first() {
     assert_eq!(order, newest_first);
 }
 
+/// What was said and learned gets its vectors before the newer results of tools.
+#[test]
+fn tools_wait_until_people_and_facts_have_their_vectors() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let writer = stage.open();
+    let scope = writer.tenant("acme").unwrap();
+    let id = say(&scope, &["a kitten sleeps"]);
+    let (subject, predicate, object) = ("kitten".into(), "eats".into(), "bread".into());
+    let fact = scope.add_fact(id, NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
+    let result = NewTurn::text(Role::Tool, "rain: 3 mm");
+    scope.append(id, vec![result], AppendOptions::default()).wait().unwrap();
+    writer.index_now().unwrap();
+    let embedder: Option<Arc<dyn Embed>> = Some(toy.clone());
+    let reader = stage.open_with(Options { embedder, read_only: true, ..quiet() });
+    assert_eq!(reader.embed_now(PATIENCE).unwrap().vectors, 0);
+    assert_eq!(toy.state().texts, [&fact.text(), "a kitten sleeps", "rain: 3 mm"]);
+}
+
 #[test]
 fn an_embedder_that_fails_leaves_the_words_and_is_tried_again() {
     let (stage, toy) = (Stage::new(), Toy::new("toy"));
@@ -274,4 +296,58 @@ fn an_erased_turn_has_no_vector_any_more() {
     let texts: Vec<String> =
         recall(&scope, "feline", RecallMode::Vector).data.into_iter().map(|hit| hit.snippet.text).collect();
     assert_eq!(texts, ["my automobile is red"]);
+}
+
+/// Just after an import everything waits for a vector, the oldest for long. A process that asks and ends has those embedded that
+/// share words with its question, within its filter, before newer ones that it has no use for.
+#[test]
+fn what_a_question_s_words_find_is_embedded_first() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let writer = stage.open();
+    let scope = writer.tenant("acme").unwrap();
+    let asked = say(&scope, &["the rusty automobile", "a loaf", "an automobile and a kitten"]);
+    say(&scope, &["an automobile elsewhere", "drizzle", "shower"]);
+    writer.index_now().unwrap();
+    let embedder: Option<Arc<dyn Embed>> = Some(toy.clone());
+    let reader = stage.open_with(Options { embedder, read_only: true, ..quiet() });
+    let scope = reader.tenant("acme").unwrap();
+    let options = RecallOptions { conversation: Some(asked), ..RecallOptions::default() };
+    assert_eq!(scope.embed_for("rusty automobile", &options, PATIENCE).unwrap().vectors, 0);
+    let by_words = ["the rusty automobile", "an automobile and a kitten"];
+    let newest = ["shower", "drizzle", "an automobile elsewhere", "a loaf"];
+    assert_eq!(toy.state().texts, [&by_words[..], &newest].concat(), "then the others, newest first");
+    scope.embed_for("rusty automobile", &options, PATIENCE).unwrap();
+    assert_eq!(toy.state().texts.len(), 6, "nothing is embedded twice");
+}
+
+/// Two texts at a time leave most cores without work. Where there is time, more come at once.
+#[test]
+fn who_has_time_embeds_many_texts_at_once() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let writer = stage.open();
+    say(&writer.tenant("acme").unwrap(), &["rain"; 200]);
+    writer.index_now().unwrap();
+    let embedder: Option<Arc<dyn Embed>> = Some(toy.clone());
+    let reader = stage.open_with(Options { embedder, read_only: true, ..quiet() });
+    assert_eq!(reader.embed_now(PATIENCE).unwrap().vectors, 0);
+    assert!(toy.state().at_once >= 64, "only {}", toy.state().at_once);
+}
+
+/// In a large store the rare words of a question choose. What has only a common one comes after that, and before what has none.
+#[test]
+fn what_has_only_a_common_word_of_the_question_is_embedded_too() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let writer = stage.open();
+    let scope = writer.tenant("acme").unwrap();
+    say(&scope, &["the zebra"]);
+    (0..3).for_each(|_| drop(say(&scope, &["the automobile"; 500])));
+    say(&scope, &["the rain"; 10]);
+    writer.index_now().unwrap();
+    let embedder: Option<Arc<dyn Embed>> = Some(toy.clone());
+    let reader = stage.open_with(Options { embedder, read_only: true, ..quiet() });
+    let scope = reader.tenant("acme").unwrap();
+    scope.embed_for("the zebra in the automobile", &RecallOptions::default(), PATIENCE).unwrap();
+    let texts = toy.state().texts.clone();
+    assert_eq!((texts[0].as_str(), texts[1].as_str()), ("the zebra", "the automobile"));
+    assert_eq!(texts.iter().position(|text| text == "the rain"), Some(200));
 }

@@ -288,6 +288,7 @@ pub fn facts_are_found_beside_turns(store: &dyn Backend) {
             actor: None,
             at: m.now(),
             fallen,
+            prose: true,
             text: text.into(),
         }))
     };

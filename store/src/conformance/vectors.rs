@@ -27,7 +27,7 @@ fn text(store: &dyn Backend, entry: &Unembedded) -> String {
 fn embed(store: &dyn Backend, model: &str) {
     take_in(store);
     loop {
-        let waiting = store.unembedded(model, 3).expect("what waits");
+        let waiting = store.unembedded(model, &[], 3).expect("what waits");
         if waiting.is_empty() {
             return;
         }
@@ -85,7 +85,8 @@ pub fn what_is_nearest_in_meaning_comes_first(store: &dyn Backend) {
     assert_eq!(asked(&within(&two)), ["nearest #1 #1 #3", "later #1 #1 #3 #3"]);
 }
 
-/// Everything waits for a vector of a model from when the model is known, the newest first; how many is a number.
+/// Everything waits for a vector of a model from when the model is known, the newest first, unless others are wanted first;
+/// how many is a number.
 pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
@@ -93,7 +94,7 @@ pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
     take_in(store);
     let behind = || store.behind(Some(MODEL)).expect("a number");
     assert_eq!(behind(), Behind { events: 0, vectors: 2 }, "of a model that nobody asked for yet");
-    let waiting = || store.unembedded(MODEL, 9).expect("what waits");
+    let waiting = || store.unembedded(MODEL, &[], 9).expect("what waits");
     let texts = || waiting().iter().map(|entry| text(store, entry)).collect::<Vec<_>>();
     assert_eq!(texts(), ["two", "one"]);
     let gone = m.say("gone soon");
@@ -102,10 +103,16 @@ pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
     take_in(store);
     assert_eq!(texts(), ["gone soon", "three", "two", "one"]);
     let of_gone = waiting()[0].no;
+    let oldest = waiting()[3].no;
     done(store, m.erase(&key, &[erased]));
     take_in(store);
     assert_eq!(texts(), ["three", "two", "one"]);
     let (first, second) = (waiting()[0].no, waiting()[1].no);
+    let wanted = [oldest, of_gone, EntryNo(999), second];
+    let wanted = |limit| store.unembedded(MODEL, &wanted, limit).expect("what waits");
+    let numbers = |waiting: Vec<Unembedded>| waiting.iter().map(|entry| entry.no).collect::<Vec<_>>();
+    assert_eq!(numbers(wanted(9)), [oldest, second, first], "what is wanted comes before what is newer");
+    assert_eq!((numbers(wanted(1)), numbers(wanted(2))), (vec![oldest], vec![oldest, second]));
     let made = vec![
         (first, meaning("#1")),
         (second, Vec::new()),
@@ -113,10 +120,45 @@ pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
         (EntryNo(999), meaning("#1")),
     ];
     store.put_vectors(MODEL, made).expect("kept");
+    assert_eq!(numbers(wanted(9)), [oldest], "the second waits no longer, however much it is wanted");
     assert_eq!(texts(), ["one"], "with nothing to embed it does not wait either");
     assert_eq!(behind().vectors, 1);
     assert_eq!(near(store, &key, MODEL, "#1", &Filter::default()), ["three"]);
     assert_eq!(store.behind(Some("another/8")).expect("a number").vectors, 3);
+}
+
+/// What was said gets its vector before what tools were asked and answered, also of a model that comes later.
+pub fn what_was_said_gets_its_vector_before_what_tools_did(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let call =
+        r#"{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"grep","input":{"for":"it"}}]}"#;
+    let result =
+        r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"two places"}]}"#;
+    let said_and_called = call.replace("[{", r#"[{"type":"text","text":"I look"},{"#);
+    let turns = |m: &Maker| {
+        vec![
+            m.say("find it"),
+            m.turn("bot", Role::Assistant, &said_and_called),
+            m.turn("bot", Role::Assistant, call),
+            m.turn("bot", Role::User, result),
+            m.turn("grep", Role::Tool, &message("tool", "three places")),
+            m.turn("bot", Role::Assistant, &message("assistant", "found")),
+        ]
+    };
+    create(store, &key, [vec![m.created()], turns(&m)].concat());
+    take_in(store);
+    let waiting = |model| store.unembedded(model, &[], 99).expect("what waits");
+    let places = |model| waiting(model).iter().map(|entry| entry.seq).collect::<Vec<_>>();
+    assert_eq!(places(MODEL), [7, 3, 2, 6, 5, 4]);
+    append(store, &key, turns(&m));
+    take_in(store);
+    let both = [13, 9, 8, 7, 3, 2, 12, 11, 10, 6, 5, 4];
+    assert_eq!((places(MODEL), places("later/8")), (both.to_vec(), both.to_vec()));
+    embed(store, MODEL);
+    assert_eq!(store.behind(Some(MODEL)).expect("a number").vectors, 0);
+    let result = waiting("later/8")[6].no;
+    assert_eq!(store.unembedded("later/8", &[result], 1).expect("what waits")[0].no, result);
 }
 
 /// What one model made is not compared with what another did, nor with vectors of another length. The old one's serve until
@@ -129,7 +171,7 @@ pub fn vectors_of_different_models_are_never_compared(store: &dyn Backend) {
     let anywhere = Filter::default();
     assert_eq!(near(store, &key, "newer/8", "#1", &anywhere), [""; 0]);
     assert_eq!(store.vector_models().expect("models"), [MODEL]);
-    let waiting = store.unembedded("newer/8", 1).expect("what waits");
+    let waiting = store.unembedded("newer/8", &[], 1).expect("what waits");
     store.put_vectors("newer/8", vec![(waiting[0].no, meaning("#1"))]).expect("kept");
     assert_eq!(near(store, &key, "newer/8", "#1", &anywhere), ["second #2"], "as the newer one sees it");
     assert_eq!(near(store, &key, MODEL, "#1", &anywhere), ["first #1", "second #2"], "as the older one does");
@@ -137,7 +179,7 @@ pub fn vectors_of_different_models_are_never_compared(store: &dyn Backend) {
     for vector in [&[1.0; 7][..], &[0.0; 8], &[f32::NAN; 8], &[]] {
         assert_eq!(store.find_near(&key.tenant, MODEL, vector, &anywhere, 9).expect("an answer"), []);
     }
-    let rest = store.unembedded("newer/8", 9).expect("what waits");
+    let rest = store.unembedded("newer/8", &[], 9).expect("what waits");
     store.put_vectors("newer/8", vec![(rest[0].no, vec![1.0; 7])]).expect("not kept as a vector");
     assert_eq!(near(store, &key, "newer/8", "#1", &anywhere), ["second #2"]);
     assert_eq!(store.keep_vectors_of("newer/8", 1).expect("dropped"), 1);
@@ -208,7 +250,7 @@ pub fn the_ten_nearest_of_many_are_found(store: &dyn Backend) {
         append(store, &key, (0..100).map(turn).collect());
     }
     take_in(store);
-    let waiting = store.unembedded(MODEL, 9999).expect("what waits");
+    let waiting = store.unembedded(MODEL, &[], 9999).expect("what waits");
     assert_eq!(waiting.len(), 3000);
     // Around a hundred centres, as texts about the same thing are.
     let centres: Vec<Vec<f32>> = (0..100).map(|_| (0..48).map(|_| number()).collect()).collect();

@@ -385,7 +385,8 @@ mod tests {
             "INSERT INTO tenants VALUES (1, 'default');
              INSERT INTO conversations VALUES (1, 1, zeroblob(16));
              WITH RECURSIVE n (no) AS (SELECT 1 UNION ALL SELECT no + 1 FROM n WHERE no < {entries})
-             INSERT INTO entries (no, conversation, seq, kind, id, at) SELECT no, 1, no, 0, zeroblob(16), no FROM n;
+             INSERT INTO entries (no, conversation, seq, kind, id, at, prose)
+             SELECT no, 1, no, 0, zeroblob(16), no, 1 FROM n;
              INSERT INTO words (rowid, scope, names, text)
              SELECT no, 't1 c1 k0', '', iif(no % 10 = 0, 'other', iif(no % 2, 'contract', 'context')) FROM entries;"
         ))

@@ -211,7 +211,8 @@ impl Catalog {
         let actor = entry.actor.as_ref().map(|actor| number(db, "actors", actor)).transpose()?;
         let role = entry.role.map(|role| role.as_str());
         db.prepare_cached(
-            "INSERT INTO entries (conversation, seq, kind, id, role, actor, at, fallen) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO entries (conversation, seq, kind, id, role, actor, at, fallen, prose)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute(params![
             conversation,
@@ -221,7 +222,8 @@ impl Catalog {
             role,
             actor,
             entry.at.0,
-            entry.fallen.map(signed)
+            entry.fallen.map(signed),
+            entry.prose
         ])?;
         let no = db.last_insert_rowid();
         vectors::added(db, no)?;
@@ -472,16 +474,15 @@ impl<T: Ground + Send + Sync> Recall for T {
         Ok(found.unwrap_or_default())
     }
 
-    fn unembedded(&self, model: &str, limit: usize) -> Result<Vec<Unembedded>, Error> {
+    fn unembedded(&self, model: &str, first: &[EntryNo], limit: usize) -> Result<Vec<Unembedded>, Error> {
         let catalog = self.catalog();
-        match catalog
-            .reading(|db| Ok((vectors::knows(db, model)?, vectors::unembedded(db, model, limit)?)))?
-        {
+        let waiting = |db: &Connection| vectors::unembedded(db, model, first, limit);
+        match catalog.reading(|db| Ok((vectors::knows(db, model)?, waiting(db)?)))? {
             None => Ok(Vec::new()),
             Some((true, waiting)) => Ok(waiting),
             Some((false, _)) => catalog.writing(|db| {
                 vectors::know(db, model)?;
-                vectors::unembedded(db, model, limit)
+                waiting(db)
             }),
         }
     }

@@ -26,7 +26,8 @@ CREATE TABLE entries (
     role         TEXT,
     actor        INTEGER REFERENCES actors (no),
     at           INTEGER NOT NULL,
-    fallen       INTEGER                     -- the place of the event after which it does not stand any more
+    fallen       INTEGER,                    -- the place of the event after which it does not stand any more
+    prose        INTEGER NOT NULL            -- 1: said or learned, 0: what tools were asked and answered
 );
 CREATE INDEX entries_by_id ON entries (id);
 CREATE INDEX entries_by_conversation ON entries (conversation, seq);
@@ -61,8 +62,13 @@ CREATE TABLE codes (
     UNIQUE (model, entry)
 );
 CREATE TABLE vectors (no INTEGER PRIMARY KEY, packed BLOB NOT NULL);
--- What has no vector yet.
-CREATE TABLE waiting (model INTEGER NOT NULL, entry INTEGER NOT NULL, PRIMARY KEY (model, entry)) WITHOUT ROWID;
+-- What has no vector yet, in the order in which it gets one, from the end: prose before the rest, later before earlier.
+CREATE TABLE waiting (
+    model INTEGER NOT NULL,
+    prose INTEGER NOT NULL,
+    entry INTEGER NOT NULL,
+    PRIMARY KEY (model, prose, entry)
+) WITHOUT ROWID;
 CREATE TRIGGER waiting_more AFTER INSERT ON waiting
     BEGIN UPDATE models SET waiting = waiting + 1 WHERE no = new.model; END;
 CREATE TRIGGER waiting_less AFTER DELETE ON waiting

@@ -20,15 +20,19 @@ const GONE_MAX: i64 = 10_000;
 
 /// Says that a new entry needs a vector of every model.
 pub fn added(db: &Connection, entry: i64) -> rusqlite::Result<()> {
-    db.prepare_cached("INSERT INTO waiting (model, entry) SELECT no, ? FROM models")?
-        .execute([entry])
-        .map(drop)
+    db.prepare_cached(
+        "INSERT INTO waiting (model, prose, entry) SELECT m.no, e.prose, e.no FROM entries e, models m WHERE e.no = ?",
+    )?
+    .execute([entry])
+    .map(drop)
 }
 
 /// Forgets the vectors of an entry.
 pub fn remove(db: &Connection, entry: i64) -> rusqlite::Result<()> {
-    db.prepare_cached("DELETE FROM waiting WHERE model IN (SELECT no FROM models) AND entry = ?")?
-        .execute([entry])?;
+    db.prepare_cached(
+        "DELETE FROM waiting WHERE model IN (SELECT no FROM models) AND prose IN (0, 1) AND entry = ?",
+    )?
+    .execute([entry])?;
     let codes: Vec<i64> = db
         .prepare_cached("SELECT no FROM codes WHERE model IN (SELECT no FROM models) AND entry = ?")?
         .query_map([entry], |row| row.get(0))?
@@ -61,7 +65,7 @@ pub fn know(db: &Connection, model: &str) -> rusqlite::Result<()> {
     if model_number(db, model)?.is_none() {
         db.execute("INSERT INTO models (name) VALUES (?)", [model])?;
         let number = db.last_insert_rowid();
-        db.execute("INSERT INTO waiting (model, entry) SELECT ?, no FROM entries", [number])?;
+        db.execute("INSERT INTO waiting (model, prose, entry) SELECT ?, prose, no FROM entries", [number])?;
     }
     Ok(())
 }
@@ -88,26 +92,50 @@ pub fn models(db: &Connection) -> rusqlite::Result<Vec<String>> {
     .collect()
 }
 
-/// Entries without a vector of a model, newest first.
-pub fn unembedded(db: &Connection, model: &str, limit: usize) -> rusqlite::Result<Vec<Unembedded>> {
-    db.prepare_cached(
-        "SELECT e.no, t.name, c.id, e.seq, e.kind, e.id FROM waiting w
-         CROSS JOIN entries e ON e.no = w.entry
-         CROSS JOIN conversations c ON c.no = e.conversation CROSS JOIN tenants t ON t.no = c.tenant
-         WHERE w.model = (SELECT no FROM models WHERE name = ?) ORDER BY w.entry DESC LIMIT ?",
-    )?
-    .query_map(params![model, signed(limit as u64)], |row| {
-        let tenant: String = row.get(1)?;
-        let tenant = Tenant::new(&tenant).map_err(|_| rusqlite::Error::InvalidQuery)?;
-        let id = ConversationId::from_bytes(row.get::<_, Bytes<16>>(2)?.0);
-        Ok(Unembedded {
-            no: EntryNo(row.get(0)?),
-            key: Key { tenant, id },
-            seq: row.get::<_, i64>(3)? as u64,
-            id: EntryId::from_bytes(kind_of(row.get(4)?), row.get::<_, Bytes<16>>(5)?.0),
-        })
-    })?
-    .collect()
+/// Entries without a vector of a model: those among `first` in their order, then prose, then the rest, each newest first.
+pub fn unembedded(
+    db: &Connection,
+    model: &str,
+    first: &[EntryNo],
+    limit: usize,
+) -> rusqlite::Result<Vec<Unembedded>> {
+    let Some(model) = model_number(db, model)? else { return Ok(Vec::new()) };
+    let mut waits =
+        db.prepare_cached("SELECT 1 FROM waiting WHERE model = ? AND prose IN (0, 1) AND entry = ?")?;
+    let mut entries = Vec::new();
+    for EntryNo(no) in first {
+        if entries.len() < limit && waits.exists([model, *no])? {
+            entries.push(*no);
+        }
+    }
+    let asked_for = entries.len();
+    let mut others = db.prepare_cached(
+        "SELECT entry FROM waiting WHERE model = ? ORDER BY prose DESC, entry DESC LIMIT ?",
+    )?;
+    for no in others.query_map([model, signed(limit as u64)], |row| row.get(0))? {
+        let no = no?;
+        if entries.len() < limit && !entries[..asked_for].contains(&no) {
+            entries.push(no);
+        }
+    }
+    let mut look = db.prepare_cached(
+        "SELECT e.no, t.name, c.id, e.seq, e.kind, e.id FROM entries e
+         JOIN conversations c ON c.no = e.conversation JOIN tenants t ON t.no = c.tenant WHERE e.no = ?",
+    )?;
+    let look = |no: i64| look.query_row([no], waiting);
+    entries.into_iter().map(look).collect()
+}
+
+fn waiting(row: &rusqlite::Row<'_>) -> rusqlite::Result<Unembedded> {
+    let tenant: String = row.get(1)?;
+    let tenant = Tenant::new(&tenant).map_err(|_| rusqlite::Error::InvalidQuery)?;
+    let id = ConversationId::from_bytes(row.get::<_, Bytes<16>>(2)?.0);
+    Ok(Unembedded {
+        no: EntryNo(row.get(0)?),
+        key: Key { tenant, id },
+        seq: row.get::<_, i64>(3)? as u64,
+        id: EntryId::from_bytes(kind_of(row.get(4)?), row.get::<_, Bytes<16>>(5)?.0),
+    })
 }
 
 /// Keeps vectors. An entry that is gone meanwhile gets none, nor does one that has one.
@@ -126,7 +154,8 @@ pub fn put(db: &Connection, model: &str, vectors: &[(EntryNo, Vec<f32>)]) -> rus
         if dimensions != Some(vector.len()) {
             packed = None;
         }
-        db.prepare_cached("DELETE FROM waiting WHERE model = ? AND entry = ?")?.execute([model, *entry])?;
+        db.prepare_cached("DELETE FROM waiting WHERE model = ? AND prose IN (0, 1) AND entry = ?")?
+            .execute([model, *entry])?;
         let kept = db
             .prepare_cached(
                 "INSERT OR IGNORE INTO codes (model, entry, tenant, conversation, kind, role, actor, at, code)

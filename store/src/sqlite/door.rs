@@ -36,7 +36,7 @@ const RECALL_APPLICATION_ID: i32 = 0x4576_7472;
 const RECALL: &str = include_str!("../recall/recall.sql");
 
 /// The version of that schema and of how words are made.
-const RECALL_VERSION: i32 = 2000 + everturn_core::recall::TERMS_VERSION as i32;
+const RECALL_VERSION: i32 = 3000 + everturn_core::recall::TERMS_VERSION as i32;
 
 /// Lets counts of words be asked for.
 const RECALL_VOCABULARY: &str = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab (main, words, row)";
