@@ -49,6 +49,11 @@ fn an_old_turn_and_a_fact_reach_the_model_once_and_are_not_said_again() {
     // Nor does the next prompt find it in the last one.
     let generated = generate(&scope, id, options).unwrap();
     let again = &server.seen()[1];
-    assert_eq!((again.body.matches(old).count(), again.body.matches(&fact).count()), (1, 1), "{}", again.body);
+    assert_eq!(
+        (again.body.matches(old).count(), again.body.matches(&fact).count()),
+        (1, 1),
+        "{}",
+        again.body
+    );
     replays(&scope, id, generated.receipt_seq, again);
 }
