@@ -4,10 +4,11 @@
 //! nowhere: so it is never found again as if it had been said.
 
 use super::context::{ContextOptions, RecallRequest};
-use super::receipts::Receipt;
+use super::receipts::{Receipt, erased};
 use super::{Scope, page_limit};
 use everturn_core::Error;
-use everturn_core::context::{Material, Piece, Section, Seen, Source, seen_by};
+use everturn_core::chain::Hash;
+use everturn_core::context::{Block, Material, Piece, Section, Seen, Source, seen_by};
 use everturn_core::fact::Fact;
 use everturn_core::id::{EventId, Key, TurnId};
 use everturn_core::recall::{Filter, Kind, Mode, text_of};
@@ -51,7 +52,7 @@ impl Scope {
         Ok(())
     }
 
-    /// What a receipt says was recalled, in its order.
+    /// What a receipt says was recalled, in its order; refused where a fact does not say any more what it said.
     pub(super) fn recalled_before(
         &self,
         key: &Key,
@@ -63,6 +64,21 @@ impl Scope {
             let Some(event) = ids.first().and_then(|id| id.parse::<EventId>().ok()) else { continue };
             let turn = self.shared().index.turn_in(key, TurnId(event.0))?;
             material.recalled.extend(turn_piece(&turn, &receipt.policy.participants));
+        }
+        let facts: Vec<&Block> =
+            receipt.blocks.iter().filter(|block| block.section == Section::Facts).collect();
+        // As they stood then: what was corrected or taken back since is still read.
+        let known = match facts.is_empty() {
+            true => Vec::new(),
+            false => self.facts_at(key, receipt.through_seq)?,
+        };
+        for block in facts {
+            let Source::Ids(ids) = &block.source else { continue };
+            let fact = known.iter().find(|fact| ids.contains(&fact.id.to_string())).map(fact_piece);
+            match fact.filter(|piece| Hash::of(piece.text.as_bytes()) == block.sha256) {
+                Some(piece) => material.facts.push(piece),
+                None => return Err(erased(&ids.join(", "))),
+            }
         }
         Ok(())
     }
@@ -104,6 +120,7 @@ fn turn_piece(turn: &Turn, participants: &[String]) -> Option<Piece> {
     Some(Piece { source: Source::Ids(vec![EventId(turn.id.0).to_string()]), text })
 }
 
+/// A fact as a text. Frozen: receipts are replayed with it.
 fn fact_piece(fact: &Fact) -> Piece {
     let text = format!("{} {} {}", fact.subject, fact.predicate, fact.object);
     Piece { source: Source::Ids(vec![fact.id.to_string()]), text }

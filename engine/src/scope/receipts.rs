@@ -162,10 +162,6 @@ impl Scope {
 
     /// Refuses where something that went in is gone, and names it.
     fn check_sources(&self, key: &Key, receipt: &Receipt) -> Result<(), Error> {
-        let gone = |what: &str| {
-            let text = format!("{what} was erased; what the model was given cannot be shown any more");
-            Err(Error::not_found("receipt.erased", text))
-        };
         for block in &receipt.blocks {
             let Source::Ids(ids) = &block.source else { continue };
             for id in ids
@@ -174,8 +170,8 @@ impl Scope {
             {
                 let Ok(event) = id.parse::<EventId>() else { continue };
                 match self.shared().index.turn_in(key, TurnId(event.0)) {
-                    Ok(turn) if turn.erased => return gone(&turn.id.to_string()),
-                    Err(Error::NotFound(_)) => return gone(id),
+                    Ok(turn) if turn.erased => return Err(erased(&turn.id.to_string())),
+                    Err(Error::NotFound(_)) => return Err(erased(id)),
                     other => drop(other?),
                 }
             }
@@ -185,7 +181,7 @@ impl Scope {
             && receipt.blocks.iter().any(|block| block.section == Section::State)
             && self.checkpoint(key, Some(at))?.is_none()
         {
-            return gone(&at.event.to_string());
+            return Err(erased(&at.event.to_string()));
         }
         Ok(())
     }
@@ -199,6 +195,12 @@ impl Scope {
         let asset: Asset = raw.read().ok_or_else(absent)?;
         String::from_utf8(self.asset_bytes(&asset)?).map_err(|_| absent())
     }
+}
+
+/// The answer where something that went in is gone.
+pub(super) fn erased(what: &str) -> Error {
+    let text = format!("{what} was erased; what the model was given cannot be shown any more");
+    Error::not_found("receipt.erased", text)
 }
 
 /// The id under which a given text is kept. It is the same for the same text, so that it is kept once.

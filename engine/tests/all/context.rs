@@ -9,7 +9,9 @@ use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::projection;
 use everturn_engine::model::Provider;
-use everturn_engine::{CompactOptions, Context, ContextOptions, Digest, NewTurn, RecallRequest, Scope};
+use everturn_engine::{
+    CompactOptions, Context, ContextOptions, Digest, NewFact, NewTurn, RecallRequest, Scope,
+};
 use serde_json::{Value, json};
 
 #[path = "../../../formats/tests/all/provider_valid.rs"]
@@ -49,7 +51,7 @@ fn tell(scope: &Scope, dice: &mut Dice, turns: usize) -> Told {
     let mut gone = Vec::new();
     for n in 0..turns {
         let word = format!("word{n}x");
-        match dice.roll(12) {
+        match dice.roll(13) {
             0 | 1 => drop(scope.say(id, NewTurn::user(&format!("I say {word} here.")).by("ana"))),
             2 => drop(scope.say(id, NewTurn::assistant(&format!("I answer {word} there.")).by("gpt"))),
             3 | 4 => {
@@ -105,6 +107,12 @@ fn tell(scope: &Scope, dice: &mut Dice, turns: usize) -> Told {
                 drop(scope.pin(id, &format!("pin{}", dice.roll(4)), Raw::of(&word).unwrap()).wait().unwrap())
             }
             10 => {
+                // Sometimes one that takes the place of another.
+                let subject = format!("thought {}", dice.roll(20));
+                let [predicate, object] = ["was read about".into(), format!("by {word}")];
+                scope.add_fact(id, NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
+            }
+            11 => {
                 // Nothing to compact is no failure here.
                 let keep_last = Some(dice.roll(8));
                 let _ = scope.compact(id, CompactOptions { keep_last, ..CompactOptions::default() });
@@ -153,7 +161,7 @@ fn some_options(dice: &mut Dice, id: ConversationId, scope: &Scope) -> ContextOp
     if dice.once_in(3) {
         let query = [None, Some("thought about what was read"), Some("\"thought about\" x*")][dice.roll(3)];
         options.recall =
-            Some(RecallRequest { turns: dice.roll(6), facts: dice.roll(2), query: query.map(String::from) });
+            Some(RecallRequest { turns: dice.roll(6), facts: dice.roll(6), query: query.map(String::from) });
     }
     if dice.once_in(4) {
         options.at_seq = Some(1 + dice.roll(scope.get(id).unwrap().head.seq as usize) as u64);
@@ -167,7 +175,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
     let seed = seed(3);
     let _told = ToldOnFailure(seed);
     let mut dice = Dice::new(seed);
-    let (mut built, mut replayed, mut recalled) = (0, 0, 0);
+    let (mut built, mut replayed, mut recalled, mut facts) = (0, 0, 0, 0);
     for _ in 0..25 {
         let stage = Stage::new();
         let (store, scope);
@@ -234,6 +242,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
                 );
                 recalled += 1;
             }
+            facts += context.included.iter().filter(|block| block.section == Section::Facts).count();
             let again = scope.build_context(told.id, &options).unwrap();
             assert_eq!(
                 (read(&again), &again.receipt),
@@ -250,7 +259,10 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
         }
         drop(store);
     }
-    assert!(built > 600 && replayed > 50 && recalled > 100, "{built} {replayed} {recalled}");
+    assert!(
+        built > 600 && replayed > 50 && recalled > 100 && facts > 100,
+        "{built} {replayed} {recalled} {facts}"
+    );
 }
 
 fn notes(scope: &Scope, turns: usize) -> ConversationId {

@@ -25,6 +25,7 @@ mod model_faults;
 mod payloads;
 mod processes;
 mod recall;
+mod recalled;
 mod refusals;
 mod script;
 mod scripted_server;
