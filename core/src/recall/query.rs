@@ -70,8 +70,7 @@ impl TextQuery {
         self.any.is_empty() && self.all.is_empty()
     }
 
-    /// How much of the question a text says, from 0 to 1: the part of its telling words that are there. Words that are in
-    /// nearly every English text tell nothing, unless there are no others.
+    /// How much of the question a text says, from 0 to 1: the part of its telling words that are there.
     pub fn told_by(&self, text: &str) -> f64 {
         // A question has few words, so comparing them with each of the text's is quicker than putting those into a set.
         let told = terms(text);
@@ -80,19 +79,22 @@ impl TextQuery {
             let mut all = told.words.iter().chain(&told.names);
             all.any(|(told, _)| if prefix { told.starts_with(word) } else { told == word })
         };
-        let tells = |wanted: &&Wanted| {
-            wanted.words.len() > 1 || !wanted.words.iter().all(|word| EMPTY.contains(&word.as_str()))
-        };
-        let mut telling: Vec<&Wanted> = self.wanted().filter(tells).collect();
-        if telling.is_empty() {
-            telling = self.wanted().collect();
-        }
+        let telling = self.telling();
         let there = telling.iter().filter(|wanted| {
             let last = wanted.words.len().saturating_sub(1);
             wanted.name.as_ref().is_some_and(|name| told.names.iter().any(|(told, _)| told == name))
                 || wanted.words.iter().enumerate().all(|(at, word)| has(word, wanted.prefix && at == last))
         });
         there.count() as f64 / telling.len().max(1) as f64
+    }
+
+    /// Words that are in nearly every English text tell nothing, unless there are no others.
+    pub fn telling(&self) -> Vec<&Wanted> {
+        let tells = |wanted: &&Wanted| {
+            wanted.words.len() > 1 || !wanted.words.iter().all(|word| EMPTY.contains(&word.as_str()))
+        };
+        let telling: Vec<&Wanted> = self.wanted().filter(tells).collect();
+        if telling.is_empty() { self.wanted().collect() } else { telling }
     }
 
     /// Everything that is wanted.

@@ -6,7 +6,7 @@ use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
 use everturn_core::recall::{
-    EntryId, EntryNo, Filter, Kind, Mode, Snippet, TextQuery, fuse, snippet, text_of,
+    EntryId, EntryNo, Filter, Kind, Mode, Snippet, TextQuery, Wanted, fuse, snippet, text_of,
 };
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
@@ -204,12 +204,26 @@ impl Scope {
     /// As [`Everturn::embed_now`](crate::Everturn::embed_now), but what this question's words find comes first, best first:
     /// so meanings are compared among all that shares words with it, however much still waits for a vector.
     pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
-        let words = TextQuery::parse(query);
-        let found =
-            self.shared().recall.find_text(&self.tenant, &words, &options.filter(), EMBEDDED_FIRST)?;
-        let first: Vec<EntryNo> = found.into_iter().map(|found| found.no).collect();
+        let first = self.sharing_words(&TextQuery::parse(query), &options.filter())?;
         meaning::catch_up(self.shared(), &first, time)?;
         meaning::behind(self.shared())
+    }
+
+    /// What shares words with a question, best first. In a large store its rare words choose, which may be few entries: then
+    /// come those that have only one of the others.
+    fn sharing_words(&self, words: &TextQuery, filter: &Filter) -> Result<Vec<EntryNo>, Error> {
+        let alone = |wanted: &Wanted| TextQuery { any: vec![wanted.clone()], all: Vec::new() };
+        let each = words.telling().into_iter().map(alone);
+        let mut sharing = Vec::new();
+        for words in std::iter::once(words.clone()).chain(each) {
+            if sharing.len() < EMBEDDED_FIRST {
+                let found = self.shared().recall.find_text(&self.tenant, &words, filter, EMBEDDED_FIRST)?;
+                let new = found.iter().map(|found| found.no).filter(|no| !sharing.contains(no));
+                sharing.extend(new.collect::<Vec<_>>());
+            }
+        }
+        sharing.truncate(EMBEDDED_FIRST);
+        Ok(sharing)
     }
 
     /// Finds, and says how it was looked for.

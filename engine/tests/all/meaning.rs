@@ -309,3 +309,24 @@ fn who_has_time_embeds_many_texts_at_once() {
     assert_eq!(reader.embed_now(PATIENCE).unwrap().vectors, 0);
     assert!(toy.state().at_once >= 64, "only {}", toy.state().at_once);
 }
+
+/// In a large store the rare words of a question choose. What has only a common one comes after that, and before what has none.
+#[test]
+fn what_has_only_a_common_word_of_the_question_is_embedded_too() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let writer = stage.open();
+    let scope = writer.tenant("acme").unwrap();
+    say(&scope, &["the zebra"]);
+    for _ in 0..3 {
+        say(&scope, &["the automobile"; 500]);
+    }
+    say(&scope, &["the rain"; 10]);
+    writer.index_now().unwrap();
+    let embedder: Option<Arc<dyn Embed>> = Some(toy.clone());
+    let reader = stage.open_with(Options { embedder, read_only: true, ..quiet() });
+    let scope = reader.tenant("acme").unwrap();
+    scope.embed_for("the zebra in the automobile", &RecallOptions::default(), PATIENCE).unwrap();
+    let texts = toy.state().texts.clone();
+    assert_eq!((texts[0].as_str(), texts[1].as_str()), ("the zebra", "the automobile"));
+    assert_eq!(texts.iter().position(|text| text == "the rain"), Some(200));
+}
