@@ -27,7 +27,7 @@ use std::hash::Hash;
 use std::str::FromStr;
 
 /// What words are made of changed when this does: an index of another version is made again.
-pub const TERMS_VERSION: u32 = 1;
+pub const TERMS_VERSION: u32 = 2;
 
 /// What can be found.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

@@ -340,7 +340,9 @@ fn what_has_only_a_common_word_of_the_question_is_embedded_too() {
     let writer = stage.open();
     let scope = writer.tenant("acme").unwrap();
     say(&scope, &["the zebra"]);
-    (0..3).for_each(|_| drop(say(&scope, &["the automobile"; 500])));
+    for _ in 0..3 {
+        say(&scope, &["the automobile"; 500]);
+    }
     say(&scope, &["the rain"; 10]);
     writer.index_now().unwrap();
     let embedder: Option<Arc<dyn Embed>> = Some(toy.clone());
