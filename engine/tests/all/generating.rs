@@ -2,6 +2,7 @@
 //! given can be shown afterwards, byte for byte.
 
 mod faults;
+mod recalling;
 
 use crate::scripted_server::*;
 use crate::stage::*;
