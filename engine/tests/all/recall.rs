@@ -1,6 +1,7 @@
 //! Recall from the outside: what is said is found within a second, whatever happens to the index in between.
 
-use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused};
+use crate::dice::Dice;
+use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused, until};
 use everturn_core::context::{Section, Source};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -150,6 +151,29 @@ fn erased_words_leave_the_index_file_too() {
     store.rebuild().unwrap();
     indexed(&store);
     assert!(hidden("unspeakable") && hidden("unmentionable"), "also after making the index again");
+}
+
+/// Writing a large index anew takes a while. Whoever erases does not wait for it, and it happens all the same.
+#[test]
+fn erased_words_leave_a_large_index_file_in_the_background() {
+    const WAITED_FOR_BYTES_MAX: u64 = 16 * 1024 * 1024;
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let secret = scope.say(id, NewTurn::user("keep this unspeakable word"));
+    let index = stage.folder.path().join("store.db-recall");
+    let bytes = || std::fs::metadata(&index).map_or(0, |file| file.len());
+    let mut dice = Dice::new(7);
+    while bytes() <= WAITED_FOR_BYTES_MAX {
+        let words: Vec<String> = (0..8_000).map(|_| format!("{:016x}", dice.next())).collect();
+        scope.say(id, NewTurn::user(&words.join(" ")));
+        store.index_now().unwrap();
+    }
+    assert!(stage.files_with("unspeakable").contains(&index), "otherwise this test proves nothing");
+    scope.erase(id, secret.id, None, "asked for").wait().unwrap();
+    assert!(recall(&scope, "unspeakable").data.is_empty());
+    until("the words have left the files", || stage.files_with("unspeakable").is_empty());
 }
 
 #[test]
