@@ -101,6 +101,11 @@ struct GeneratePage;
 #[doc = include_str!("../../docs/recall.md")]
 struct RecallPage;
 
+/// The page about embedders.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/embeddings.md")]
+struct EmbeddingsPage;
+
 /// The page about facts.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/facts.md")]
