@@ -4,6 +4,7 @@
 //! checked is wrong. 2: the command was not understood.
 
 mod args;
+mod model;
 mod open;
 mod output;
 mod show;
@@ -73,6 +74,6 @@ fn run(args: &Args, matches: &ArgMatches) -> Result<(), Failure> {
         Some(Verb::Delete(verb)) => verbs::delete::run(args, verb),
         Some(Verb::Mcp(verb)) => verbs::mcp::run(args, verb),
         Some(Verb::Doctor(verb)) => verbs::doctor::run(args, verb),
-        Some(Verb::Completions(verb)) => verbs::completions(verb),
+        Some(Verb::Completions(verb)) => verbs::completions::run(verb),
     }
 }

@@ -6,7 +6,6 @@ mod remote;
 pub use local::Local;
 pub use remote::Remote;
 
-use crate::args::Format;
 use crate::output::Failure;
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, Role};
@@ -22,8 +21,8 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_engine::{
     AppendOptions, Behind, CompactOptions, Compacted, Context, ContextOptions, Correction, Doctor, Entry,
-    ExtractOptions, Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewFact, NewStream, NewTurn,
-    Page, RecallOptions, Recalled, Update,
+    ExtractOptions, Extraction, FactQuery, Format, HistoryQuery, Imported, ListQuery, NewFact, NewStream,
+    NewTurn, Page, RecallOptions, Recalled, Update,
 };
 use serde_json::Value;
 use std::io::{BufRead, Write};

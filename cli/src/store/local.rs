@@ -1,7 +1,6 @@
 //! A store of this machine, opened by this process.
 
 use super::{Ask, Cursor, NewKey, Store, Updates};
-use crate::args::Format;
 use crate::output::Failure;
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
@@ -17,8 +16,8 @@ use everturn_core::state::State;
 use everturn_core::turn::Turn;
 use everturn_engine::{
     AppendOptions, Behind, CompactOptions, Compacted, Context, Correction, Doctor, Entry, Everturn,
-    ExtractOptions, Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewConversation, NewFact,
-    NewStream, NewTurn, Page, RecallOptions, Recalled, Scope, Subscription, Update, script,
+    ExtractOptions, Extraction, FactQuery, Format, HistoryQuery, Imported, ListQuery, NewConversation,
+    NewFact, NewStream, NewTurn, Page, RecallOptions, Recalled, Scope, Subscription, Update, script,
 };
 use serde_json::Value;
 use std::io::{BufRead, Write};
@@ -215,7 +214,7 @@ impl Store for Local {
         out: &mut dyn Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Failure> {
-        Ok(self.scope.export(id, format.into(), out, progress)?)
+        Ok(self.scope.export(id, format, out, progress)?)
     }
 
     fn import(&self, name: Option<&str>, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {

@@ -5,7 +5,6 @@ mod http;
 mod transfer;
 
 use super::{Ask, Cursor, NewKey, Store, Updates, cursor};
-use crate::args::Format;
 use crate::output::Failure;
 use everturn_core::access::AccessKey;
 use everturn_core::asset::Asset;
@@ -21,8 +20,8 @@ use everturn_core::turn::{Turn, TurnBody};
 use everturn_core::{Error, json};
 use everturn_engine::{
     AppendOptions, Appended, Behind, CompactOptions, Compacted, Context, Correction, Doctor, Entry,
-    ExtractOptions, Extraction, FactQuery, HistoryQuery, Imported, ListQuery, NewFact, NewStream, NewTurn,
-    Order, Page, RecallOptions, Recalled,
+    ExtractOptions, Extraction, FactQuery, Format, HistoryQuery, Imported, ListQuery, NewFact, NewStream,
+    NewTurn, Order, Page, RecallOptions, Recalled,
 };
 use follow::Following;
 use http::{Fields, Request, Server};
@@ -384,7 +383,6 @@ impl Store for Remote {
         out: &mut dyn Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Failure> {
-        let format = everturn_engine::Format::from(format);
         transfer::export(&self.server, self.get_of(id, &["export"]).query("format", format), out, progress)
     }
 

@@ -1,15 +1,52 @@
 //! `everturn append`
 
-use crate::args::{Append, Args};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::store::Store;
 use crate::{open, show};
+use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::limits::BODY_BYTES_MAX;
 use everturn_core::turn::{Role, Turn};
 use everturn_engine::{AppendOptions, NewStream, NewTurn};
 use std::io::Read;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn append @last 'What did we decide?'\n  \
+    make 2>&1 | everturn append @last --role tool --actor make -\n  \
+    echo '{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]}' | everturn append @last --message -\n  \
+    llm 'Tell me a story' | everturn append @last --role assistant --stream -")]
+pub struct Append {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// What is said; - reads it from standard input
+    #[arg(value_name = "TEXT", default_value = "-")]
+    text: String,
+    /// In which role: user, assistant, system or tool
+    #[arg(long, default_value = "user")]
+    role: String,
+    /// Who says it
+    #[arg(long)]
+    actor: Option<String>,
+    /// TEXT is a message as JSON, in the shape of any provider; it is kept as it is
+    #[arg(long, conflicts_with_all = ["role", "stream"])]
+    message: bool,
+    /// Show and keep the text while it is still coming in on standard input
+    #[arg(long)]
+    stream: bool,
+    /// Which model said it
+    #[arg(long)]
+    model: Option<String>,
+    /// Refuse unless the log ends at this place
+    #[arg(long, value_name = "SEQ", conflicts_with = "stream")]
+    expected_seq: Option<u64>,
+    /// Sending the same again under the same key changes nothing
+    #[arg(long, value_name = "KEY", conflicts_with = "stream")]
+    idempotency_key: Option<String>,
+}
 
 pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
     let role: Role = verb.role.parse()?;

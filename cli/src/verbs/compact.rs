@@ -1,29 +1,41 @@
 //! `everturn compact`
 
-use crate::args::{Args, Compact, Speaks};
+use crate::args::{Args, Model};
 use crate::output::{self, Failure};
-use crate::{open, show};
-use clap::parser::ValueSource;
-use everturn_core::{Error, compaction};
-use everturn_engine::model::{Endpoint, Generate, HttpModel, Kind, Secret, Summarize, Summarizer};
+use crate::{model, open, show};
+use clap::Args as ClapArgs;
+use everturn_core::compaction;
 use everturn_engine::{CompactOptions, Options};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+
+#[derive(ClapArgs)]
+#[command(
+    mut_arg("base_url", |arg| arg.help("Have a model write the summary; by default it is extracted, offline")),
+    after_help = "Examples:\n  \
+    everturn compact @last --dry-run\n  \
+    everturn compact @last --keep-last 10\n  \
+    everturn compact @last --base-url http://localhost:8080/v1 --model qwen3\n  \
+    everturn compact @last --revert"
+)]
+pub struct Compact {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// Only show what the summary would be
+    #[arg(long)]
+    dry_run: bool,
+    /// Leave this many turns at the end as they are, instead of what the policy says
+    #[arg(long, value_name = "N")]
+    keep_last: Option<usize>,
+    /// Take the last compaction back
+    #[arg(long, conflicts_with_all = ["dry_run", "keep_last", "base_url"])]
+    revert: bool,
+    #[command(flatten)]
+    model: Model,
+}
 
 pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
-    let remote = open::server(args)?.is_some();
-    if remote && args.sources.base_url == Some(ValueSource::CommandLine) {
-        let text =
-            "a server has its summaries written by its own models, as its settings say; leave --base-url out";
-        return Err(Error::invalid("url.model", text).into());
-    }
-    let summarizers = match &verb.base_url {
-        Some(url) if !remote => {
-            let client = client(url, verb.model.as_deref(), verb.speaks, verb.api_key_env.as_deref())?;
-            BTreeMap::from([("default".to_string(), Arc::new(Summarizer::new(client)) as Arc<dyn Summarize>)])
-        }
-        _ => BTreeMap::new(),
-    };
+    let servers_own = "a server has its summaries written by its own models, as its settings say";
+    let summarizers = model::summarizers(args, &verb.model, servers_own)?;
     // A dry run writes nothing, so it works beside a process that does.
     let options =
         Options { read_only: verb.dry_run, summarizers, auto_compaction: false, ..Options::default() };
@@ -66,29 +78,4 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
         ))?;
     }
     Ok(())
-}
-
-/// The client of a model that was named on the command line.
-pub fn client(
-    url: &str,
-    model: Option<&str>,
-    speaks: Speaks,
-    api_key_env: Option<&str>,
-) -> Result<Arc<dyn Generate>, Error> {
-    let kind = match speaks {
-        Speaks::OpenaiChat => Kind::OpenaiChat,
-        Speaks::OpenaiResponses => Kind::OpenaiResponses,
-        Speaks::Anthropic => Kind::Anthropic,
-    };
-    let mut endpoint = Endpoint::new(kind, url, model.unwrap_or_default());
-    if let Some(name) = api_key_env {
-        let key = std::env::var(name).map_err(|_| {
-            Error::invalid(
-                "model.no_key",
-                format!("the environment variable {name} is not set; export it first"),
-            )
-        })?;
-        endpoint.api_key = Some(Secret::new(key));
-    }
-    Ok(Arc::new(HttpModel::new(endpoint)?))
 }

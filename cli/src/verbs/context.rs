@@ -1,16 +1,78 @@
 //! `everturn context`
 
-use crate::args::{self, Args};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::store::Ask;
 use crate::{open, show};
+use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_core::context::{Section, Sections};
 use everturn_core::json::Raw;
-use everturn_engine::{Context, ContextOptions, Digest, RecallRequest, script};
+use everturn_engine::{ContextOptions, Digest, RecallRequest, script};
 use serde_json::{Value, json};
 
-pub fn run(args: &Args, verb: &args::Context) -> Result<(), Failure> {
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn context @last --budget 8000\n  \
+    everturn context @last --budget 8000 --provider anthropic --model claude-sonnet-4-5 --json\n  \
+    everturn context @last --budget 4000 --project clean_tool_repair --input 'And now?'\n  \
+    everturn context @last --budget 8000 --record     (keep a receipt, as before a model call)\n  \
+    everturn context @last --replay 120               (what was the model given then?)")]
+pub struct Context {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// Most tokens
+    #[arg(long, value_name = "N", required_unless_present = "replay")]
+    budget: Option<u64>,
+    /// Whose shape: openai-chat, openai-responses, anthropic, gemini or neutral
+    #[arg(long, value_name = "P", default_value = "neutral")]
+    provider: String,
+    /// Which model will read it; decides how tokens are counted
+    #[arg(long)]
+    model: Option<String>,
+    /// At most this many turns verbatim
+    #[arg(long, value_name = "N")]
+    last: Option<usize>,
+    /// This actor's view; may be given several times
+    #[arg(long, value_name = "ACTOR")]
+    participant: Vec<String>,
+    /// How the turns are projected: a policy, or options as JSON
+    #[arg(long, value_name = "POLICY | JSON")]
+    project: Option<String>,
+    /// Which sections, as JSON: {\"digests\": false, \"tail\": {\"share\": 0.8}}
+    #[arg(long, value_name = "JSON")]
+    sections: Option<String>,
+    /// Instructions for this call
+    #[arg(long, value_name = "TEXT")]
+    instructions: Option<String>,
+    /// A text of yours with its title; may be given several times
+    #[arg(long, value_name = "TITLE=TEXT")]
+    digest: Vec<String>,
+    /// What is asked now
+    #[arg(long, value_name = "TEXT")]
+    input: Option<String>,
+    /// Also turns from further back that have to do with what is asked: at most this many
+    #[arg(long, value_name = "TURNS", num_args = 0..=1, default_missing_value = "5")]
+    recall: Option<usize>,
+    /// Also facts that have to do with it: at most this many
+    #[arg(long, value_name = "FACTS", num_args = 0..=1, default_missing_value = "10")]
+    facts: Option<usize>,
+    /// As it was when the log ended at this place
+    #[arg(long, value_name = "SEQ")]
+    at: Option<u64>,
+    /// Show the prompt itself instead of the table
+    #[arg(long)]
+    show: bool,
+    /// Keep the receipt in the log, as before a model call
+    #[arg(long, conflicts_with_all = ["replay", "at"])]
+    record: bool,
+    /// Give back what was recorded at this place
+    #[arg(long, value_name = "SEQ", conflicts_with = "budget")]
+    replay: Option<u64>,
+}
+
+pub fn run(args: &Args, verb: &Context) -> Result<(), Failure> {
     let store = if verb.record { open::writing(args)? } else { open::reading(args)? };
     let id = store.resolve(&verb.conversation)?;
     let (context, recorded) = match verb.replay {
@@ -30,7 +92,7 @@ pub fn run(args: &Args, verb: &args::Context) -> Result<(), Failure> {
     Ok(())
 }
 
-fn ask(verb: &args::Context) -> Result<Ask, Error> {
+fn ask(verb: &Context) -> Result<Ask, Error> {
     let json = |option: &str, text: &str| -> Result<Value, Error> {
         serde_json::from_str(text).map_err(|e| Error::invalid("json.malformed", format!("{option}: {e}")))
     };
@@ -71,7 +133,7 @@ fn ask(verb: &args::Context) -> Result<Ask, Error> {
 }
 
 /// The prompt as it would be sent, one part after the other.
-fn prompt(context: &Context) -> Result<(), Failure> {
+fn prompt(context: &everturn_engine::Context) -> Result<(), Failure> {
     if let Some(system) = &context.system {
         output::text(system.get())?;
     }
@@ -79,7 +141,7 @@ fn prompt(context: &Context) -> Result<(), Failure> {
 }
 
 /// Sections with their tokens, and what did not fit.
-fn table(context: &Context) -> String {
+fn table(context: &everturn_engine::Context) -> String {
     let tokens = &context.tokens;
     let mut lines = vec![format!("{:<10} {:>8} {:>6}", "section", "tokens", "parts")];
     for section in Section::ALL {

@@ -1,8 +1,20 @@
 //! `everturn delete`
 
-use crate::args::{Args, Delete};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
+use clap::Args as ClapArgs;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Example:\n  everturn delete conv_01J9… --reason 'test data'")]
+pub struct Delete {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// Why; kept in the tombstone
+    #[arg(long)]
+    reason: String,
+}
 
 pub fn run(args: &Args, verb: &Delete) -> Result<(), Failure> {
     let store = open::writing(args)?;

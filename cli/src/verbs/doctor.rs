@@ -1,10 +1,22 @@
 //! `everturn doctor`
 
-use crate::args::{Args, Doctor};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
+use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_engine::Options;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  everturn doctor\n  everturn doctor --rebuild --compact")]
+pub struct Doctor {
+    /// First make everything that is derived from the log again
+    #[arg(long)]
+    rebuild: bool,
+    /// First give unused space back; also removes old titles and names that stayed behind in it
+    #[arg(long)]
+    compact: bool,
+}
 
 pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
     if (verb.rebuild || verb.compact) && open::server(args)?.is_some() {

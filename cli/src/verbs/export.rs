@@ -1,13 +1,69 @@
 //! `everturn export`
 
-use crate::args::{Args, Export, Format};
+use crate::args::Args;
 use crate::open;
 use crate::output::{self, Failure};
 use crate::store::Store;
+use clap::{Args as ClapArgs, ValueEnum};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn export @last -o session.jsonl\n  \
+    everturn export @last --format html -o talk.html\n  \
+    everturn export @last --format anthropic | jq .messages")]
+pub struct Export {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// How it is written
+    #[arg(long, value_enum, default_value_t = Format::Jsonl)]
+    format: Format,
+    /// Into this file instead of standard output
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Replace the file if it is there
+    #[arg(long, requires = "output")]
+    force: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// One event a line, with its chain: verifies offline and imports again
+    Jsonl,
+    /// A transcript value, version 2
+    Transcript,
+    /// The messages of a request for OpenAI chat completions
+    OpenaiChat,
+    /// The items of a request for OpenAI Responses
+    OpenaiResponses,
+    /// The messages of a request for Anthropic
+    Anthropic,
+    /// The contents of a request for Gemini
+    Gemini,
+    /// For people: text, with tool calls and thinking folded
+    Markdown,
+    /// For people: one page that needs no network and no scripts
+    Html,
+}
+
+impl From<Format> for everturn_engine::Format {
+    fn from(format: Format) -> everturn_engine::Format {
+        match format {
+            Format::Jsonl => everturn_engine::Format::Jsonl,
+            Format::Transcript => everturn_engine::Format::Transcript,
+            Format::OpenaiChat => everturn_engine::Format::OpenaiChat,
+            Format::OpenaiResponses => everturn_engine::Format::OpenaiResponses,
+            Format::Anthropic => everturn_engine::Format::Anthropic,
+            Format::Gemini => everturn_engine::Format::Gemini,
+            Format::Markdown => everturn_engine::Format::Markdown,
+            Format::Html => everturn_engine::Format::Html,
+        }
+    }
+}
 
 pub fn run(args: &Args, verb: &Export) -> Result<(), Failure> {
     let store = open::reading(args)?;
@@ -20,7 +76,7 @@ pub fn run(args: &Args, verb: &Export) -> Result<(), Failure> {
 
 fn write(store: &dyn Store, id: ConversationId, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
     let bar = output::progress(store.get(id)?.head.seq, "events");
-    store.export(id, format, out, &mut |done| bar.set_position(done))?;
+    store.export(id, format.into(), out, &mut |done| bar.set_position(done))?;
     bar.finish_and_clear();
     if format == Format::Transcript {
         writeln!(out)?;

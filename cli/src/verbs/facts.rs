@@ -1,23 +1,118 @@
 //! `everturn facts`
 
-use super::compact::client;
-use crate::args::{Args, Facts, FactsVerb};
+use crate::args::{Args, Model};
 use crate::output::{self, Failure};
-use crate::{open, show};
-use clap::parser::ValueSource;
-use everturn_core::Error;
+use crate::{model, open, show};
+use clap::{Args as ClapArgs, Subcommand};
 use everturn_core::fact::Fact;
 use everturn_core::id::{ConversationId, FactId};
-use everturn_engine::model::Summarizer;
 use everturn_engine::{Correction, ExtractOptions, Extraction, FactQuery, NewFact, Options};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn facts @last\n  \
+    everturn facts @last list --all --as-of 120\n  \
+    everturn facts @last add Ana 'lives in' Lisbon\n  \
+    everturn facts @last correct fact_01J9… --object Porto\n  \
+    everturn facts @last retract fact_01J9… --reason 'never said'\n  \
+    everturn facts @last extract --base-url http://localhost:8080/v1 --model qwen3")]
+pub struct Facts {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// List facts; the same as no verb
+    List {
+        /// As they were when the log ended at this place
+        #[arg(long, value_name = "SEQ")]
+        as_of: Option<u64>,
+        /// Also those that were superseded or retracted
+        #[arg(long)]
+        all: bool,
+        /// At most this many
+        #[arg(long, short, default_value_t = 50, value_name = "N")]
+        limit: usize,
+        /// Go on after a page: the `next` of the page before
+        #[arg(long, value_name = "NEXT")]
+        after: Option<u64>,
+    },
+    /// Add a fact by hand
+    Add {
+        /// About whom or what
+        subject: String,
+        /// What is said of it
+        predicate: String,
+        /// What it is said to be
+        object: String,
+        /// How sure, from 0 to 1; certain by default
+        #[arg(long)]
+        confidence: Option<f64>,
+        /// The turn that says so; erasing it erases the fact
+        #[arg(long, value_name = "TURN")]
+        source: Option<String>,
+        /// Its words that say so
+        #[arg(long, value_name = "TEXT", requires = "source")]
+        quote: Option<String>,
+        /// Who adds it
+        #[arg(long)]
+        actor: Option<String>,
+    },
+    /// Put another fact in the place of one
+    Correct {
+        /// The fact's id
+        #[arg(value_name = "FACT")]
+        fact: String,
+        /// About whom or what
+        #[arg(long)]
+        subject: Option<String>,
+        /// What is said of it
+        #[arg(long)]
+        predicate: Option<String>,
+        /// What it is said to be
+        #[arg(long)]
+        object: Option<String>,
+        /// How sure, from 0 to 1; certain by default
+        #[arg(long)]
+        confidence: Option<f64>,
+        /// Who corrects it
+        #[arg(long)]
+        actor: Option<String>,
+    },
+    /// Take a fact back
+    Retract {
+        /// The fact's id
+        #[arg(value_name = "FACT")]
+        fact: String,
+        /// Why
+        #[arg(long)]
+        reason: Option<String>,
+        /// Who takes it back
+        #[arg(long)]
+        actor: Option<String>,
+    },
+    /// Let a model read turns and keep the facts that they support
+    Extract {
+        /// From this place on, also what was read before
+        #[arg(long, value_name = "SEQ")]
+        from: Option<u64>,
+        /// Up to this place
+        #[arg(long, value_name = "SEQ")]
+        to: Option<u64>,
+        #[command(flatten)]
+        model: Model,
+    },
+}
 
 pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
     let conversation = verb.conversation.as_str();
     match &verb.verb {
         None => list(args, conversation, FactQuery::default()),
-        Some(FactsVerb::List { as_of, all, limit, after }) => {
+        Some(Verb::List { as_of, all, limit, after }) => {
             let query = FactQuery {
                 as_of: *as_of,
                 include_superseded: *all,
@@ -27,7 +122,7 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
             };
             list(args, conversation, query)
         }
-        Some(FactsVerb::Add { subject, predicate, object, confidence, source, quote, actor }) => {
+        Some(Verb::Add { subject, predicate, object, confidence, source, quote, actor }) => {
             let store = open::writing(args)?;
             let new = NewFact {
                 subject: subject.clone(),
@@ -40,7 +135,7 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
             };
             one(args, &store.add_fact(store.resolve(conversation)?, new)?)
         }
-        Some(FactsVerb::Correct { fact, subject, predicate, object, confidence, actor }) => {
+        Some(Verb::Correct { fact, subject, predicate, object, confidence, actor }) => {
             let store = open::writing(args)?;
             let correction = Correction {
                 subject: subject.clone(),
@@ -52,24 +147,16 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
             let fact: FactId = fact.parse()?;
             one(args, &store.correct_fact(store.resolve(conversation)?, fact, correction)?)
         }
-        Some(FactsVerb::Retract { fact, reason, actor }) => {
+        Some(Verb::Retract { fact, reason, actor }) => {
             let store = open::writing(args)?;
             let fact: FactId = fact.parse()?;
             let id = store.resolve(conversation)?;
             one(args, &store.retract_fact(id, fact, actor.clone(), reason.clone())?)
         }
-        Some(FactsVerb::Extract { from, to, model }) => {
-            let remote = open::server(args)?.is_some();
-            if remote && args.sources.base_url == Some(ValueSource::CommandLine) {
-                let text = "a server lets its own models read, as its settings say; leave --base-url out";
-                return Err(Error::invalid("url.model", text).into());
-            }
-            let mut options = Options { auto_compaction: false, ..Options::default() };
-            if let Some(url) = model.base_url.as_deref().filter(|_| !remote) {
-                let client = client(url, model.model.as_deref(), model.speaks, model.api_key_env.as_deref())?;
-                options.summarizers =
-                    BTreeMap::from([("default".to_string(), Arc::new(Summarizer::new(client)) as _)]);
-            }
+        Some(Verb::Extract { from, to, model }) => {
+            let servers_own = "a server lets its own models read, as its settings say";
+            let summarizers = model::summarizers(args, model, servers_own)?;
+            let options = Options { summarizers, auto_compaction: false, ..Options::default() };
             let store = open::with(args, options)?;
             let extract = ExtractOptions { from: *from, to: *to };
             let done = store.extract_facts(store.resolve(conversation)?, extract)?;

@@ -1,8 +1,20 @@
 //! `everturn fork`
 
-use crate::args::{Args, Fork};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
+use clap::Args as ClapArgs;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  everturn fork @last\n  everturn fork conv_01J9 --at 42 --json")]
+pub struct Fork {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// The last event that both share; by default all of them
+    #[arg(long, value_name = "SEQ")]
+    at: Option<u64>,
+}
 
 pub fn run(args: &Args, verb: &Fork) -> Result<(), Failure> {
     let store = open::writing(args)?;

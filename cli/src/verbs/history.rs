@@ -1,9 +1,42 @@
 //! `everturn history`
 
-use crate::args::{Args, History};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
+use clap::Args as ClapArgs;
 use everturn_engine::{Entry, HistoryQuery, Order};
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn history @last\n  \
+    everturn history @last --limit 10 --before 120\n  \
+    everturn history @last --events --json | jq '.data[].kind'")]
+pub struct History {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// At most this many entries, counted from the end (or from --after)
+    #[arg(long, short, default_value_t = 50, value_name = "N")]
+    limit: usize,
+    /// Only what comes before this place
+    #[arg(long, value_name = "SEQ")]
+    before: Option<u64>,
+    /// Only what comes after this place
+    #[arg(long, value_name = "SEQ")]
+    after: Option<u64>,
+    /// Only turns of this actor; may be given several times
+    #[arg(long, value_name = "ACTOR")]
+    actor: Vec<String>,
+    /// Also turns that others took the place of
+    #[arg(long)]
+    superseded: bool,
+    /// Also events that are not turns
+    #[arg(long)]
+    events: bool,
+    /// Show tool calls, their results and reasoning in full
+    #[arg(long)]
+    full: bool,
+}
 
 pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     let store = open::reading(args)?;

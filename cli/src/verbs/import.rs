@@ -5,10 +5,11 @@ mod dry_run;
 mod find;
 mod watch;
 
-use crate::args::{Args, Import};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::store::Store;
 use crate::{open, show};
+use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_engine::Imported;
 use find::{Found, find};
@@ -17,6 +18,28 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn import                               (everything that agents left on this machine)\n  \
+    everturn import --dry-run                     (what there is, without taking it over)\n  \
+    everturn import session.jsonl transcript.json\n  \
+    everturn import ~/.claude/projects --watch\n  \
+    everturn import - < session.jsonl\n\n\
+    The format is told by the content: files that `export` wrote, session files, transcript values, Claude Code, Codex\n\
+    (also .zst), Gemini CLI, lists of OpenAI or Anthropic messages, and one message a line. Importing again adds only what\n\
+    is new. See docs/import.md.")]
+pub struct Import {
+    /// Files and folders; - is standard input [default: where Claude Code, Codex and Gemini CLI keep their sessions]
+    #[arg(value_name = "PATH")]
+    paths: Vec<String>,
+    /// Only say what there is: conversations, turns and bytes
+    #[arg(long)]
+    dry_run: bool,
+    /// Stay, and take over what is added until Ctrl-C
+    #[arg(long, conflicts_with = "dry_run")]
+    watch: bool,
+}
 
 /// How much of a file is read at a time.
 const PIECE_BYTES: usize = 64 * 1024;

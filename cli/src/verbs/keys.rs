@@ -1,16 +1,52 @@
 //! `everturn keys`
 
-use crate::args::{Args, Keys, KeysVerb};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::store::{NewKey, Store};
 use crate::{open, show};
+use clap::{Args as ClapArgs, Subcommand};
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, Role};
 use everturn_core::id::KeyId;
 
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn keys create --role admin --label 'my laptop'\n  \
+    everturn keys create --role writer --tenant acme --expires 2027-01-01T00:00:00Z\n  \
+    everturn keys list\n  \
+    everturn keys revoke key_01J9…")]
+pub struct Keys {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Make a key and print its words, once
+    Create {
+        /// What it may do: reader, writer or admin
+        #[arg(long)]
+        role: String,
+        /// For people: who has it, and what for
+        #[arg(long)]
+        label: Option<String>,
+        /// When it ends by itself, RFC 3339
+        #[arg(long, value_name = "TIME")]
+        expires: Option<String>,
+    },
+    /// List the keys of the tenant
+    List,
+    /// Take a key back
+    Revoke {
+        /// Its id
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
 pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
     match &verb.verb {
-        KeysVerb::Create { role, label, expires } => {
+        Verb::Create { role, label, expires } => {
             let role: Role = role.parse()?;
             let expires = expires.as_deref().map(str::parse).transpose()?;
             let (key, secret) = writing(args)?.create_key(NewKey { role, label: label.clone(), expires })?;
@@ -23,7 +59,7 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
             eprintln!("{} for tenant {}, role {role}; it is shown this once", key.id, key.tenant);
             Ok(())
         }
-        KeysVerb::List => {
+        Verb::List => {
             let keys = open::reading(args)?.keys()?;
             if args.json {
                 return output::json_list(&keys, None);
@@ -33,7 +69,7 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
             }
             keys.iter().try_for_each(|key| output::text(line(key)))
         }
-        KeysVerb::Revoke { id } => {
+        Verb::Revoke { id } => {
             let full =
                 if id.starts_with(KeyId::PREFIX) { id.clone() } else { format!("{}{id}", KeyId::PREFIX) };
             let key = writing(args)?.revoke_key(full.parse()?)?;

@@ -1,11 +1,30 @@
 //! `everturn list`
 
-use crate::args::{Args, List};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::store::{self, Cursor};
 use crate::{open, show};
+use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_engine::ListQuery;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  everturn list\n  everturn list --query build --state active --json\n  \
+    everturn list --url http://127.0.0.1:7317       (the same, at a server)")]
+pub struct List {
+    /// Only those whose title contains this
+    #[arg(long, short)]
+    query: Option<String>,
+    /// Only those that are active, archived, abandoned or closed
+    #[arg(long)]
+    state: Option<String>,
+    /// At most this many
+    #[arg(long, short, default_value_t = 20, value_name = "N")]
+    limit: usize,
+    /// Go on after a page: the `next` of the page before
+    #[arg(long, value_name = "NEXT")]
+    after: Option<String>,
+}
 
 pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
     let store = open::reading(args)?;

@@ -1,11 +1,26 @@
 //! `everturn mcp`
 
-use crate::args::{Args, Mcp};
+use crate::args::Args;
 use crate::open;
 use crate::output::Failure;
+use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_engine::Options;
 use everturn_server::Stdio;
+use std::path::PathBuf;
+
+#[derive(ClapArgs)]
+#[command(after_help = "An MCP client starts this command itself. Examples:\n  \
+    claude mcp add everturn -- everturn mcp\n  \
+    {\"mcpServers\": {\"everturn\": {\"command\": \"everturn\", \"args\": [\"mcp\", \"--read-only\"]}}}")]
+pub struct Mcp {
+    /// Offer only what changes nothing; works beside a process that writes
+    #[arg(long)]
+    read_only: bool,
+    /// Record what is asked into a session file below this folder
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
+}
 
 pub fn run(args: &Args, verb: &Mcp) -> Result<(), Failure> {
     if let Some(url) = open::server(args)? {

@@ -2,6 +2,7 @@
 
 pub mod append;
 pub mod compact;
+pub mod completions;
 pub mod context;
 pub mod delete;
 pub mod doctor;
@@ -23,18 +24,11 @@ pub mod state;
 pub mod tail;
 pub mod verify;
 
-use crate::args::{Args, Completions};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Without a verb: what there is, in one screen.
 pub fn overview() -> Result<(), Failure> {
     output::text(Args::command().render_help().ansi().to_string().trim_end())
-}
-
-/// Completions for a shell.
-pub fn completions(verb: &Completions) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(verb.shell, &mut Args::command(), "everturn", &mut script);
-    output::text(String::from_utf8_lossy(&script).trim_end())
 }

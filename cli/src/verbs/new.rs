@@ -1,12 +1,45 @@
 //! `everturn new`
 
-use crate::args::{Args, New};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
+use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::json::Raw;
 use std::collections::BTreeMap;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn new --title 'Fix the build'\n  \
+    id=$(everturn new --json | jq -r .id)\n  \
+    everturn new --system-prompt \"$(cat prompt.md)\" --retention audit-only")]
+pub struct New {
+    /// For people
+    #[arg(long)]
+    title: Option<String>,
+    /// Whose it is within the tenant
+    #[arg(long)]
+    owner: Option<String>,
+    /// Session-level instructions
+    #[arg(long, value_name = "TEXT")]
+    system_prompt: Option<String>,
+    /// A JSON object to keep with it
+    #[arg(long, value_name = "JSON")]
+    metadata: Option<String>,
+    /// How long content is kept: full, audit-only or ephemeral
+    #[arg(long)]
+    retention: Option<String>,
+    /// Delete it this many seconds after its last change
+    #[arg(long, value_name = "SECONDS")]
+    ttl: Option<u64>,
+    /// What to do with secrets in turns: off, mark or mask
+    #[arg(long, value_name = "MODE")]
+    redaction: Option<String>,
+    /// Policies as a JSON object: compaction, budget, facts, redaction
+    #[arg(long, value_name = "JSON")]
+    policy: Option<String>,
+}
 
 pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
     let mut settings = Settings {

@@ -1,8 +1,9 @@
 //! `everturn project`
 
-use crate::args::{Args, Project};
+use crate::args::Args;
 use crate::open;
 use crate::output::{self, Failure};
+use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_core::projection;
@@ -11,7 +12,32 @@ use everturn_formats::transcript;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn project @last --policy clean_tool_repair\n  \
+    everturn project transcript.json --policy reachability_gc --options '{\"root_window\": 6}'\n  \
+    cat messages.json | everturn project - --policy squash_failed_calls --messages\n  \
+    everturn project @last --policy custom --script drop-tracebacks.rhai")]
+pub struct Project {
+    /// A transcript value or a list of messages in a file, a conversation, or - for standard input
+    #[arg(value_name = "FILE | CONV | -", default_value = "-")]
+    source: String,
+    /// raw, clean_tool_repair, squash_failed_calls, summary_prefix, reachability_gc, clear_tool_uses or custom; several
+    /// are applied in order, separated by commas
+    #[arg(long, value_name = "P")]
+    policy: Option<String>,
+    /// Further options, as a JSON object
+    #[arg(long, value_name = "JSON")]
+    options: Option<String>,
+    /// The projector for custom: a script in a file
+    #[arg(long, value_name = "FILE")]
+    script: Option<PathBuf>,
+    /// Print just the messages
+    #[arg(long)]
+    messages: bool,
+}
 
 pub fn run(args: &Args, verb: &Project) -> Result<(), Failure> {
     let asked = asked(verb)?;

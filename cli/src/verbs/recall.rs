@@ -1,10 +1,63 @@
 //! `everturn recall`
 
-use crate::args::{Args, Recall};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
+use clap::Args as ClapArgs;
 use everturn_core::recall::Mode;
 use everturn_engine::{Hit, RecallOptions};
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn recall which port did we choose\n  \
+    everturn recall '\"connection refused\" sqlite.rs' --role tool --limit 3\n  \
+    everturn recall build_con* --conversation @last --mode lexical\n  \
+    everturn recall deployment --after 2026-01-01T00:00:00Z --json\n  \
+    everturn recall --index")]
+pub struct Recall {
+    /// What to look for: words, "phrases", begin*
+    #[arg(required_unless_present = "index", value_name = "QUERY")]
+    query: Vec<String>,
+    /// Only in this conversation
+    #[arg(long, short, value_name = "CONV")]
+    conversation: Option<String>,
+    /// Only what this actor said; may be repeated
+    #[arg(long)]
+    actor: Vec<String>,
+    /// Only what was said in this role: user, assistant, system or tool; may be repeated
+    #[arg(long)]
+    role: Vec<String>,
+    /// Only what was said at this time or later
+    #[arg(long, value_name = "TIME")]
+    after: Option<String>,
+    /// Only what was said before this time
+    #[arg(long, value_name = "TIME")]
+    before: Option<String>,
+    /// Only turns, or only facts
+    #[arg(long)]
+    kind: Vec<String>,
+    /// At most this many
+    #[arg(long, short, default_value_t = 10, value_name = "N")]
+    limit: usize,
+    /// By words (lexical), by meaning (vector), or both (hybrid)
+    #[arg(long, default_value = "hybrid")]
+    mode: String,
+    /// Also turns that others took the place of
+    #[arg(long)]
+    all: bool,
+    /// First make everything findable by meaning, however long that takes; a server does it by itself
+    #[arg(long)]
+    index: bool,
+    /// Who says what a text means: builtin, none or folder:PATH
+    #[arg(
+        long,
+        env = "EVERTURN_RECALL_EMBEDDER",
+        hide_env_values = true,
+        default_value = "builtin",
+        value_name = "NAME"
+    )]
+    embedder: String,
+}
 
 const DIM: anstyle::Style = anstyle::Style::new().dimmed();
 const MARK: anstyle::Style = anstyle::AnsiColor::Yellow.on_default().bold();

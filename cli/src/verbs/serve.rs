@@ -1,13 +1,48 @@
 //! `everturn serve`
 
-use crate::args::{Args, Serve};
+use crate::args::Args;
 use crate::open;
 use crate::output::{self, Failure};
-use clap::ArgMatches;
 use clap::parser::ValueSource;
+use clap::{ArgMatches, Args as ClapArgs};
 use everturn_core::Error;
 use everturn_server::settings::{Settings, read_file, without_password};
 use everturn_server::{Started, run as serve};
+use std::path::PathBuf;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn serve\n  \
+    everturn serve --listen 127.0.0.1:0 --store sqlite:chats.db\n  \
+    everturn serve --config everturn.toml --check-config\n  \
+    everturn serve --listen 0.0.0.0:7317 --tls-cert cert.pem --tls-key key.pem   (needs a key: everturn keys create)\n\n\
+    A flag counts more than the environment (EVERTURN_LISTEN, …), that more than the file. See docs/serve.md.")]
+pub struct Serve {
+    /// Where to listen; port 0 takes any that is free [default: 127.0.0.1:7317]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// Settings; without it config.toml in the folder everturn of your configuration folder, if it is there
+    #[arg(long, value_name = "FILE", env = "EVERTURN_CONFIG", hide_env_values = true)]
+    config: Option<PathBuf>,
+    /// Only print every setting and where it came from; fails if they make no sense
+    #[arg(long)]
+    check_config: bool,
+    /// The certificate to answer with, PEM
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// A proxy in front speaks TLS, so listening on other addresses without a certificate is safe
+    #[arg(long)]
+    behind_tls_proxy: bool,
+    /// An OpenTelemetry collector, such as http://localhost:4318
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String>,
+    /// Also log addresses with their queries; they may hold what people said
+    #[arg(long)]
+    log_content: bool,
+}
 
 pub fn run(args: &Args, verb: &Serve, matches: &ArgMatches) -> Result<(), Failure> {
     if args.sources.url == Some(ValueSource::CommandLine) {

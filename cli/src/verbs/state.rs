@@ -1,9 +1,48 @@
 //! `everturn state`, `pin` and `unpin`
 
-use crate::args::{Args, Pin, State, Unpin};
+use crate::args::Args;
 use crate::open;
 use crate::output::{self, Failure};
+use clap::Args as ClapArgs;
 use everturn_core::json::Raw;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  everturn state @last\n  everturn state @last --at 42 --json | jq .pins")]
+pub struct State {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// As it was when the log ended at this place
+    #[arg(long, value_name = "SEQ")]
+    at: Option<u64>,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn pin @last branch release/2.1\n  \
+    everturn pin @last limits '{\"files\": 3}'")]
+pub struct Pin {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// What it is called
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The truth: JSON, or else a text
+    #[arg(value_name = "VALUE")]
+    value: String,
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "Example:\n  everturn unpin @last branch")]
+pub struct Unpin {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// What it is called
+    #[arg(value_name = "NAME")]
+    name: String,
+}
 
 pub fn run(args: &Args, verb: &State) -> Result<(), Failure> {
     let store = open::reading(args)?;

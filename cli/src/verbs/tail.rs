@@ -1,14 +1,27 @@
 //! `everturn tail`
 
-use crate::args::{Args, Tail};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::store::Store;
 use crate::{open, show};
+use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::turn::Turn;
 use everturn_engine::Update;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  everturn tail @last\n  everturn tail @last --from 1 --json\n  \
+    EVERTURN_KEY=et_… everturn tail @last --url https://chats.example.org")]
+pub struct Tail {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// From this place on; by default the last ten events
+    #[arg(long, value_name = "SEQ")]
+    from: Option<u64>,
+}
 
 /// How much is shown before following, unless said otherwise.
 const EVENTS_SHOWN: u64 = 10;

@@ -1,8 +1,9 @@
 //! `everturn verify`
 
-use crate::args::{Args, Verify};
+use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
+use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Report};
 use everturn_core::id::ConversationId;
@@ -13,6 +14,24 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn verify @last\n  \
+    everturn verify --all\n  \
+    everturn verify session.jsonl            (offline, needs no store)\n  \
+    everturn verify @last --head 9f2c…       (does it still contain what you noted?)")]
+pub struct Verify {
+    /// A conversation, or an exported file
+    #[arg(value_name = "CONV | FILE", required_unless_present = "all")]
+    target: Option<String>,
+    /// Every conversation of the tenant
+    #[arg(long, conflicts_with = "target")]
+    all: bool,
+    /// Also check that the log contains this head hash, noted earlier
+    #[arg(long, value_name = "HASH", conflicts_with = "all")]
+    head: Option<String>,
+}
 
 /// What a verification says, for people and as JSON.
 #[derive(Serialize)]

@@ -4,8 +4,8 @@
 //! enough: importing again adds only what is new. The store is open only meanwhile, so that others can write into it.
 
 use super::find::{find_that, is_readable};
-use super::one;
-use crate::args::{Args, Import};
+use super::{Import, one};
+use crate::args::Args;
 use crate::open;
 use crate::output::{self, Failure};
 use everturn_core::Error;

@@ -1,0 +1,47 @@
+//! The model that was named on the command line.
+
+use crate::args::{Args, Model, Speaks};
+use crate::open;
+use clap::parser::ValueSource;
+use everturn_core::Error;
+use everturn_engine::model::{Endpoint, Generate, HttpModel, Kind, Secret, Summarize, Summarizer};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The model under the name by which a store asks for one; none if none was named. A server has its own, and says so in
+/// these words to whoever names another.
+pub fn summarizers(
+    args: &Args,
+    model: &Model,
+    servers_own: &str,
+) -> Result<BTreeMap<String, Arc<dyn Summarize>>, Error> {
+    let mut summarizers = BTreeMap::new();
+    if open::server(args)?.is_some() {
+        if args.sources.base_url == Some(ValueSource::CommandLine) {
+            return Err(Error::invalid("url.model", format!("{servers_own}; leave --base-url out")));
+        }
+    } else if let Some(client) = client(model)? {
+        summarizers.insert("default".to_string(), Arc::new(Summarizer::new(client)) as _);
+    }
+    Ok(summarizers)
+}
+
+fn client(model: &Model) -> Result<Option<Arc<dyn Generate>>, Error> {
+    let Some(url) = &model.base_url else { return Ok(None) };
+    let kind = match model.speaks {
+        Speaks::OpenaiChat => Kind::OpenaiChat,
+        Speaks::OpenaiResponses => Kind::OpenaiResponses,
+        Speaks::Anthropic => Kind::Anthropic,
+    };
+    let mut endpoint = Endpoint::new(kind, url, model.model.clone().unwrap_or_default());
+    if let Some(name) = &model.api_key_env {
+        let key = std::env::var(name).map_err(|_| {
+            Error::invalid(
+                "model.no_key",
+                format!("the environment variable {name} is not set; export it first"),
+            )
+        })?;
+        endpoint.api_key = Some(Secret::new(key));
+    }
+    Ok(Some(Arc::new(HttpModel::new(endpoint)?)))
+}
