@@ -1,8 +1,11 @@
-//! Generate end to end with a real model on this machine, over real sockets. `./test model` sets it up.
+//! A real model on this machine, over real sockets, that answers and learns. `./test model` sets it up.
 
 use crate::stage::{Stage, config};
 use crate::{python, script};
-use everturn_engine::model::{Configured, Endpoint, HttpModel, Kind};
+use everturn_core::json::Raw;
+use everturn_engine::model::{
+    Configured, Endpoint, Generate, Generation, HttpModel, Kind, Provider, Request,
+};
 use everturn_engine::{Everturn, Options};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -28,6 +31,17 @@ impl LocalModel {
         let url = lines.map_while(Result::ok).find(|line| line.starts_with("http")).expect("an address");
         LocalModel { process, url }
     }
+
+    fn client(&self) -> HttpModel {
+        HttpModel::new(Endpoint::new(Kind::OpenaiChat, format!("{}/v1", self.url), "smollm2")).unwrap()
+    }
+}
+
+/// A server over a store that has this model.
+async fn stage(client: Arc<dyn Generate>) -> Stage {
+    let model = Configured { client, context_tokens: 4096 };
+    let options = Options { models: [("default".to_string(), model)].into(), ..Options::default() };
+    Stage::over(Everturn::open_with("memory:", options).unwrap(), config()).await
 }
 
 impl Drop for LocalModel {
@@ -40,10 +54,7 @@ impl Drop for LocalModel {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_model_answers_is_kept_and_reads_its_own_answer_next_time() {
     let model = LocalModel::start();
-    let endpoint = Endpoint::new(Kind::OpenaiChat, format!("{}/v1", model.url), "smollm2");
-    let client = Configured { client: Arc::new(HttpModel::new(endpoint).unwrap()), context_tokens: 4096 };
-    let options = Options { models: [("default".to_string(), client)].into(), ..Options::default() };
-    let stage = Stage::over(Everturn::open_with("memory:", options).unwrap(), config()).await;
+    let stage = stage(Arc::new(model.client())).await;
     let path = format!("/api/v1/conversations/{}", stage.conversation().await);
 
     let ask = |text: &str, stream: bool| {
@@ -66,5 +77,74 @@ async fn a_real_model_answers_is_kept_and_reads_its_own_answer_next_time() {
     let given: Vec<Value> =
         seen["messages"].as_array().unwrap().iter().map(|message| message["content"].clone()).collect();
     assert_eq!(given, [said(0), said(1), said(2)], "the second call was given all that was said before");
+    stage.stop().await;
+}
+
+/// A model that is held to a shape while it writes. One as small as this would not keep to it by itself, and then only
+/// refusals would be tested.
+struct Shaped {
+    model: HttpModel,
+    schema: Value,
+}
+
+impl Generate for Shaped {
+    fn provider(&self) -> Provider {
+        self.model.provider()
+    }
+
+    fn model(&self) -> &str {
+        self.model.model()
+    }
+
+    fn generate(&self, mut request: Request) -> Generation {
+        let shape = json!({"type": "json_schema", "json_schema": {"name": "facts", "schema": self.schema}});
+        request.extra.insert("response_format".into(), Raw::of(&shape).unwrap());
+        request.temperature = Some(0.0);
+        self.model.generate(request)
+    }
+}
+
+/// What a small model takes for facts is anybody's guess. It is in the turns that it names, or it is not kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_real_model_learns_stands_in_its_turns_or_is_dropped_and_counted() {
+    const FACTS_MIN: u64 = 2;
+    const FACTS_MAX: u64 = 3;
+    let text = json!({"type": "string", "minLength": 4, "maxLength": 60});
+    let fact = json!({
+        "subject": text, "predicate": text, "object": text, "quote": text,
+        "confidence": {"enum": [0.5, 0.9]}, "source_turn": {"type": "integer", "minimum": 2, "maximum": 4},
+    });
+    let object = |properties: Value| {
+        let names: Vec<&String> = properties.as_object().unwrap().keys().collect();
+        json!({"type": "object", "required": names, "properties": properties, "additionalProperties": false})
+    };
+    let facts = json!({"type": "array", "minItems": FACTS_MIN, "maxItems": FACTS_MAX, "items": object(fact)});
+    let model = LocalModel::start();
+    let shaped = Shaped { model: model.client(), schema: object(json!({ "facts": facts })) };
+    let stage = stage(Arc::new(shaped)).await;
+    let conversation = stage.conversation().await;
+    let said = ["My name is Ada Lovelace and I live in London.", "The engine is due in December."];
+    for text in said {
+        stage.say(&conversation, text).await;
+    }
+
+    let path = format!("/api/v1/conversations/{conversation}/facts");
+    let done = stage.post(&format!("{path}/extract"), &json!({}), 200).await;
+    assert_eq!((&done["model"], &done["turns"]), (&json!("smollm2"), &json!(2)), "{done}");
+    let dropped: u64 = done["dropped"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+    let kept = stage.get(&format!("{path}?include_superseded=true"), 200).await;
+    let kept = kept["data"].as_array().unwrap();
+    // Two that are the same from two turns are one fact with two sources.
+    let sources: Vec<&Value> = kept.iter().flat_map(|fact| fact["sources"].as_array().unwrap()).collect();
+    let found = dropped + sources.len() as u64;
+    assert!((FACTS_MIN..=FACTS_MAX).contains(&found), "everything is accounted for: {done}");
+    for source in sources {
+        let turn = stage.get(&format!("/api/v1/turns/{}", source["turn"].as_str().unwrap()), 200).await;
+        let (text, quote) = (turn["content"].as_str().unwrap(), source["quote"].as_str().unwrap());
+        assert!(said.contains(&text) && text.contains(quote), "{quote:?} is not in {text:?}");
+    }
+    // It was read, so nobody is asked again.
+    let again = stage.post(&format!("{path}/extract"), &json!({}), 200).await;
+    assert_eq!((&again["turns"], &again["facts"]), (&json!(0), &json!([])), "{again}");
     stage.stop().await;
 }
