@@ -1,0 +1,264 @@
+//! Reading what is derived from the log, and deriving it again.
+
+use super::write::InMemory;
+use super::{Entry, Level, Memory, fork_point, read, turn_row};
+use crate::{ConversationQuery, Index, Recall, TurnQuery};
+use everturn_core::Error;
+use everturn_core::chain::{Hash, Head};
+use everturn_core::conversation::{Conversation, Tombstone};
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Status, Turn, TurnRow};
+use everturn_core::write::{self, Changes, ForkPoint, Learned, Lookup, absent_turn};
+use std::collections::BTreeMap;
+
+impl Index for Memory {
+    fn conversation(&self, key: &Key) -> Result<Conversation, Error> {
+        self.kept().living(key).map(|entry| entry.conversation.clone())
+    }
+
+    fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error> {
+        let kept = self.kept();
+        let mut found: Vec<&Conversation> = kept
+            .all_living()
+            .filter(|(key, _)| key.tenant == *tenant)
+            .map(|(_, entry)| &entry.conversation)
+            .filter(|c| query.after.is_none_or(|after| (c.updated, c.id) < after))
+            .filter(|c| query.state.is_none_or(|state| c.state == state))
+            .filter(|c| {
+                query.text.as_ref().is_none_or(|text| {
+                    c.title
+                        .as_ref()
+                        .is_some_and(|title| title.to_ascii_lowercase().contains(&text.to_ascii_lowercase()))
+                })
+            })
+            .collect();
+        found.sort_by_key(|c| std::cmp::Reverse((c.updated, c.id)));
+        Ok(found.into_iter().take(query.limit).cloned().collect())
+    }
+
+    fn starting_with(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<ConversationId>, Error> {
+        let prefix = prefix.strip_prefix(ConversationId::PREFIX).unwrap_or(prefix).to_ascii_uppercase();
+        let kept = self.kept();
+        let ids = kept.all_living().filter(|(key, _)| key.tenant == *tenant).map(|(key, _)| key.id);
+        Ok(ids
+            .filter(|id| id.to_string()[ConversationId::PREFIX.len()..].starts_with(&prefix))
+            .take(limit)
+            .collect())
+    }
+
+    fn turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<Turn>, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        let levels = kept.lineage(key)?;
+        let (low, high) = query.range();
+        let mut rows: BTreeMap<u64, TurnRow> = BTreeMap::new();
+        for (depth, level) in levels.iter().enumerate() {
+            for row in level.entry.turns.values().filter(|row| (low..=high.min(level.cap)).contains(&row.seq))
+            {
+                rows.entry(row.seq)
+                    .or_insert_with(|| if depth == 0 { row.clone() } else { row.clone().as_of(level.cap) });
+            }
+        }
+        let seen = |row: TurnRow| match query.as_of {
+            Some(seq) => row.as_of(seq),
+            None => row,
+        };
+        let mut rows: Vec<TurnRow> = rows.into_values().map(seen).filter(|row| query.takes(row)).collect();
+        if query.descending {
+            rows.reverse();
+        }
+        rows.into_iter().take(query.limit).map(|row| read(&levels, row)).collect()
+    }
+
+    fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error> {
+        let said = {
+            let kept = self.kept();
+            let mut living = kept.all_living().filter(|(key, _)| key.tenant == *tenant);
+            let own = |entry: &Entry| entry.events.iter().any(|event| event.id.0 == id.0);
+            living.find(|(_, entry)| own(entry)).map(|(key, _)| key.clone()).ok_or_else(|| absent_turn(id))?
+        };
+        self.turn_in(&said, id)
+    }
+
+    fn turn_in(&self, key: &Key, id: TurnId) -> Result<Turn, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        let levels = kept.lineage(key)?;
+        read(&levels, turn_row(&levels, id).ok_or_else(|| absent_turn(id))?)
+    }
+
+    fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
+        let kept = self.kept();
+        Ok(kept
+            .all_living()
+            .flat_map(|(key, entry)| entry.turns.values().map(move |row| (key, row)))
+            .filter(|(_, row)| row.status == Status::Pending)
+            .map(|(key, row)| (key.clone(), row.id))
+            .collect())
+    }
+
+    fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error> {
+        let kept = self.kept();
+        let mut due: Vec<(Timestamp, Key)> = kept
+            .all_living()
+            .filter_map(|(key, entry)| Some((entry.conversation.expires()?, key.clone())))
+            .filter(|(at, _)| *at <= now)
+            .collect();
+        due.sort();
+        Ok(due.into_iter().map(|(_, key)| key).take(limit).collect())
+    }
+
+    fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        let levels = kept.lineage(key)?;
+        let mut found = Vec::new();
+        for level in levels.iter().rev() {
+            for asset in level.entry.assets.iter().filter(|asset| asset.seq <= level.cap) {
+                let text = level.entry.at(asset.seq).and_then(Event::text);
+                found.extend(text.map(|text| Raw::new(text.to_string())).transpose()?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn asset(&self, key: &Key, id: &str) -> Result<Option<Raw>, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        for level in &kept.lineage(key)? {
+            if let Some(row) = level.entry.assets.iter().find(|a| a.id == id && a.seq <= level.cap) {
+                let text = level.entry.at(row.seq).and_then(Event::text);
+                return text.map(|text| Raw::new(text.to_string())).transpose();
+            }
+        }
+        Ok(None)
+    }
+
+    fn assets_with_id(
+        &self,
+        tenant: &Tenant,
+        id: &str,
+        limit: usize,
+    ) -> Result<Vec<(ConversationId, Raw)>, Error> {
+        let kept = self.kept();
+        let mut contents = Vec::new();
+        let mut found = Vec::new();
+        for (key, entry) in kept.all_living().filter(|(key, _)| key.tenant == *tenant) {
+            let Some(row) = entry.assets.iter().find(|asset| asset.id == id) else { continue };
+            let Some(text) = entry.at(row.seq).and_then(Event::text) else { continue };
+            if found.len() < limit && !contents.contains(&row.sha256) {
+                contents.push(row.sha256);
+                found.push((key.id, Raw::new(text.to_string())?));
+            }
+        }
+        Ok(found)
+    }
+
+    fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error> {
+        let kept = self.kept();
+        let living = kept.entries.iter().filter(|entry| entry.deleted.is_none());
+        let mut ours = living.filter(|entry| entry.conversation.tenant == *tenant);
+        let states = |entry: &&Entry| entry.facts.iter().any(|fact| fact.id == id);
+        Ok(ours.find(states).map(|entry| entry.conversation.id))
+    }
+
+    fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error> {
+        let kept = self.kept();
+        let ours = kept.entries.iter().filter(|entry| entry.conversation.tenant == *tenant);
+        let learned = |entry: &Entry| {
+            let conversation = entry.conversation.id;
+            let facts = entry.facts.iter().filter(|fact| fact.source_turn == Some(turn));
+            facts.map(|fact| Learned { conversation, fact: fact.id }).collect::<Vec<_>>()
+        };
+        Ok(ours.flat_map(learned).collect())
+    }
+
+    fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        InMemory { kept: &kept, key }.fallen_after(seq)
+    }
+
+    fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Raw>, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        let newest = |level: &Level<'_>| {
+            let kept = level.entry.folds.range(..=at_or_before.min(level.cap)).next_back();
+            kept.map(|(_, fold)| fold.clone())
+        };
+        Ok(kept.lineage(key)?.iter().find_map(newest))
+    }
+
+    fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error> {
+        let mut kept = self.kept();
+        kept.living(key)?;
+        kept.entry(key)?.folds.insert(seq, fold.clone());
+        Ok(())
+    }
+
+    fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
+        Ok(self.kept().in_use(tenant, sha256))
+    }
+
+    fn tenants(&self) -> Result<Vec<Tenant>, Error> {
+        let mut tenants: Vec<Tenant> = self.kept().places.keys().map(|key| key.tenant.clone()).collect();
+        tenants.dedup();
+        Ok(tenants)
+    }
+
+    fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {
+        let kept = self.kept();
+        let mut found: Vec<Tombstone> = kept
+            .places
+            .iter()
+            .filter(|(key, _)| key.tenant == *tenant)
+            .filter_map(|(_, place)| kept.entries[*place].deleted.clone())
+            .collect();
+        found.sort_by_key(|tombstone| std::cmp::Reverse(tombstone.deleted));
+        Ok(found)
+    }
+
+    fn rebuild(&self) -> Result<(), Error> {
+        let mut kept = self.kept();
+        let keys: Vec<Key> = kept.all_living().map(|(key, _)| key.clone()).collect();
+        kept.entries.iter_mut().for_each(|entry| entry.folds.clear());
+        for key in keys {
+            let entry = kept.entry(&key)?;
+            let (own, old) = (entry.events.clone(), entry.conversation.clone());
+            (entry.turns, entry.assets, entry.references) = Default::default();
+            entry.facts.clear();
+            let point = match old.parent {
+                None => ForkPoint { head: Head::genesis(key.id), turns: 0 },
+                Some(parent) => fork_point(&kept.lineage(&key)?[1..], parent.at_seq).ok_or_else(|| {
+                    Error::corrupt("fork.parent", format!("the parent of {} is damaged", key.id))
+                })?,
+            };
+            let mut fresh = Conversation::new(key.id, key.tenant.clone(), old.created, point.head);
+            (fresh.turns, fresh.parent) = (point.turns, old.parent);
+            for event in &own {
+                let mut changes = Changes::default();
+                write::fold(&mut fresh, event, &mut changes, &InMemory { kept: &kept, key: &key })?;
+                kept.entry(&key)?.apply(changes);
+            }
+            kept.entry(&key)?.conversation = fresh;
+        }
+        drop(kept);
+        self.forget()
+    }
+
+    fn compact(&self) -> Result<(), Error> {
+        self.scrub(None).map(drop)
+    }
+
+    fn check(&self) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,223 @@
+//! Writing: what a plan says.
+
+use super::{Entry, Kept, Request, event_at, events, fork_point, owner, turn_row};
+use crate::Committed;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::{Conversation, Parent, Tombstone};
+use everturn_core::event::kind;
+use everturn_core::id::{Key, TurnId};
+use everturn_core::turn::{Status, TurnRow};
+use everturn_core::write::{
+    self, Action, Changes, ForkPoint, Idempotency, Lookup, Plan, Write, absent, absent_turn,
+};
+use std::collections::BTreeMap;
+
+impl Kept {
+    pub(super) fn write(&mut self, request: Write) -> Result<Committed, Error> {
+        let Write { key, action } = request;
+        let existing = self.living(&key).ok().map(|entry| entry.conversation.clone());
+        match action {
+            Action::Chunk { turn, offset, text } => {
+                let conversation = existing.ok_or_else(|| absent(&key))?;
+                let row = turn_row(&self.lineage(&key)?, turn).ok_or_else(|| absent_turn(turn))?;
+                if row.status != Status::Pending {
+                    return Err(write::not_open(row.id, row.status));
+                }
+                self.entry(&key)?.chunks.insert((row.seq, offset), text);
+                Ok(Committed {
+                    conversation: conversation.into(),
+                    events: Vec::new(),
+                    repeated: false,
+                    released: Vec::new(),
+                })
+            }
+            Action::Delete { at, reason, only_expired } => {
+                let conversation = existing.ok_or_else(|| absent(&key))?;
+                write::check_due(&conversation, at, only_expired)?;
+                let tombstone = Tombstone { id: key.id, head: conversation.head, deleted: at, reason };
+                let place = self.place(&key)?;
+                self.entries[place].deleted = Some(tombstone);
+                let released = self.purge(place);
+                let released = self.unused(&key.tenant, released);
+                Ok(Committed {
+                    conversation: conversation.into(),
+                    events: Vec::new(),
+                    repeated: false,
+                    released,
+                })
+            }
+            Action::Erase { ref turns, ref events, .. } => {
+                let events = events.clone();
+                let levels = self.lineage(&key)?;
+                let found: Result<Vec<_>, _> =
+                    turns.iter().map(|id| turn_row(&levels, *id).ok_or_else(|| absent_turn(*id))).collect();
+                let found = found?;
+                let mut committed = self.append(&key, existing, action, None)?;
+                for row in found {
+                    committed.released.extend(self.erase(&key, &row)?);
+                }
+                for seq in events {
+                    let owner = owner(&self.lineage(&key)?, seq).map(|level| level.place);
+                    if let Some(place) = owner {
+                        self.entries[place].erase(seq);
+                    }
+                }
+                committed.released = self.unused(&key.tenant, committed.released);
+                Ok(committed)
+            }
+            Action::Create { ref idempotency, .. } => {
+                let asked = idempotency.clone().map(|i| (format!("tenant:{}", key.tenant), i));
+                self.append(&key, existing, action, asked)
+            }
+            Action::Append { ref idempotency, .. } => {
+                let asked =
+                    idempotency.clone().map(|i| (format!("conversation:{}/{}", key.tenant, key.id), i));
+                self.append(&key, existing, action, asked)
+            }
+            Action::Restore { .. } => self.append(&key, existing, action, None),
+        }
+    }
+
+    fn append(
+        &mut self,
+        key: &Key,
+        existing: Option<Conversation>,
+        action: Action,
+        idempotency: Option<(String, Idempotency)>,
+    ) -> Result<Committed, Error> {
+        if let Some((scope, asked)) = &idempotency
+            && let Some(answered) = self.repeated(scope, asked)?
+        {
+            return Ok(answered);
+        }
+        let Plan { conversation, events, changes } =
+            write::plan(key, existing, action, &InMemory { kept: self, key })?;
+        if self.living(key).is_err() {
+            let above = conversation
+                .parent
+                .map(|parent| self.place(&Key { tenant: key.tenant.clone(), id: parent.conversation }));
+            let above = above.transpose()?;
+            self.places.insert(key.clone(), self.entries.len());
+            self.entries.push(Entry::new(conversation.clone(), above));
+        }
+        let entry = self.entry(key)?;
+        entry.conversation = conversation.clone();
+        entry.events.extend(events.iter().cloned());
+        for event in events.iter().filter(|event| kind::ends_turn(&event.kind)) {
+            if let Some(row) = changes.turns.iter().find(|row| Some(row.id) == event.turn) {
+                entry.chunks.retain(|(turn_seq, _), _| *turn_seq != row.seq);
+            }
+        }
+        entry.apply(changes);
+        let place = self.place(key)?;
+        self.arrived.extend(events.iter().map(|event| (place, event.seq, event.id)));
+        if let (Some((scope, asked)), Some(first), Some(last)) = (idempotency, events.first(), events.last())
+        {
+            let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
+            let request = Request {
+                fingerprint: asked.fingerprint(&salt),
+                place: self.place(key)?,
+                first_seq: first.seq,
+                last_seq: last.seq,
+            };
+            self.requests.insert((scope, asked.key), request);
+        }
+        Ok(Committed { conversation: conversation.into(), events, repeated: false, released: Vec::new() })
+    }
+
+    fn repeated(&self, scope: &str, asked: &Idempotency) -> Result<Option<Committed>, Error> {
+        let Some(request) = self.requests.get(&(scope.to_string(), asked.key.clone())) else {
+            return Ok(None);
+        };
+        let conversation = self.entries[request.place].conversation.clone();
+        let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
+        let events = events(
+            &self.lineage(&key)?,
+            request.first_seq - 1,
+            (request.last_seq - request.first_seq + 1) as usize,
+        );
+        if let Some(body) = events.first().and_then(|event| event.body.as_ref())
+            && asked.fingerprint(&body.salt) != request.fingerprint
+        {
+            return Err(asked.conflict());
+        }
+        Ok(Some(Committed {
+            conversation: conversation.into(),
+            events,
+            repeated: true,
+            released: Vec::new(),
+        }))
+    }
+}
+
+impl Entry {
+    pub(super) fn new(conversation: Conversation, above: Option<usize>) -> Entry {
+        Entry {
+            conversation,
+            above,
+            events: Vec::new(),
+            turns: BTreeMap::new(),
+            assets: Vec::new(),
+            references: Vec::new(),
+            facts: Vec::new(),
+            chunks: BTreeMap::new(),
+            folds: BTreeMap::new(),
+            deleted: None,
+        }
+    }
+
+    pub(super) fn apply(&mut self, changes: Changes) {
+        self.turns.extend(changes.turns.into_iter().map(|row| (row.seq, row)));
+        for asset in changes.assets {
+            self.assets.retain(|known| known.id != asset.id);
+            self.assets.push(asset);
+        }
+        for reference in changes.references {
+            if !self.references.contains(&reference) {
+                self.references.push(reference);
+            }
+        }
+        self.facts.extend(changes.facts);
+    }
+}
+
+/// What a plan asks of the store, in one conversation.
+pub(super) struct InMemory<'a> {
+    pub(super) kept: &'a Kept,
+    pub(super) key: &'a Key,
+}
+
+impl Lookup for InMemory<'_> {
+    fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
+        // One that is being restored is not there yet.
+        match self.kept.living(self.key) {
+            Ok(_) => Ok(turn_row(&self.kept.lineage(self.key)?, id)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
+        let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
+        let conversation = &self.kept.living(&key)?.conversation;
+        let levels = self.kept.lineage(&key)?;
+        write::check_fork_depth(levels.len())?;
+        fork_point(&levels, parent.at_seq).ok_or_else(|| write::no_such_seq(conversation, parent.at_seq))
+    }
+
+    fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
+        let Ok(levels) = self.kept.lineage(self.key) else { return Ok(0) };
+        let mut rows: BTreeMap<u64, bool> = BTreeMap::new();
+        for (depth, level) in levels.iter().enumerate() {
+            for row in level.entry.turns.values().filter(|row| row.seq > seq && row.seq <= level.cap) {
+                let row = if depth == 0 { row.clone() } else { row.clone().as_of(level.cap) };
+                rows.entry(row.seq).or_insert(row.superseded_by.is_some());
+            }
+        }
+        Ok(rows.into_values().filter(|fallen| *fallen).count() as u64)
+    }
+
+    fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
+        Ok(event_at(&self.kept.lineage(self.key)?, seq).map(|event| event.hash))
+    }
+}
