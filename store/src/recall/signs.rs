@@ -67,7 +67,7 @@ impl Mark {
 }
 
 /// Which rows a filter leaves, as far as it can be told from memory.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rows {
     /// Whose.
     pub tenant: i64,
@@ -88,7 +88,6 @@ pub struct Rows {
 struct Row {
     no: i64,
     at: i64,
-    tenant: u32,
     conversation: u32,
     /// 0 for nobody, which is no actor's number.
     actor: u32,
@@ -102,13 +101,21 @@ pub struct Loaded {
     mark: Mark,
     codes: Codes,
     rows: Vec<Row>,
+    /// Whose each row is. Every question asks that of very many rows, which would lie far apart in `rows`.
+    tenants: Vec<u32>,
     /// Roles that occur. There are few.
     roles: Vec<Option<String>>,
 }
 
 impl Loaded {
     fn new(dimensions: usize) -> Loaded {
-        Loaded { mark: Mark::default(), codes: Codes::new(dimensions), rows: Vec::new(), roles: Vec::new() }
+        Loaded {
+            mark: Mark::default(),
+            codes: Codes::new(dimensions),
+            rows: Vec::new(),
+            tenants: Vec::new(),
+            roles: Vec::new(),
+        }
     }
 
     fn catch_up(&mut self, db: &Connection, model: i64, now: Mark) -> rusqlite::Result<()> {
@@ -123,7 +130,10 @@ impl Loaded {
                 .prepare_cached("SELECT code FROM codes_gone WHERE no > ?")?
                 .query_map([self.mark.gone], |row| row.get(0))?
                 .collect::<Result<_, _>>()?;
-            self.codes.retain(|row| !gone.contains(&self.rows[row].no));
+            let stays = |row: usize| !gone.contains(&self.rows[row].no);
+            self.codes.retain(stays);
+            let mut row = 0..;
+            self.tenants.retain(|_| row.next().is_some_and(stays));
             self.rows.retain(|row| !gone.contains(&row.no));
         }
         let mut statement = db.prepare_cached(
@@ -134,10 +144,10 @@ impl Loaded {
         while let Some(row) = found.next()? {
             if self.codes.push(row.get_ref(7)?.as_blob()?) {
                 let role = self.role(row.get_ref(5)?.as_str_or_null()?);
+                self.tenants.push(row.get(2)?);
                 self.rows.push(Row {
                     no: row.get(0)?,
                     at: row.get(1)?,
-                    tenant: row.get(2)?,
                     conversation: row.get(3)?,
                     actor: row.get(4)?,
                     role,
@@ -161,18 +171,15 @@ impl Loaded {
     /// The numbers of the codes that a filter leaves, if they are no more than `most`.
     pub fn few(&self, filter: &Rows, most: usize) -> Option<Vec<i64>> {
         let takes = self.takes(filter);
-        let few: Vec<i64> =
-            self.rows.iter().filter(|row| takes(row)).take(most + 1).map(|row| row.no).collect();
+        let rows = (0..self.rows.len()).filter(|row| takes(*row));
+        let few: Vec<i64> = rows.take(most + 1).map(|row| self.rows[row].no).collect();
         (few.len() <= most).then_some(few)
     }
 
     /// The numbers of the nearest codes that a filter leaves.
     pub fn nearest(&self, query: &[f32], count: usize, filter: &Rows) -> Vec<i64> {
         let takes = self.takes(filter);
-        let find = |rows| {
-            let keep = |row: usize| takes(&self.rows[row]);
-            self.codes.nearest(rows, query, count.saturating_mul(WEIGHED), keep)
-        };
+        let find = |rows| self.codes.nearest(rows, query, count.saturating_mul(WEIGHED), &takes);
         let parts = (self.rows.len() / ROWS_EACH).clamp(1, *THREADS);
         let part = self.rows.len().div_ceil(parts);
         let part = |n: usize| n * part..self.rows.len().min((n + 1) * part);
@@ -188,21 +195,29 @@ impl Loaded {
         self.codes.likeliest(query, near, count).into_iter().map(|row| self.rows[row].no).collect()
     }
 
-    fn takes<'a>(&self, filter: &'a Rows) -> impl Fn(&Row) -> bool + use<'a> {
+    fn takes<'a>(&'a self, filter: &'a Rows) -> impl Fn(usize) -> bool + 'a {
         let roles: Vec<bool> = self
             .roles
             .iter()
             .map(|role| role.as_ref().is_some_and(|role| filter.roles.contains(role)))
             .collect();
-        move |row: &Row| {
-            i64::from(row.tenant) == filter.tenant
-                && filter.conversations.as_ref().is_none_or(|some| some.contains(&row.conversation.into()))
-                && (filter.actors.is_empty() || filter.actors.contains(&row.actor.into()))
-                && (filter.roles.is_empty() || roles.get(usize::from(row.role)).copied().unwrap_or(false))
-                && (filter.kinds.is_empty() || filter.kinds.contains(&i64::from(row.kind)))
-                && filter.after.is_none_or(|after| row.at >= after)
-                && filter.before.is_none_or(|before| row.at < before)
+        let tenant = u32::try_from(filter.tenant).ok();
+        let anything = Rows { tenant: filter.tenant, ..Rows::default() } == *filter;
+        move |row: usize| {
+            Some(self.tenants[row]) == tenant && (anything || filter.takes(&self.rows[row], &roles))
         }
+    }
+}
+
+impl Rows {
+    /// Whether a row of the tenant is among them. `roles` says of each role that occurs whether it is.
+    fn takes(&self, row: &Row, roles: &[bool]) -> bool {
+        self.conversations.as_ref().is_none_or(|some| some.contains(&row.conversation.into()))
+            && (self.actors.is_empty() || self.actors.contains(&row.actor.into()))
+            && (self.roles.is_empty() || roles.get(usize::from(row.role)).copied().unwrap_or(false))
+            && (self.kinds.is_empty() || self.kinds.contains(&i64::from(row.kind)))
+            && self.after.is_none_or(|after| row.at >= after)
+            && self.before.is_none_or(|before| row.at < before)
     }
 }
 
@@ -222,7 +237,8 @@ mod tests {
         for row in 0..2 * ROWS_EACH + 1 {
             assert!(loaded.codes.push(&code(&vector(row))));
             let (no, at, tenant) = (row as i64 + 1, 0, 1 + (row % 2) as u32);
-            loaded.rows.push(Row { no, at, tenant, conversation: 1, actor: 0, role: 0, kind: 0 });
+            loaded.tenants.push(tenant);
+            loaded.rows.push(Row { no, at, conversation: 1, actor: 0, role: 0, kind: 0 });
         }
         for asked in [0, ROWS_EACH, 2 * ROWS_EACH] {
             let (filter, query) = (Rows { tenant: 1, ..Rows::default() }, vector(asked));
