@@ -4,8 +4,8 @@
 //! The words are drawn as in real text: a few very often, most of them hardly ever, with names of files and functions
 //! among them. A corpus of a handful of words would have every word in every turn.
 //!
-//! The vectors of the turns are made up (`vectors::MadeUp`), because a million real ones take hours; the questions are embedded
-//! by the built-in model, as they are in use. So hybrid rows say how long it takes, not how well it finds.
+//! The vectors of the turns are made up (`vectors::MadeUp`), because a million real ones take hours; for a question the built-in
+//! model reads as many English words, as it does in use. So hybrid rows say how long it takes, not how well it finds.
 //!
 //! A question is asked in several rounds, and its shortest time counts: on a machine with other work the others say how long it
 //! waited for a processor. The processor's time of all threads stands beside it, and the first round's time too, in which

@@ -73,8 +73,13 @@ fn measure(count: usize, together: usize) -> Result<Row> {
         .bar("recall@10 ≥ 0.95", recall >= 0.95))
 }
 
-/// Makes vectors up for many texts at a time, as turns come, around the same centres; a single text, as questions come, is
-/// embedded by the built-in model.
+/// What people ask with. The model splits made-up words into three times as many pieces, and would read them so much longer.
+const ENGLISH: &str = "which port did we choose for the new server when the old deployment failed last week and who said that \
+    every service should keep its own log file instead of writing to one shared table because the nightly backup was slow \
+    after somebody changed the default settings in production without telling anybody about the missing index on orders";
+
+/// Makes vectors up for many texts at a time, as turns come, around the same centres; for a single text, as questions come, the
+/// built-in model reads as many words of English.
 pub struct MadeUp {
     real: BuiltinEmbedder,
     noise: Mutex<Noise>,
@@ -100,8 +105,11 @@ impl Embed for MadeUp {
     }
 
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'static, Result<Vec<Vec<f32>>, Error>> {
-        if texts.len() == 1 {
-            return self.real.embed(texts);
+        if let [question] = &texts[..] {
+            let (words, from) =
+                (question.split_whitespace().count(), question.bytes().map(usize::from).sum::<usize>());
+            let read: Vec<&str> = ENGLISH.split_whitespace().cycle().skip(from % 59).take(words).collect();
+            return self.real.embed(vec![read.join(" ")]);
         }
         let mut noise = self.noise.lock().unwrap_or_else(PoisonError::into_inner);
         let centre = |text: &String| &self.centres[text.len() * 31 % self.centres.len()];

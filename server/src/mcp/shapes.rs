@@ -170,6 +170,60 @@ struct Snippet {
     marks: Vec<(u64, u64)>,
 }
 
+/// What was learned in a conversation.
+#[derive(JsonSchema)]
+pub struct Facts {
+    /// The conversation.
+    conversation: String,
+    /// In the order in which they were taken down.
+    data: Vec<Fact>,
+    /// Give it as `after` to go on; null at the end.
+    next: Option<u64>,
+}
+
+/// Something that was learned.
+#[derive(JsonSchema)]
+pub struct Fact {
+    /// Its id.
+    id: String,
+    /// About whom or what.
+    subject: String,
+    /// What is said of it.
+    predicate: String,
+    /// What it is said to be.
+    object: String,
+    /// How sure, from 0 to 1.
+    confidence: f64,
+}
+
+/// A conversation as a file.
+#[derive(JsonSchema)]
+pub struct Exported {
+    /// The conversation.
+    conversation: String,
+    /// How it is written.
+    format: String,
+    /// The file's text.
+    content: String,
+}
+
+/// What was taken over from a file.
+#[derive(JsonSchema)]
+pub struct Imported {
+    /// What the file is.
+    format: String,
+    /// The conversation, as it is now.
+    conversation: Conversation,
+    /// Events in the file.
+    events: u64,
+    /// Events that were new here.
+    added: u64,
+    /// Turns in the file.
+    turns: u64,
+    /// What could not be taken over, and why.
+    problems: Vec<String>,
+}
+
 /// What a model call is given.
 #[derive(JsonSchema)]
 pub struct Context {

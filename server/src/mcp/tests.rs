@@ -108,7 +108,7 @@ async fn a_reader_sees_and_uses_only_what_reads() {
     let session = door.begin(reader).await;
     let (_, _, answer) = door.ask(Some(reader), Some(&session), "tools/list", json!({})).await;
     let tools = answer["result"]["tools"].as_array().unwrap();
-    assert_eq!(tools.len(), 6);
+    assert_eq!(tools.len(), 8);
     assert!(tools.iter().all(|tool| tool["annotations"]["readOnlyHint"] == true));
     let said = json!({"name": "append", "arguments": {"text": "hello"}});
     let (_, _, answer) = door.ask(Some(reader), Some(&session), "tools/call", said.clone()).await;

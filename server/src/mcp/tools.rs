@@ -3,6 +3,9 @@
 //! Each tool is a row of [`ALL`]: its name, what it needs, and a function from arguments to an answer. What goes wrong
 //! is an answer too, one that says what to do; the protocol's own errors are for tools that do not exist.
 
+mod facts;
+mod files;
+
 use super::shapes::{self, tool};
 use crate::access::Role;
 use everturn_core::Error;
@@ -35,16 +38,20 @@ pub struct Row {
 }
 
 /// Every tool, those that only read first.
-pub const ALL: [Row; 9] = [
+pub const ALL: [Row; 13] = [
     Row { name: "list_conversations", role: Role::Reader, describe: about_list, run: list },
     Row { name: "history", role: Role::Reader, describe: about_history, run: history },
     Row { name: "recall", role: Role::Reader, describe: about_recall, run: recall },
+    Row { name: "facts", role: Role::Reader, describe: facts::about_list, run: facts::list },
     Row { name: "build_context", role: Role::Reader, describe: about_context, run: build_context },
     Row { name: "project", role: Role::Reader, describe: about_project, run: project },
     Row { name: "verify", role: Role::Reader, describe: about_verify, run: verify },
+    Row { name: "export", role: Role::Reader, describe: files::about_export, run: files::export },
     Row { name: "append", role: Role::Writer, describe: about_append, run: append },
     Row { name: "pin", role: Role::Writer, describe: about_pin, run: pin },
+    Row { name: "add_fact", role: Role::Writer, describe: facts::about_add, run: facts::add },
     Row { name: "compact", role: Role::Writer, describe: about_compact, run: compact },
+    Row { name: "import", role: Role::Writer, describe: files::about_import, run: files::import },
 ];
 
 /// The tool of this name.

@@ -114,19 +114,23 @@ async fn every_tool_does_what_it_says() {
         "list_conversations",
         "history",
         "recall",
+        "facts",
         "build_context",
         "project",
         "verify",
+        "export",
         "append",
         "pin",
+        "add_fact",
         "compact",
+        "import",
     ];
     assert_eq!(names, all);
     for tool in listed["tools"].as_array().unwrap() {
         for schema in ["inputSchema", "outputSchema"] {
             assert_eq!(tool[schema]["type"], "object", "{tool}");
             assert!(!tool[schema]["properties"].as_object().unwrap().is_empty(), "{tool}");
-            assert!(!tool[schema].to_string().contains("\"format\""), "{tool}");
+            assert!(!tool[schema].to_string().contains("\"format\":\""), "{tool}");
         }
         for hint in ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"] {
             assert!(tool["annotations"][hint].is_boolean(), "{tool}");
@@ -153,6 +157,20 @@ async fn every_tool_does_what_it_says() {
     assert!(context.to_string().contains("It fails.") && context.to_string().contains("branch"));
     let unpinned = client.call("pin", json!({"conversation": id, "name": "branch", "value": null})).await;
     assert_eq!(unpinned["pins"], json!({}));
+    let source = &begun["turns"][0]["id"];
+    let known = json!({"conversation": id, "subject": "the build", "predicate": "is", "object": "broken", "source_turn": source});
+    let fact = client.call("add_fact", known.clone()).await;
+    assert_eq!(client.call("add_fact", known).await["id"], fact["id"], "known is not added twice");
+    let facts = client.call("facts", json!({"conversation": id})).await;
+    assert_eq!((facts["data"].as_array().unwrap().len(), &facts["data"][0]["object"]), (1, &json!("broken")));
+    let shown = client.call("export", json!({"conversation": id})).await;
+    assert!(shown["content"].as_str().unwrap().contains("It fails."), "{shown}");
+    let file = client.call("export", json!({"conversation": id, "format": "openai-chat"})).await;
+    let file = json!({"content": file["content"], "name": "copy"});
+    let imported = client.call("import", file.clone()).await;
+    assert_eq!((&imported["turns"], &imported["problems"]), (&json!(2), &json!([])));
+    assert_ne!(imported["conversation"]["id"], id);
+    assert_eq!(client.call("import", file).await["added"], 0, "again adds nothing");
     let raw = client.call("project", json!({"conversation": id, "policy": "raw"})).await;
     assert_eq!(raw["messages"].as_array().unwrap().len(), 2);
     let compacted =
@@ -188,6 +206,9 @@ async fn what_a_tool_refuses_says_what_to_do() {
         ("project", json!({"conversation": id, "policy": "magic"}), "projection."),
         ("list_conversations", json!({"cursor": "x"}), "list.cursor: "),
         ("verify", json!({"conversation": id, "head": "x"}), "hash."),
+        ("export", json!({"conversation": id, "format": "pdf"}), "format.unknown: "),
+        ("import", json!({"content": "no messages at all"}), "json.malformed: "),
+        ("add_fact", json!({"conversation": id, "subject": "", "predicate": "is", "object": "x"}), "fact."),
     ] {
         let text = client.refused(tool, arguments).await;
         assert!(text.starts_with(code), "{tool}: {text}");

@@ -13,7 +13,10 @@ import sys
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.subscriptions import ResourcesListChanged, ResourceUpdated
 
-TOOLS = ["list_conversations", "history", "recall", "build_context", "project", "verify", "append", "pin", "compact"]
+TOOLS = [
+    "list_conversations", "history", "recall", "facts", "build_context", "project", "verify", "export", "append", "pin",
+    "add_fact", "compact", "import",
+]
 
 
 async def call(client, tool, **arguments):
@@ -69,7 +72,7 @@ async def tools_and_prompts(client):
         found = None
         while found is None and asyncio.get_running_loop().time() < deadline:
             recalled = await call(client, "recall", query="Rome", limit=10, **where)
-            found = next((hit for hit in recalled["data"] if hit["turn"] == turn), None)
+            found = next((hit for hit in recalled["data"] if hit.get("turn") == turn), None)
         assert found and found["snippet"]["text"] == "To Rome.", recalled
     assert "recall.mode" in await refused(client, "recall", query="Rome", mode="guess")
     listed = await call(client, "list_conversations", limit=1)
@@ -78,6 +81,14 @@ async def tools_and_prompts(client):
     for provider in ["neutral", "openai-chat", "openai-responses", "anthropic", "gemini"]:
         context = await call(client, "build_context", conversation=conversation, budget=4000, provider=provider)
         assert "To Rome." in str(context) and context["tokens"]["used"] <= 4000, context
+    fact = await call(client, "add_fact", conversation=conversation, subject="Mara", predicate="goes to", object="Rome")
+    facts = await call(client, "facts", conversation=conversation)
+    assert [known["id"] for known in facts["data"]] == [fact["id"]], facts
+    for form in ["markdown", "html", "transcript", "jsonl", "openai-chat", "openai-responses", "anthropic", "gemini"]:
+        written = await call(client, "export", conversation=conversation, format=form)
+        assert "To Rome." in written["content"], written
+    copied = await call(client, "import", content=written["content"], name=conversation)
+    assert copied["turns"] == 3 and not copied["problems"], copied
     projected = await call(client, "project", conversation=conversation, policy="clean_tool_repair")
     assert len(projected["messages"]) == 3
     shown = await call(client, "compact", conversation=conversation, dry_run=True, keep_last=1)
