@@ -73,7 +73,7 @@ fn measure(count: usize, together: usize) -> Result<Row> {
         .bar("recall@10 ≥ 0.95", recall >= 0.95))
 }
 
-/// What people ask with. The model splits made-up words into three times as many pieces, and would read them so much longer.
+/// What people ask with. The model splits made-up words into twice as many pieces, and would read them so much longer.
 const ENGLISH: &str = "which port did we choose for the new server when the old deployment failed last week and who said that \
     every service should keep its own log file instead of writing to one shared table because the nightly backup was slow \
     after somebody changed the default settings in production without telling anybody about the missing index on orders";
@@ -108,7 +108,7 @@ impl Embed for MadeUp {
         if let [question] = &texts[..] {
             let (words, from) =
                 (question.split_whitespace().count(), question.bytes().map(usize::from).sum::<usize>());
-            let read: Vec<&str> = ENGLISH.split_whitespace().cycle().skip(from % 59).take(words).collect();
+            let read: Vec<&str> = ENGLISH.split_whitespace().cycle().skip(from % 58).take(words).collect();
             return self.real.embed(vec![read.join(" ")]);
         }
         let mut noise = self.noise.lock().unwrap_or_else(PoisonError::into_inner);
