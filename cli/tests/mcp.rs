@@ -120,7 +120,7 @@ fn read_only_offers_what_reads_beside_one_that_writes() {
 
     let mut reader = Client::start(&store, &["--read-only"]);
     let tools = reader.ask("tools/list", json!({}));
-    assert_eq!(tools["tools"].as_array().unwrap().len(), 6);
+    assert_eq!(tools["tools"].as_array().unwrap().len(), 8);
     let found = reader.ask("tools/call", json!({"name": "history", "arguments": {"conversation": "@last"}}));
     assert_eq!(found["structuredContent"]["data"][0]["content"], "hello");
     let refused = reader.ask("tools/call", json!({"name": "append", "arguments": {"text": "no"}}));
