@@ -123,6 +123,8 @@ pub struct Options {
     pub read_only: bool,
     /// How long to wait for another process that writes to end.
     pub patience: Duration,
+    /// Open a store that has lost something that was committed, and go on with what there is. Otherwise it is refused.
+    pub accept_loss: bool,
     /// How long chunks of an open turn may wait before they are durable.
     pub debounce: Duration,
     /// An open turn without a chunk for this long is ended as interrupted.
@@ -153,6 +155,7 @@ impl Default for Options {
         Options {
             read_only: false,
             patience: Duration::ZERO,
+            accept_loss: false,
             debounce: Duration::from_millis(STREAM_DEBOUNCE_MS),
             stream_idle_max: Duration::from_millis(STREAM_IDLE_MAX_MS),
             sweep_every: Duration::from_secs(30),
@@ -241,6 +244,8 @@ impl Everturn {
             Location::Sqlite(path) => {
                 let store = if options.read_only {
                     Sqlite::open_read_only(&path)?
+                } else if options.accept_loss {
+                    Sqlite::open_accepting_loss(&path, options.patience)?
                 } else {
                     Sqlite::open(&path, options.patience)?
                 };
@@ -394,11 +399,16 @@ impl Location {
     }
 }
 
-/// `chats.db` keeps its assets in `chats.db-assets`.
+/// `chats.db` keeps its assets in `chats.db-assets`, beside the file that a symbolic link leads to. Where they were once
+/// written beside the link, they stay.
 fn assets_folder(database: &Path) -> PathBuf {
-    let mut name = database.as_os_str().to_owned();
-    name.push("-assets");
-    PathBuf::from(name)
+    let beside = |path: &Path| {
+        let mut name = path.as_os_str().to_owned();
+        name.push("-assets");
+        PathBuf::from(name)
+    };
+    let (given, real) = (beside(database), beside(&everturn_store::sqlite::resolve(database)));
+    if given.is_dir() && !real.is_dir() { given } else { real }
 }
 
 impl Inner {

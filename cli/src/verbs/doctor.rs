@@ -16,12 +16,18 @@ pub struct Doctor {
     /// First give unused space back; also removes old titles and names that stayed behind in it
     #[arg(long)]
     compact: bool,
+    /// Go on with what there is, if the store has lost something that was committed
+    #[arg(long)]
+    accept_loss: bool,
 }
 
 pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
-    if (verb.rebuild || verb.compact) && open::server(args)?.is_some() {
-        let text = "--rebuild and --compact need the store itself: run them where it is, while its server is stopped";
+    if (verb.rebuild || verb.compact || verb.accept_loss) && open::server(args)?.is_some() {
+        let text = "--rebuild, --compact and --accept-loss need the store itself: run them where it is, while its server is stopped";
         return Err(Error::invalid("url.doctor", text).into());
+    }
+    if verb.accept_loss {
+        open::store(args, Options { accept_loss: true, ..Options::default() })?;
     }
     if verb.rebuild {
         open::store(args, Options::default())?.rebuild()?;

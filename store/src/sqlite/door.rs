@@ -20,11 +20,14 @@ const CHECKPOINT_PAGES: u32 = 4000;
 /// A write-ahead log that grew past this because somebody was always reading is cut back: 64 MiB.
 pub const WAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
+/// As many symbolic links are followed; a longer way is a circle.
+const SYMLINKS_MAX: usize = 40;
+
 /// How long a commit may wait for readers to let go of such a log.
 const WAL_READERS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One step of the schema for each version; a released step is never edited. Version N is what step N leaves.
-const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql")];
 
 /// Came after the first files of version 1 were written, so it is made wherever it is missing.
 const KEYS: &str = include_str!("keys.sql");
@@ -109,7 +112,7 @@ pub fn open_for_reading(path: &Path) -> Result<Connection, Error> {
         // the file can be read as it lies.
         Err(error)
             if matches!(error.code(), "store.read_only" | "store.cannot_open")
-                && !beside(path, "-wal").exists() =>
+                && wal_bytes(path).is_none() =>
         {
             open_as_it_lies(path)?
         }
@@ -257,6 +260,11 @@ pub fn recall_path(path: &Path) -> PathBuf {
     beside(path, "-recall")
 }
 
+/// Where the record of a store's head is.
+pub fn head_path(path: &Path) -> PathBuf {
+    beside(path, "-head")
+}
+
 fn set_up(connection: &Connection, path: &Path) -> Result<(), Error> {
     let pragmas = format!(
         "PRAGMA foreign_keys = ON;
@@ -376,7 +384,7 @@ pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
 /// nobody reads; here the commit waits for those who do, while whoever comes later no longer needs the log. Gives the
 /// next limit: higher, if a reader did not let go in time, so that it does not hold up every commit.
 pub fn bound_wal(connection: &Connection, path: &Path, limit: u64) -> u64 {
-    let bytes = std::fs::metadata(beside(path, "-wal")).map_or(0, |file| file.len());
+    let bytes = wal_bytes(path).unwrap_or(0);
     if bytes < limit {
         return limit;
     }
@@ -386,6 +394,71 @@ pub fn bound_wal(connection: &Connection, path: &Path, limit: u64) -> u64 {
     // What was committed is safe whether this works or not.
     let restored = connection.busy_timeout(BUSY_TIMEOUT);
     if matches!((emptied, restored), (Ok(0), Ok(()))) { WAL_BYTES_MAX } else { bytes + WAL_BYTES_MAX / 4 }
+}
+
+/// Moves the whole write-ahead log into the database file and syncs it. False if readers did not let go in time; what was
+/// committed is safe all the same.
+pub fn checkpoint(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.busy_timeout(WAL_READERS_PATIENCE)?;
+    let busy = connection.query_row("PRAGMA wal_checkpoint(FULL)", [], |row| row.get::<_, i64>(0));
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    Ok(busy? == 0)
+}
+
+/// The size of a store's write-ahead log; `None` without one.
+pub fn wal_bytes(path: &Path) -> Option<u64> {
+    std::fs::metadata(beside(path, "-wal")).ok().map(|file| file.len())
+}
+
+/// Whether a database file without a write-ahead log is marked as in use. What cannot be read is not: opening it says
+/// more about that. SQLite looks at the file as it lies, so that no write-ahead log is made.
+pub fn marked_in_use(path: &Path) -> bool {
+    let marked = || {
+        let connection = open_as_it_lies(path).ok()?;
+        connection.query_row("SELECT in_use FROM ownership", [], |row| row.get(0)).ok()
+    };
+    path.is_file() && marked().unwrap_or(false)
+}
+
+/// Refuses a database file with several names. Each name would have a write-ahead log of its own, and whoever opens one
+/// would not see what is in the other's.
+#[cfg(unix)]
+pub fn check_names(path: &Path) -> Result<(), Error> {
+    use std::os::unix::fs::MetadataExt;
+    match std::fs::metadata(path) {
+        Ok(file) if file.is_file() && file.nlink() > 1 => Err(Error::invalid(
+            "store.two_names",
+            format!(
+                "{} has {} names (hard links), and a writer would not see what was written under another; remove all names but one, and copy a store with `everturn backup`",
+                path.display(),
+                file.nlink()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+pub fn check_names(_: &Path) -> Result<(), Error> {
+    Ok(())
+}
+
+/// The file that a path leads to, with symbolic links resolved, also if it is not there yet. SQLite resolves them as
+/// well: a store's other files lie beside that one.
+pub fn resolve(path: &Path) -> PathBuf {
+    let mut file = path.to_path_buf();
+    for _ in 0..SYMLINKS_MAX {
+        let Ok(target) = std::fs::read_link(&file) else { break };
+        file = match file.parent() {
+            Some(folder) => folder.join(target),
+            None => target,
+        };
+    }
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (folder.canonicalize(), file.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => path.to_path_buf(),
+    }
 }
 
 fn read_only(path: &Path) -> Error {

@@ -1,6 +1,5 @@
 //! Keys, in their own table.
 
-use super::door::explain;
 use super::rows::{Bytes, Parsed};
 use super::{Failure, Sqlite};
 use crate::{Keys, absent_key, key_exists};
@@ -32,27 +31,25 @@ impl Sqlite {
 
 impl Keys for Sqlite {
     fn put_key(&self, key: &AccessKey) -> Result<(), Error> {
-        let writer = self.writer()?;
-        let kept = writer.connection.execute(
-            &format!(
-                "INSERT INTO keys ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-            ),
-            params![
-                Bytes(key.id.to_bytes()),
-                key.tenant.as_str(),
-                key.role.as_str(),
-                key.label,
-                key.created.0,
-                key.expires.map(|at| at.0),
-                key.revoked.map(|at| at.0),
-                key.last_used.map(|at| at.0),
-                Bytes(key.secret.0)
-            ],
-        );
-        match kept.map_err(|error| explain(&self.path, &error))? {
-            0 => Err(key_exists(key.id)),
-            _ => Ok(()),
-        }
+        self.changing(|db| {
+            let kept = db.execute(
+                &format!(
+                    "INSERT INTO keys ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+                ),
+                params![
+                    Bytes(key.id.to_bytes()),
+                    key.tenant.as_str(),
+                    key.role.as_str(),
+                    key.label,
+                    key.created.0,
+                    key.expires.map(|at| at.0),
+                    key.revoked.map(|at| at.0),
+                    key.last_used.map(|at| at.0),
+                    Bytes(key.secret.0)
+                ],
+            )?;
+            if kept == 0 { Err(key_exists(key.id).into()) } else { Ok(()) }
+        })
     }
 
     fn key(&self, id: KeyId) -> Result<Option<AccessKey>, Error> {
@@ -77,23 +74,21 @@ impl Keys for Sqlite {
     }
 
     fn revoke_key(&self, tenant: &Tenant, id: KeyId, at: Timestamp) -> Result<AccessKey, Error> {
-        let writer = self.writer()?;
-        let revoked = (|| {
+        self.changing(|db| {
             let sql = "UPDATE keys SET revoked = ifnull(revoked, ?) WHERE id = ? AND tenant = ?";
-            writer.connection.execute(sql, params![at.0, Bytes(id.to_bytes()), tenant.as_str()])?;
-            find(&writer.connection, id)
-        })();
-        let key = revoked.map_err(|error| explain(&self.path, &error))?;
-        key.filter(|key| key.tenant == *tenant).ok_or_else(|| absent_key(id))
+            db.execute(sql, params![at.0, Bytes(id.to_bytes()), tenant.as_str()])?;
+            Ok(find(db, id)?.filter(|key| key.tenant == *tenant).ok_or_else(|| absent_key(id))?)
+        })
     }
 
     fn touch_key(&self, id: KeyId, at: Timestamp) -> Result<(), Error> {
-        let writer = self.writer()?;
-        let touched = writer.connection.execute(
-            "UPDATE keys SET last_used = max(ifnull(last_used, ?1), ?1) WHERE id = ?2",
-            params![at.0, Bytes(id.to_bytes())],
-        );
-        touched.map(drop).map_err(|error| explain(&self.path, &error))
+        self.writing(|db| {
+            db.execute(
+                "UPDATE keys SET last_used = max(ifnull(last_used, ?1), ?1) WHERE id = ?2",
+                params![at.0, Bytes(id.to_bytes())],
+            )?;
+            Ok(())
+        })
     }
 }
 

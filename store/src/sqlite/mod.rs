@@ -4,7 +4,9 @@
 
 pub(crate) mod door;
 mod erase;
+mod head;
 mod keys;
+mod ownership;
 mod read;
 mod recall;
 mod recent;
@@ -14,6 +16,7 @@ mod write;
 use crate::recall::Catalog;
 use crate::{Committed, ConversationQuery, Index, Log, Recall, TurnQuery};
 use door::explain;
+pub use door::resolve;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Tombstone};
@@ -23,12 +26,14 @@ use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_core::write::{Action, Learned, Write, absent, absent_turn};
+use head::HeadFile;
+use ownership::Ownership;
 use read::Lineage;
 use recent::{Recent, RecentConversation};
 use rows::{Bytes, CONVERSATION_COLUMNS, Failure, signed};
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -48,12 +53,16 @@ pub struct Sqlite {
     writer: Option<Mutex<Writer>>,
     /// What is durable and not settled yet. Changed by the writer only, right after a commit.
     recent: RwLock<Recent>,
+    /// Another process has opened the store for writing since. From then on this one only reads.
+    overtaken: AtomicBool,
     /// What can be found by words, in a file of its own.
     catalog: Catalog,
 }
 
 struct Writer {
     connection: Connection,
+    ownership: Ownership,
+    head: HeadFile,
     known: write::Known,
     /// Past this size the write-ahead log is emptied.
     wal_limit: u64,
@@ -65,41 +74,66 @@ struct Writer {
 
 impl Sqlite {
     /// Opens for reading and writing, waiting at most `patience` for another writer to end. Makes the file if needed.
+    /// A store that has lost something that was committed is refused.
     pub fn open(path: &Path, patience: Duration) -> Result<Sqlite, Error> {
+        Sqlite::open_for_writing(path, patience, false)
+    }
+
+    /// The same, but goes on with what there is where something was lost. What follows is appended to that.
+    pub fn open_accepting_loss(path: &Path, patience: Duration) -> Result<Sqlite, Error> {
+        Sqlite::open_for_writing(path, patience, true)
+    }
+
+    fn open_for_writing(path: &Path, patience: Duration, accept_loss: bool) -> Result<Sqlite, Error> {
         if path.is_dir() {
             // Before the lock file, which would otherwise be made beside the directory.
             return door::open_for_writing(path).map(|_| unreachable!("a directory is refused"));
         }
-        let lock = door::WriteLock::take(path, patience)?;
-        let connection = door::open_for_writing(path)?;
-        let recent = Recent::load(&connection).map_err(|failure| failed(path, failure))?;
+        let path = resolve(path);
+        let lock = door::WriteLock::take(&path, patience)?;
+        door::check_names(&path)?;
+        if !accept_loss {
+            check_whole(&path)?;
+        }
+        let broken = |error: rusqlite::Error| explain(&path, &error);
+        let mut connection = door::open_for_writing(&path)?;
+        let ownership = Ownership::take(&mut connection, &path).map_err(broken)?;
+        let head = HeadFile::open(&path, &connection).map_err(broken)?;
+        let recent = Recent::load(&connection).map_err(|failure| failed(&path, failure))?;
         let writer = Writer {
             connection,
+            ownership,
+            head,
             known: write::Known::default(),
             wal_limit: door::WAL_BYTES_MAX,
             unlooked: 0,
             _lock: lock,
         };
         let store = Sqlite {
-            path: path.to_path_buf(),
+            catalog: Catalog::new(Some(door::recall_path(&path))),
+            path,
             readers: Mutex::default(),
             writer: Some(Mutex::new(writer)),
             recent: RwLock::new(recent),
-            catalog: Catalog::new(Some(door::recall_path(path))),
+            overtaken: AtomicBool::new(false),
         };
         store.settle()?;
         Ok(store)
     }
 
-    /// Opens for reading only, beside a writer or without one.
+    /// Opens for reading only, beside a writer or without one. A store that has lost something that was committed is
+    /// refused.
     pub fn open_read_only(path: &Path) -> Result<Sqlite, Error> {
-        let reader = door::open_for_reading(path)?;
+        let path = resolve(path);
+        check_whole(&path)?;
+        let reader = door::open_for_reading(&path)?;
         Ok(Sqlite {
-            path: path.to_path_buf(),
+            catalog: Catalog::new(Some(door::recall_path(&path))),
+            path,
             readers: Mutex::new(vec![reader]),
             writer: None,
             recent: RwLock::default(),
-            catalog: Catalog::new(Some(door::recall_path(path))),
+            overtaken: AtomicBool::new(false),
         })
     }
 
@@ -116,6 +150,54 @@ impl Sqlite {
             guard.known.forget();
             guard
         }))
+    }
+
+    /// Whether this process knows what is not settled. Otherwise that is found in the file.
+    fn remembers(&self) -> bool {
+        self.writer.is_some() && !self.overtaken.load(Ordering::SeqCst)
+    }
+
+    /// Begins a transaction of the writer. Refused for good once another process has opened the store for writing: what
+    /// this one remembers may be wrong then.
+    fn begin<'c>(
+        &self,
+        connection: &'c mut Connection,
+        ownership: Ownership,
+    ) -> Result<Transaction<'c>, Failure> {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if ownership.holds(&transaction)? {
+            return Ok(transaction);
+        }
+        self.overtaken.store(true, Ordering::SeqCst);
+        *self.recent.write().unwrap_or_else(PoisonError::into_inner) = Recent::default();
+        Err(ownership::overtaken(&self.path).into())
+    }
+
+    /// Runs one short transaction of the writer.
+    fn writing<T>(&self, body: impl FnOnce(&Connection) -> Result<T, Failure>) -> Result<T, Error> {
+        self.writing_as(&mut *self.writer()?, body)
+    }
+
+    /// The same for a change that adds no event and must not be lost unnoticed.
+    fn changing<T>(&self, body: impl FnOnce(&Connection) -> Result<T, Failure>) -> Result<T, Error> {
+        let mut guard = self.writer()?;
+        let (answer, changes) =
+            self.writing_as(&mut guard, |db| Ok((body(db)?, ownership::count_change(db)?)))?;
+        guard.head.note(None, Some(changes));
+        Ok(answer)
+    }
+
+    fn writing_as<T>(
+        &self,
+        writer: &mut Writer,
+        body: impl FnOnce(&Connection) -> Result<T, Failure>,
+    ) -> Result<T, Error> {
+        let written = self.begin(&mut writer.connection, writer.ownership).and_then(|transaction| {
+            let answer = body(&transaction)?;
+            transaction.commit()?;
+            Ok(answer)
+        });
+        written.map_err(|failure| failed(&self.path, failure))
     }
 
     /// What of a conversation is not settled yet. Taken before the database is looked at: what is settled in between
@@ -153,9 +235,9 @@ impl Sqlite {
         let recent = self.recent(key);
         self.reading(|db| {
             // A process that does not write finds in the file what the writer has not settled.
-            let recent = match self.writer {
-                Some(_) => recent,
-                None => Recent::load(db)?.conversations.remove(key),
+            let recent = match self.remembers() {
+                true => recent,
+                false => Recent::load(db)?.conversations.remove(key),
             };
             let (no, stored) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
             let lineage = read::lineage(db, no, key.id)?;
@@ -170,28 +252,23 @@ impl Sqlite {
 
     /// Before a question about many conversations at once: nothing may be left that only [`Sqlite::recent`] knows.
     fn settled_first(&self) -> Result<(), Error> {
-        if self.writer.is_some() { self.settle() } else { Ok(()) }
+        if self.remembers() { self.settle() } else { Ok(()) }
     }
 
     /// Writes the rows of everything that waits.
     fn settle_as(&self, writer: &mut Writer) -> Result<(), Error> {
         let settled = (|| {
-            let transaction = writer.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let transaction = self.begin(&mut writer.connection, writer.ownership)?;
             let before = self.recent.read().unwrap_or_else(PoisonError::into_inner);
             write::Batch::new(&transaction, &mut writer.known, &before).settle()?;
             drop(before);
-            self.finish(transaction, true, Recent::default())
+            Ok(self.finish(transaction, true, Recent::default())?)
         })();
-        settled.map_err(|error| explain(&self.path, &error))
+        settled.map_err(|failure| failed(&self.path, failure))
     }
 
     /// Commits what a batch did, and shows readers what is not settled after it.
-    fn finish(
-        &self,
-        transaction: rusqlite::Transaction<'_>,
-        settled: bool,
-        added: Recent,
-    ) -> rusqlite::Result<()> {
+    fn finish(&self, transaction: Transaction<'_>, settled: bool, added: Recent) -> rusqlite::Result<()> {
         transaction.commit()?;
         let mut recent = self.recent.write().unwrap_or_else(PoisonError::into_inner);
         if settled {
@@ -228,14 +305,14 @@ impl Log for Sqlite {
             Ok(guard) => guard,
             Err(error) => return all(error),
         };
-        let Writer { connection, known, wal_limit, unlooked, .. } = &mut *guard;
+        let Writer { connection, ownership, head, known, wal_limit, unlooked, .. } = &mut *guard;
         let erases: Vec<bool> = batch
             .iter()
             .map(|write| matches!(write.action, Action::Erase { .. } | Action::Delete { .. }))
             .collect();
         let deletes = batch.iter().any(|write| matches!(write.action, Action::Delete { .. }));
         let written = (|| {
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let transaction = self.begin(connection, *ownership)?;
             let before = self.recent.read().unwrap_or_else(PoisonError::into_inner);
             let mut work = write::Batch::new(&transaction, known, &before);
             let mut answers = Vec::with_capacity(count);
@@ -243,12 +320,14 @@ impl Log for Sqlite {
                 match work.write(request) {
                     Ok(committed) => answers.push(Ok(committed)),
                     Err(Failure::Refused(error)) => answers.push(Err(error)),
-                    Err(Failure::Broken(error)) => return Err(error),
+                    Err(broken) => return Err(broken),
                 }
             }
-            let (settled, added) = (work.settled, work.added);
+            let (settled, added, last) = (work.settled, work.added, work.last);
             drop(before);
+            let changes = deletes.then(|| ownership::count_change(&transaction)).transpose()?;
             self.finish(transaction, settled, added)?;
+            head.note(last, changes);
             Ok(answers)
         })();
         if deletes {
@@ -273,9 +352,9 @@ impl Log for Sqlite {
                 }
                 answers
             }
-            Err(error) => {
+            Err(failure) => {
                 known.forget();
-                all(explain(&self.path, &error))
+                all(failed(&self.path, failure))
             }
         }
     }
@@ -333,7 +412,7 @@ impl Index for Sqlite {
                     |row| Ok(rows::conversation(row)?.1),
                 )?
                 .collect::<Result<Vec<_>, _>>()?;
-            if self.writer.is_some() {
+            if self.remembers() {
                 return Ok(found);
             }
             // Beside a writer, each is shown as it is now; the order may be a moment old.
@@ -376,9 +455,9 @@ impl Index for Sqlite {
             own.find(|(_, entry)| entry.events.iter().any(|event| event.id.0 == id.0))
                 .map(|(key, _)| key.clone())
         };
-        let recent = match self.writer {
-            Some(_) => waits(&self.recent.read().unwrap_or_else(PoisonError::into_inner)),
-            None => self.reading(|db| Ok(waits(&Recent::load(db)?)))?,
+        let recent = match self.remembers() {
+            true => waits(&self.recent.read().unwrap_or_else(PoisonError::into_inner)),
+            false => self.reading(|db| Ok(waits(&Recent::load(db)?)))?,
         };
         if let Some(key) = recent {
             return self.turn_in(&key, id);
@@ -557,14 +636,15 @@ impl Index for Sqlite {
     }
 
     fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error> {
-        let writer = self.writer()?;
         let (tenant, id) = (key.tenant.as_str(), Bytes(key.id.to_bytes()));
-        let kept = writer.connection.execute(
-            "INSERT OR REPLACE INTO folds
-             SELECT no, ?, ? FROM conversations WHERE tenant = ? AND id = ? AND deleted IS NULL",
-            params![signed(seq), fold.get(), tenant, id],
-        );
-        kept.map(drop).map_err(|error| explain(&self.path, &error))
+        self.writing(|db| {
+            db.execute(
+                "INSERT OR REPLACE INTO folds
+                 SELECT no, ?, ? FROM conversations WHERE tenant = ? AND id = ? AND deleted IS NULL",
+                params![signed(seq), fold.get(), tenant, id],
+            )?;
+            Ok(())
+        })
     }
 
     fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
@@ -615,20 +695,16 @@ impl Index for Sqlite {
     fn rebuild(&self) -> Result<(), Error> {
         let mut guard = self.writer()?;
         self.settle_as(&mut guard)?;
-        let Writer { connection, known, .. } = &mut *guard;
-        known.forget();
-        let rebuilt = (|| {
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            write::rebuild(&transaction)?;
-            transaction.commit()?;
-            Ok(())
-        })();
-        rebuilt.map_err(|failure| failed(&self.path, failure))?;
+        guard.known.forget();
+        self.writing_as(&mut guard, write::rebuild)?;
+        drop(guard);
         self.forget()
     }
 
     fn compact(&self) -> Result<(), Error> {
         let mut guard = self.writer()?;
+        // This transaction also finds out whether the store was overtaken: a VACUUM cannot be part of one. Whoever opens it
+        // in between loses nothing, because a VACUUM changes no row.
         self.settle_as(&mut guard)?;
         guard.connection.execute_batch("VACUUM").map_err(|e| explain(&self.path, &e))?;
         self.scrub_log(&guard.connection)?;
@@ -650,6 +726,35 @@ impl Index for Sqlite {
             }
             Ok(wrong)
         })
+    }
+}
+
+impl Drop for Sqlite {
+    /// A clean end. Where it fails, the next open finds the write-ahead log, as after a crash.
+    fn drop(&mut self) {
+        let Some(writer) = self.writer.take() else { return };
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let mut writer = writer.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = writer.ownership.end(&mut writer.connection) {
+            tracing::debug!(%error, "{} could not be marked as closed", self.path.display());
+        }
+    }
+}
+
+/// Refuses a store that has lost something that was committed. Leaves its files as they are.
+fn check_whole(path: &Path) -> Result<(), Error> {
+    head::check_wal(path)?;
+    match head::recorded(path) {
+        // An empty file is a store that is yet to be made.
+        Some(recorded) if std::fs::metadata(path).is_ok_and(|file| file.len() > 0) => {
+            match door::open_for_reading(path) {
+                Ok(connection) => head::check(&connection, path, recorded),
+                // Of before there were records.
+                Err(error) if error.code() == "store.older" => Ok(()),
+                Err(error) => Err(error),
+            }
+        }
+        _ => Ok(()),
     }
 }
 

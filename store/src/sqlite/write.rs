@@ -56,12 +56,14 @@ pub struct Batch<'a> {
     pub added: Recent,
     /// Whether what was there before is settled by now.
     pub settled: bool,
+    /// The last event that this batch wrote: its number in this file and its hash.
+    pub last: Option<(i64, Hash)>,
 }
 
 impl<'a> Batch<'a> {
     /// Nothing written yet.
     pub fn new(db: &'a Connection, known: &'a mut Known, before: &'a Recent) -> Batch<'a> {
-        Batch { db, known, before, added: Recent::default(), settled: false }
+        Batch { db, known, before, added: Recent::default(), settled: false, last: None }
     }
 
     /// A conversation as it is at this point of the batch.
@@ -175,12 +177,12 @@ impl<'a> Batch<'a> {
             (Some(no), Some(before)) => {
                 self.settle()?;
                 update_conversation(self.db, no, before, &conversation)?;
-                insert(self.db, no, &events, &changes)?;
+                self.last = insert(self.db, no, &events, &changes)?.or(self.last);
                 no
             }
             _ => {
                 let no = insert_conversation(self.db, key, &conversation)?;
-                insert(self.db, no, &events, &changes)?;
+                self.last = insert(self.db, no, &events, &changes)?.or(self.last);
                 no
             }
         };
@@ -209,7 +211,7 @@ impl<'a> Batch<'a> {
         events: &[Event],
     ) -> rusqlite::Result<()> {
         for event in events {
-            insert_event(self.db, no, event)?;
+            self.last = Some((insert_event(self.db, no, event)?, event.hash));
         }
         self.added.add(key, no, conversation, events.iter().cloned().map(Arc::new));
         if self.waiting() > UNSETTLED_EVENTS_MAX {
@@ -258,15 +260,22 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Writes events with all their rows. Nothing else may wait to be settled.
-fn insert(db: &Connection, no: i64, events: &[Event], changes: &Changes) -> rusqlite::Result<()> {
+/// Writes events with all their rows. Nothing else may wait to be settled. Gives the number and the hash of the last one.
+fn insert(
+    db: &Connection,
+    no: i64,
+    events: &[Event],
+    changes: &Changes,
+) -> rusqlite::Result<Option<(i64, Hash)>> {
+    let mut last = None;
     for event in events {
-        insert_event(db, no, event)?;
+        let place = insert_event(db, no, event)?;
         db.prepare_cached("INSERT INTO places VALUES (?, ?, ?)")?.execute(params![
             no,
             signed(event.seq),
-            db.last_insert_rowid()
+            place
         ])?;
+        last = Some((place, event.hash));
     }
     insert_changes(db, no, changes)?;
     for event in events {
@@ -276,7 +285,8 @@ fn insert(db: &Connection, no: i64, events: &[Event], changes: &Changes) -> rusq
             super::erase::chunks(db, no, row.seq)?;
         }
     }
-    recent::mark(db)
+    recent::mark(db)?;
+    Ok(last)
 }
 
 /// Those that no asset of the tenant has any more.
@@ -374,7 +384,8 @@ fn chunk(
     Ok(())
 }
 
-fn insert_event(db: &Connection, no: i64, event: &Event) -> rusqlite::Result<()> {
+/// Writes an event and gives its number in this file.
+fn insert_event(db: &Connection, no: i64, event: &Event) -> rusqlite::Result<i64> {
     let (salt, text) = event.body.as_ref().map_or(([0; 16], ""), |body| (body.salt, body.text.as_str()));
     db.prepare_cached(
         "INSERT INTO events (conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body)
@@ -395,8 +406,8 @@ fn insert_event(db: &Connection, no: i64, event: &Event) -> rusqlite::Result<()>
         Bytes(event.hash.0),
         Bytes(salt),
         text,
-    ])
-    .map(drop)
+    ])?;
+    Ok(db.last_insert_rowid())
 }
 
 /// Rows that follow from events.

@@ -66,34 +66,38 @@ fn the_tables_have_the_names_that_people_know() {
     let number =
         |pragma: &str| -> i64 { db.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get(0)).unwrap() };
     assert_eq!(number("application_id"), 0x4576_746e);
-    assert_eq!(number("user_version"), 2);
+    assert_eq!(number("user_version"), 3);
     let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "wal");
 }
 
-/// A file as version 1 left it: the same but for the table of facts, which nobody wrote to.
+/// What later versions added, taken out again: version 1 had a table of facts that nobody wrote to, and version 2 no
+/// table of ownership.
 #[test]
-fn a_file_of_version_1_is_upgraded_when_it_is_opened_for_writing() {
-    let (_folder, path, keys) = written();
-    let before = log(&open(&path).unwrap(), &keys[0]);
-    let db = Connection::open(&path).unwrap();
+fn a_file_of_an_older_version_is_upgraded_when_it_is_opened_for_writing() {
     let v1 = include_str!("../../src/sqlite/v1.sql");
-    let old = &v1[v1.find("CREATE TABLE conversation_facts").unwrap()..];
-    db.execute_batch(&format!("DROP TABLE conversation_facts; {old}; PRAGMA user_version = 1")).unwrap();
-    drop(db);
-    let error = Sqlite::open_read_only(&path).err().unwrap();
-    assert!(
-        error.text().contains("has format 1") && error.text().contains("open it for writing once"),
-        "{error}"
-    );
-    let store = open(&path).unwrap();
-    assert_eq!(log(&store, &keys[0]), before);
-    let m = Maker::default();
-    let said = m.say("I like tea");
-    let learned = m.learn(turn_of(&said), "tea");
-    let fact = everturn_core::id::FactId(learned.id.0);
-    append(&store, &keys[0], vec![said, learned]);
-    assert_eq!(store.fact(&keys[0].tenant, fact).unwrap(), Some(keys[0].id));
+    let facts = &v1[v1.find("CREATE TABLE conversation_facts").unwrap()..];
+    let back_to_2 = "DROP TABLE ownership; PRAGMA user_version = 2".to_string();
+    let back_to_1 =
+        format!("DROP TABLE ownership; DROP TABLE conversation_facts; {facts}; PRAGMA user_version = 1");
+    for (version, back) in [(1, back_to_1), (2, back_to_2)] {
+        let (_folder, path, keys) = written();
+        let before = log(&open(&path).unwrap(), &keys[0]);
+        Connection::open(&path).unwrap().execute_batch(&back).unwrap();
+        let error = Sqlite::open_read_only(&path).err().unwrap();
+        let says = format!("has format {version}");
+        assert!(error.text().contains(&says) && error.text().contains("open it for writing once"), "{error}");
+        let store = open(&path).unwrap();
+        assert_eq!(log(&store, &keys[0]), before);
+        let m = Maker::default();
+        let said = m.say("I like tea");
+        let learned = m.learn(turn_of(&said), "tea");
+        let fact = everturn_core::id::FactId(learned.id.0);
+        append(&store, &keys[0], vec![said, learned]);
+        assert_eq!(store.fact(&keys[0].tenant, fact).unwrap(), Some(keys[0].id));
+        drop(store);
+        Sqlite::open_read_only(&path).unwrap();
+    }
 }
 
 #[test]

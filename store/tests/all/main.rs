@@ -6,3 +6,5 @@ mod erasure;
 mod files;
 mod load;
 mod promises;
+mod whole;
+mod writers;

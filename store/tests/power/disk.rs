@@ -71,9 +71,13 @@ impl Disk {
         self.state.lock().unwrap()
     }
 
-    /// Notes that the store has answered.
+    /// Notes that the store has answered. By then it has written the record of its head, past this layer and without a sync.
     pub fn acknowledge(&self, commit: usize) {
-        self.state().trace.push(Step::Acknowledged(commit));
+        let file = self.folder.join("store.db-head");
+        let bytes = std::fs::read(&file).unwrap();
+        let mut state = self.state();
+        state.trace.push(Step::Wrote { file, offset: 0, bytes });
+        state.trace.push(Step::Acknowledged(commit));
     }
 
     /// Everything so far.

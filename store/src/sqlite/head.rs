@@ -1,0 +1,181 @@
+//! Whether a store is whole when it is opened.
+//!
+//! Two signs, because a write-ahead log can be lost in two ways. The database file is marked as in use while somebody
+//! writes: in use and without a write-ahead log, it was copied alone, or the log was removed. And a small file beside it,
+//! `-head`, names the last event: a log that ends before it was cut, damaged or replaced by an older one.
+//!
+//! The record is written after each commit and never synced: it costs no more than a system call, and since the commit
+//! was synced before, it never names what is not durable. After a power loss it may be older, which says nothing.
+
+use super::door;
+use super::rows::Bytes;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use rusqlite::{Connection, OptionalExtension};
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::path::Path;
+
+/// Begins a record. Frozen.
+const MAGIC: &[u8; 8] = b"Evtnhd1\n";
+
+/// Magic, event, changes, hash of the event, and the first bytes of the hash of all these.
+const RECORD_BYTES: usize = 8 + 8 + 8 + 32 + 8;
+
+/// Where a store ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoreHead {
+    /// `no` of the last event; 0 before the first.
+    pub event: i64,
+    /// Its hash.
+    pub hash: Hash,
+    /// Changes that added no event.
+    pub changes: i64,
+}
+
+impl StoreHead {
+    /// As the database has it.
+    pub fn of(db: &Connection) -> rusqlite::Result<StoreHead> {
+        let last = db
+            .query_row("SELECT no, hash FROM events ORDER BY no DESC LIMIT 1", [], |row| {
+                Ok((row.get(0)?, Hash(row.get::<_, Bytes<32>>(1)?.0)))
+            })
+            .optional()?;
+        let (event, hash) = last.unwrap_or((0, Hash([0; 32])));
+        let changes = db.query_row("SELECT changes FROM ownership", [], |row| row.get(0))?;
+        Ok(StoreHead { event, hash, changes })
+    }
+
+    fn to_bytes(self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..16].copy_from_slice(&self.event.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.changes.to_be_bytes());
+        bytes[24..56].copy_from_slice(&self.hash.0);
+        let check = Hash::of(&bytes[..56]);
+        bytes[56..].copy_from_slice(&check.0[..8]);
+        bytes
+    }
+
+    /// `None` if these bytes are no whole record.
+    fn from_bytes(bytes: &[u8]) -> Option<StoreHead> {
+        let bytes: &[u8; RECORD_BYTES] = bytes.try_into().ok()?;
+        let number = |at: usize| Some(i64::from_be_bytes(bytes[at..at + 8].try_into().ok()?));
+        let head =
+            StoreHead { event: number(8)?, changes: number(16)?, hash: Hash(bytes[24..56].try_into().ok()?) };
+        (head.to_bytes() == *bytes).then_some(head)
+    }
+}
+
+/// The record of the head, open for writing.
+pub struct HeadFile {
+    /// Without one, losses are found by the mark in the database alone.
+    file: Option<File>,
+    head: StoreHead,
+}
+
+impl HeadFile {
+    /// Opens the record and writes it as the database has it.
+    pub fn open(path: &Path, db: &Connection) -> rusqlite::Result<HeadFile> {
+        let path = door::head_path(path);
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        if let Err(error) = &file {
+            tracing::warn!(%error, "cannot write {}; a cut write-ahead log may go unnoticed", path.display());
+        }
+        let mut opened = HeadFile { file: file.ok(), head: StoreHead::of(db)? };
+        opened.write();
+        Ok(opened)
+    }
+
+    /// Notes what a commit added: its last event, and how many changes there are now.
+    pub fn note(&mut self, last: Option<(i64, Hash)>, changes: Option<i64>) {
+        if last.is_none() && changes.is_none() {
+            return;
+        }
+        (self.head.event, self.head.hash) = last.unwrap_or((self.head.event, self.head.hash));
+        self.head.changes = changes.unwrap_or(self.head.changes);
+        self.write();
+    }
+
+    fn write(&mut self) {
+        let Some(file) = &mut self.file else { return };
+        let written = file.rewind().and_then(|()| file.write_all(&self.head.to_bytes()));
+        if let Err(error) = written {
+            // What was committed is safe all the same; an older record does no harm.
+            tracing::debug!(%error, "cannot write the record of the store's head");
+        }
+    }
+}
+
+/// Refuses a database file that is marked as in use and has no write-ahead log. Looks before SQLite makes a new one.
+pub fn check_wal(path: &Path) -> Result<(), Error> {
+    if door::wal_bytes(path).is_some() || !door::marked_in_use(path) {
+        return Ok(());
+    }
+    let file = path.display();
+    Err(Error::corrupt(
+        "store.wal_lost",
+        format!(
+            "{file} was not closed, and its write-ahead log {file}-wal is not there: the last turns may be missing; \
+             put that file back, or restore a backup (`everturn backup` makes one of a running store), or run \
+             `everturn doctor --accept-loss` to go on with what there is"
+        ),
+    ))
+}
+
+/// The record beside a store, to be compared with what the database has. Read it before the database is looked at:
+/// another process may write meanwhile.
+pub fn recorded(path: &Path) -> Option<StoreHead> {
+    StoreHead::from_bytes(&std::fs::read(door::head_path(path)).ok()?)
+}
+
+/// Refuses a database that ends before what was recorded.
+pub fn check(db: &Connection, path: &Path, recorded: StoreHead) -> Result<(), Error> {
+    let explain = |error: &rusqlite::Error| door::explain(path, error);
+    let now = StoreHead::of(db).map_err(|e| explain(&e))?;
+    let at = |no: i64| {
+        db.query_row("SELECT hash FROM events WHERE no = ?", [no], |row| {
+            Ok(Hash(row.get::<_, Bytes<32>>(0)?.0))
+        })
+        .optional()
+        .map_err(|e| explain(&e))
+    };
+    let file = path.display();
+    let what = if now.event < recorded.event {
+        format!("{file} has {} events, but {} events were written", now.event, recorded.event)
+    } else if recorded.event > 0 && at(recorded.event)? != Some(recorded.hash) {
+        format!("event {} of {file} is not the one that was written", recorded.event)
+    } else if now.changes < recorded.changes {
+        let lost = recorded.changes.saturating_sub(now.changes);
+        format!("{file} lacks the last {lost} deletions or changes of keys")
+    } else {
+        return Ok(());
+    };
+    Err(Error::corrupt(
+        "store.cut",
+        format!(
+            "{what}: its write-ahead log {file}-wal was cut or damaged, or a file was replaced by an older one; put \
+             the right files back, or restore a backup, or run `everturn doctor --accept-loss` to go on with what there is"
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_comes_back_and_a_torn_one_is_none() {
+        let head = StoreHead { event: 498, hash: Hash([7; 32]), changes: 3 };
+        let bytes = head.to_bytes();
+        assert_eq!(StoreHead::from_bytes(&bytes), Some(head));
+        for length in 0..bytes.len() {
+            assert_eq!(StoreHead::from_bytes(&bytes[..length]), None);
+        }
+        for place in 0..bytes.len() {
+            let mut torn = bytes;
+            torn[place] ^= 1;
+            assert_eq!(StoreHead::from_bytes(&torn), None, "byte {place}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! A store that lost something says so when it is opened: its write-ahead log, or the end of it.
+
+use everturn_core::Error;
+use everturn_core::access::{AccessKey, Role};
+use everturn_core::chain::Hash;
+use everturn_core::id::{Key, KeyId};
+use everturn_store::conformance::*;
+use everturn_store::sqlite::Sqlite;
+use everturn_store::{Index, Keys};
+use rusqlite::Connection;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+
+fn open(path: &Path) -> Result<Sqlite, Error> {
+    Sqlite::open(path, Duration::ZERO)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}{suffix}", path.display()))
+}
+
+/// The files of a store as `kill -9` leaves them: copied while it is open.
+struct Killed {
+    folder: TempDir,
+    key: Key,
+}
+
+impl Killed {
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("store.db")
+    }
+
+    fn wal(&self) -> PathBuf {
+        beside(&self.path(), "-wal")
+    }
+}
+
+/// Copies a store's files as they are at this moment.
+fn copied(from: &Path, key: &Key) -> Killed {
+    let folder = tempfile::tempdir().unwrap();
+    for suffix in ["", "-wal", "-head"] {
+        let _ = std::fs::copy(beside(from, suffix), beside(&folder.path().join("store.db"), suffix));
+    }
+    Killed { folder, key: key.clone() }
+}
+
+const TURNS: u64 = 45;
+
+/// A store that was killed after 45 appends.
+fn killed() -> Killed {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let (m, store) = (Maker::default(), open(&path).unwrap());
+    let key = m.key();
+    create(&store, &key, vec![m.created()]);
+    for n in 0..TURNS {
+        append(&store, &key, vec![m.say(&format!("turn {n}"))]);
+    }
+    copied(&path, &key)
+}
+
+/// Both ways to open it give this error, as often as it is tried.
+fn refused_with(path: &Path, code: &str) -> Error {
+    for _ in 0..2 {
+        assert_eq!(Sqlite::open_read_only(path).err().expect("reading is refused").code(), code);
+        assert_eq!(open(path).err().expect("writing is refused").code(), code);
+    }
+    open(path).err().unwrap()
+}
+
+#[test]
+fn a_killed_store_is_whole() {
+    let k = killed();
+    assert_eq!(verify(&Sqlite::open_read_only(&k.path()).unwrap(), &k.key).events, TURNS + 1);
+    let store = open(&k.path()).unwrap();
+    assert_eq!(verify(&store, &k.key).events, TURNS + 1);
+    append(&store, &k.key, vec![Maker::default().draft("note", "{}")]);
+}
+
+/// 45 of 498 acknowledged turns were gone, and `verify` said that all is in order.
+#[test]
+fn a_lost_write_ahead_log_is_an_error() {
+    let k = killed();
+    std::fs::remove_file(k.wal()).unwrap();
+    let error = refused_with(&k.path(), "store.wal_lost");
+    assert!(matches!(error, Error::Corrupt(_)));
+    assert!(error.text().contains("store.db-wal") && error.text().contains("--accept-loss"), "{error}");
+    assert!(!k.wal().exists(), "trying to open it leaves the evidence as it is");
+    let store = Sqlite::open_accepting_loss(&k.path(), Duration::ZERO).unwrap();
+    drop(store);
+    open(&k.path()).unwrap();
+}
+
+#[test]
+fn a_copy_of_the_database_file_alone_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let store = open(&path).unwrap();
+    let copy = folder.path().join("copy.db");
+    std::fs::copy(&path, &copy).unwrap();
+    refused_with(&copy, "store.wal_lost");
+    drop(store);
+    // After a clean end the file is the whole store.
+    std::fs::copy(&path, &copy).unwrap();
+    open(&copy).unwrap();
+}
+
+#[test]
+fn a_cut_an_emptied_and_an_older_write_ahead_log_are_noticed() {
+    let k = killed();
+    let whole = std::fs::read(k.wal()).unwrap();
+    for length in [0, 32, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(k.wal(), &whole[..length]).unwrap();
+        let error = refused_with(&k.path(), "store.cut");
+        assert!(error.text().contains(&format!("{} events", TURNS + 1)), "{error}");
+        assert_eq!(std::fs::read(k.wal()).unwrap().len(), length, "the evidence stays");
+    }
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    std::fs::write(k.wal(), &damaged).unwrap();
+    refused_with(&k.path(), "store.cut");
+    std::fs::write(k.wal(), &whole).unwrap();
+    assert_eq!(verify(&open(&k.path()).unwrap(), &k.key).events, TURNS + 1);
+}
+
+#[test]
+fn an_older_copy_of_the_database_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let (m, store) = (Maker::default(), open(&path).unwrap());
+    let key = m.key();
+    create(&store, &key, vec![m.created()]);
+    drop(store);
+    let older = std::fs::read(&path).unwrap();
+    append(&open(&path).unwrap(), &key, vec![m.say("later")]);
+    std::fs::write(&path, older).unwrap();
+    refused_with(&path, "store.cut");
+    drop(Sqlite::open_accepting_loss(&path, Duration::ZERO).unwrap());
+    append(&open(&path).unwrap(), &key, vec![m.say("instead")]);
+}
+
+/// A deletion and a revoked key add no event; losing them would bring back what somebody took away.
+#[test]
+fn a_lost_deletion_and_a_lost_revocation_are_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let (m, store) = (Maker::default(), open(&path).unwrap());
+    let key = m.key();
+    create(&store, &key, vec![m.created()]);
+    let access = AccessKey {
+        id: KeyId::from_bytes([1; 16]),
+        tenant: key.tenant.clone(),
+        role: Role::Writer,
+        label: None,
+        created: m.now(),
+        expires: None,
+        revoked: None,
+        last_used: None,
+        secret: Hash::of(b"secret"),
+    };
+    store.put_key(&access).unwrap();
+    let before = copied(&path, &key);
+    let replay = |store: &Sqlite| {
+        let after = copied(&path, &key);
+        drop(store.conversation(&key));
+        std::fs::copy(before.wal(), after.wal()).unwrap();
+        std::fs::copy(before.path(), after.path()).unwrap();
+        assert_eq!(open(&after.path()).err().unwrap().code(), "store.cut");
+    };
+    store.revoke_key(&access.tenant, access.id, m.now()).unwrap();
+    replay(&store);
+    done(&store, m.delete(&key));
+    replay(&store);
+}
+
+#[test]
+fn a_store_is_whole_without_its_record_of_the_head() {
+    let k = killed();
+    std::fs::remove_file(beside(&k.path(), "-head")).unwrap();
+    assert_eq!(verify(&open(&k.path()).unwrap(), &k.key).events, TURNS + 1);
+    // A torn record says nothing, and an older one nothing wrong.
+    let head = std::fs::read(beside(&k.path(), "-head")).unwrap();
+    std::fs::write(beside(&k.path(), "-head"), &head[..20]).unwrap();
+    append(&open(&k.path()).unwrap(), &k.key, vec![Maker::default().draft("note", "{}")]);
+    std::fs::write(beside(&k.path(), "-head"), &head).unwrap();
+    open(&k.path()).unwrap();
+}
+
+/// A file that is removed with everything but its side files makes room for a new store.
+#[test]
+fn a_new_store_in_an_old_ones_place_begins_anew() {
+    let k = killed();
+    std::fs::remove_file(k.path()).unwrap();
+    std::fs::remove_file(k.wal()).unwrap();
+    drop(open(&k.path()).unwrap());
+    open(&k.path()).unwrap();
+}
+
+#[test]
+fn a_clean_end_leaves_one_file_that_needs_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let (m, store) = (Maker::default(), open(&path).unwrap());
+    let key = m.key();
+    create(&store, &key, vec![m.created(), m.say("hello")]);
+    let in_use = |path: &Path| -> i64 {
+        let db = Connection::open(path).unwrap();
+        db.query_row("SELECT in_use FROM ownership", [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(in_use(&path), 1);
+    // Also where somebody goes on reading.
+    let reader = Sqlite::open_read_only(&path).unwrap();
+    drop(store);
+    let copy = folder.path().join("copy.db");
+    std::fs::copy(&path, &copy).unwrap();
+    assert_eq!(in_use(&copy), 0);
+    assert_eq!(verify(&open(&copy).unwrap(), &key).events, 2);
+    assert_eq!(verify(&reader, &key).events, 2);
+}
