@@ -47,7 +47,7 @@ pub use generation::{Generated, Generating, GenerationState, GenerationStatus, P
 pub use hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
-pub use proof::{Doctor, Finding};
+pub use proof::{Doctor, Finding, Repaired};
 pub use scope::{
     AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Correction, Digest,
     Entry, ExtractOptions, Extraction, FactQuery, GenerateOptions, HistoryQuery, Hit, ListQuery, Matched,
@@ -123,7 +123,8 @@ pub struct Options {
     pub read_only: bool,
     /// How long to wait for another process that writes to end.
     pub patience: Duration,
-    /// Open a store that has lost something that was committed, and go on with what there is. Otherwise it is refused.
+    /// Open a store that has lost something that was committed, or rebuild one, and go on with what there is. Otherwise it
+    /// is refused.
     pub accept_loss: bool,
     /// How long chunks of an open turn may wait before they are durable.
     pub debounce: Duration,
@@ -319,15 +320,6 @@ impl Everturn {
     /// Gives unused space of the file back. Takes as long as copying the file does, and writers wait meanwhile.
     pub fn compact(&self) -> Result<(), Error> {
         self.inner.shared.index.compact()
-    }
-
-    /// Drops what is derived from the log and makes it again. What recall looks in follows in the background.
-    pub fn rebuild(&self) -> Result<(), Error> {
-        self.inner.shared.known().clear();
-        self.inner.shared.folds.forget(None);
-        self.inner.shared.index.rebuild()?;
-        self.inner.shared.indexer.note();
-        Ok(())
     }
 
     /// Takes everything that is committed into the index of words now, instead of within a second, and says how much is

@@ -1,12 +1,13 @@
 //! Proof: that a log is what was written, and that a store is healthy.
 
-use crate::Shared;
 use crate::scope::{ListQuery, Scope};
+use crate::{Everturn, Shared};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::{Hash, Report, Verifier};
-use everturn_core::id::{ConversationId, Key};
+use everturn_core::id::{ConversationId, Key, Tenant};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_store::{Problem, ProblemKind};
 use serde::{Deserialize, Serialize};
 
 /// Something that is wrong with a store, and what to do about it.
@@ -74,8 +75,14 @@ impl Scope {
     pub fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error> {
         let mut doctor = Doctor::default();
         for problem in self.shared().index.check()? {
-            let advice = "restore the file from a backup; `export` still writes what can be read".into();
-            doctor.findings.push(Finding { conversation: None, problem, advice });
+            // Another tenant's is not this one's to know.
+            if problem.key.as_ref().is_none_or(|key| key.tenant == *self.tenant()) {
+                doctor.findings.push(Finding {
+                    conversation: problem.key.map(|key| key.id),
+                    problem: problem.text,
+                    advice: advice(problem.kind).into(),
+                });
+            }
         }
         let mut after = None;
         loop {
@@ -121,6 +128,105 @@ impl Scope {
     }
 }
 
+fn advice(kind: ProblemKind) -> &'static str {
+    match kind {
+        ProblemKind::Damaged => "restore the file from a backup; `export` still writes what can be read",
+        ProblemKind::Missing => "restore a backup, or import an export that has them",
+        ProblemKind::Diverged => "`everturn doctor --repair` makes a fork of what stands beside the log",
+        ProblemKind::Derived => "`everturn doctor --rebuild` makes it again from the log",
+    }
+}
+
+/// Events that stood beside a log and are a conversation of their own now.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Repaired {
+    /// Whose.
+    pub tenant: Tenant,
+    /// The conversation that two processes wrote.
+    pub conversation: ConversationId,
+    /// The last event that both share.
+    pub at_seq: u64,
+    /// The fork that has the others.
+    pub fork: ConversationId,
+    /// How many they are.
+    pub events: u64,
+}
+
+impl Everturn {
+    /// Drops what is derived from the log and makes it again. What recall looks in follows in the background. Refused where
+    /// rows know of events that the log lacks, since they are the last evidence of them; `Options::accept_loss` allows it.
+    pub fn rebuild(&self) -> Result<(), Error> {
+        let shared = &self.inner.shared;
+        if !shared.options.accept_loss {
+            refuse_loss(&shared.index.check()?)?;
+        }
+        shared.forget_derived();
+        shared.index.rebuild()?;
+        shared.indexer.note();
+        Ok(())
+    }
+
+    /// Makes forks of what two processes wrote beside each other, before each commit checked who owns the store. One
+    /// branch stays the conversation's log; each other becomes a fork from where they parted. Nothing is dropped.
+    pub fn repair(&self) -> Result<Vec<Repaired>, Error> {
+        let shared = &self.inner.shared;
+        let mut repaired = Vec::new();
+        // A branch of a branch is found once that is a fork.
+        while let Some(branch) = shared.index.branches()?.into_iter().next() {
+            let Key { tenant, id: conversation } = branch.key.clone();
+            let scope = self.tenant(tenant.as_str())?;
+            let fork = scope.fork(conversation, branch.at_seq).wait()?.id;
+            let events = shared.index.adopt(&branch, &scope.key(fork))?;
+            shared.forget_derived();
+            repaired.push(Repaired { tenant, conversation, at_seq: branch.at_seq, fork, events });
+        }
+        if !repaired.is_empty() {
+            // Moved rows leave copies of their words in unused space.
+            shared.index.rebuild()?;
+            shared.index.compact()?;
+            shared.indexer.note();
+        }
+        Ok(repaired)
+    }
+}
+
+impl Shared {
+    /// Forgets what was read from derived rows.
+    fn forget_derived(&self) {
+        self.known().clear();
+        self.folds.forget(None);
+    }
+}
+
+/// How many conversations with missing events a refusal names.
+const MISSING_NAMED_MAX: usize = 20;
+
+fn refuse_loss(problems: &[Problem]) -> Result<(), Error> {
+    let missing: Vec<String> = problems
+        .iter()
+        .filter(|problem| problem.kind == ProblemKind::Missing)
+        .map(|problem| match &problem.key {
+            Some(key) => format!("{} ({}): {}", key.id, key.tenant, problem.text),
+            None => problem.text.clone(),
+        })
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let rest = match missing.len().saturating_sub(MISSING_NAMED_MAX) {
+        0 => String::new(),
+        rest => format!("; and {rest} more"),
+    };
+    let named = missing[..missing.len().min(MISSING_NAMED_MAX)].join("; ");
+    Err(Error::conflict(
+        "rebuild.loss",
+        format!(
+            "the log lacks events that were written, and rebuilding would remove the last sign of them: {named}{rest}; \
+             restore a backup, or add --accept-loss to go on without them"
+        ),
+    ))
+}
+
 fn walk(
     shared: &Shared,
     key: &Key,
@@ -135,5 +241,24 @@ fn walk(
         after = last.seq;
         page.iter().try_for_each(|event| verifier.push(event))?;
         progress(after);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rebuilding_is_refused_with_every_place_that_is_missing_and_only_then() {
+        let key =
+            Key { tenant: Tenant::new("acme").expect("a name"), id: ConversationId::from_bytes([7; 16]) };
+        let problem = |kind, text: &str| Problem { key: Some(key.clone()), kind, text: text.into() };
+        let stale = problem(ProblemKind::Derived, "1 row about turns differs from the log");
+        assert!(refuse_loss(std::slice::from_ref(&stale)).is_ok());
+        let cut = problem(ProblemKind::Missing, "seq 5 to 7 are missing");
+        let error = refuse_loss(&[stale, cut]).expect_err("something is missing");
+        assert_eq!(error.code(), "rebuild.loss");
+        let says = format!("{} (acme): seq 5 to 7 are missing", key.id);
+        assert!(error.text().contains(&says) && error.text().contains("--accept-loss"), "{error}");
     }
 }

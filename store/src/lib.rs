@@ -106,8 +106,51 @@ pub trait Index: Send + Sync {
     fn rebuild(&self) -> Result<(), Error>;
     /// Gives unused space back, and with it whatever old titles, names and metadata stayed behind there.
     fn compact(&self) -> Result<(), Error>;
-    /// Looks for damage: what is wrong, one sentence each.
-    fn check(&self) -> Result<Vec<String>, Error>;
+    /// Looks for damage: what the storage itself complains about, what is known to have been written and is missing, and
+    /// every derived row that differs from the log. Changes nothing.
+    fn check(&self) -> Result<Vec<Problem>, Error>;
+    /// What processes wrote beside a log, where several could write at once. Nothing, where that cannot happen.
+    fn branches(&self) -> Result<Vec<Branch>, Error>;
+    /// Moves a branch to the end of a fork that was made at its `at_seq`. The events keep ids, times and bodies, and get
+    /// new places and hashes. Says how many there are.
+    fn adopt(&self, branch: &Branch, into: &Key) -> Result<u64, Error>;
+}
+
+/// Something that is wrong with a store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// The conversation, if it is about one.
+    pub key: Option<Key>,
+    /// What can be done about it.
+    pub kind: ProblemKind,
+    /// One sentence without an end.
+    pub text: String,
+}
+
+/// What can be done about a problem.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProblemKind {
+    /// The storage is damaged: a backup helps.
+    Damaged,
+    /// Events that were written are not in the log: a backup helps.
+    Missing,
+    /// Two processes wrote beside each other: [`Index::adopt`] helps.
+    Diverged,
+    /// A derived row is not what the log says: [`Index::rebuild`] helps.
+    Derived,
+}
+
+/// Events that a process wrote beside a log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Branch {
+    /// The conversation.
+    pub key: Key,
+    /// The last event that it shares with the log.
+    pub at_seq: u64,
+    /// Its first event, by its number in this store.
+    pub first: i64,
+    /// How many events it has.
+    pub events: u64,
 }
 
 /// Bytes by their hash, beside the log.

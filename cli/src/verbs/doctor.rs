@@ -8,7 +8,9 @@ use everturn_core::Error;
 use everturn_engine::Options;
 
 #[derive(ClapArgs)]
-#[command(after_help = "Examples:\n  everturn doctor\n  everturn doctor --rebuild --compact")]
+#[command(
+    after_help = "Examples:\n  everturn doctor\n  everturn doctor --rebuild --compact\n  everturn doctor --repair"
+)]
 pub struct Doctor {
     /// First make everything that is derived from the log again
     #[arg(long)]
@@ -16,24 +18,37 @@ pub struct Doctor {
     /// First give unused space back; also removes old titles and names that stayed behind in it
     #[arg(long)]
     compact: bool,
+    /// First make a fork of what a second process once wrote beside a conversation's log
+    #[arg(long)]
+    repair: bool,
     /// Go on with what there is, if the store has lost something that was committed
     #[arg(long)]
     accept_loss: bool,
 }
 
 pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
-    if (verb.rebuild || verb.compact || verb.accept_loss) && open::server(args)?.is_some() {
-        let text = "--rebuild, --compact and --accept-loss need the store itself: run them where it is, while its server is stopped";
+    let changes = verb.rebuild || verb.compact || verb.repair || verb.accept_loss;
+    if changes && open::server(args)?.is_some() {
+        let text = "--rebuild, --compact, --repair and --accept-loss need the store itself: run them where it is, while its server is stopped";
         return Err(Error::invalid("url.doctor", text).into());
     }
-    if verb.accept_loss {
-        open::store(args, Options { accept_loss: true, ..Options::default() })?;
-    }
-    if verb.rebuild {
-        open::store(args, Options::default())?.rebuild()?;
-    }
-    if verb.compact {
-        open::store(args, Options::default())?.compact()?;
+    if changes {
+        let store = open::store(args, Options { accept_loss: verb.accept_loss, ..Options::default() })?;
+        if verb.repair {
+            for done in store.repair()? {
+                let events = show::count(done.events, "event");
+                eprintln!(
+                    "{}: {events} that a second process wrote after seq {} are now in its fork {}",
+                    done.conversation, done.at_seq, done.fork
+                );
+            }
+        }
+        if verb.rebuild {
+            store.rebuild()?;
+        }
+        if verb.compact {
+            store.compact()?;
+        }
     }
     let store = open::reading(args)?;
     let bar = output::progress(0, "conversations");

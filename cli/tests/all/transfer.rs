@@ -1,5 +1,6 @@
 //! Export, import, verify, doctor.
 
+use crate::process::Serving;
 use crate::{Shell, assert_shows};
 
 #[test]
@@ -82,4 +83,28 @@ fn the_doctor_finds_nothing_in_a_healthy_store_and_something_in_a_changed_one() 
     let said = shell.run(&["doctor"]);
     assert_eq!(said.code, 1);
     assert!(said.out.contains("its body is not the one that was written"), "{}", said.out);
+}
+
+/// 45 of 498 turns were gone after a crash and a removed file, and every command said that all is in order.
+#[test]
+fn a_lost_write_ahead_log_is_said_by_every_command() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let serving = Serving::start(&shell, &[]);
+    shell.ok(&["append", &id, "hello there", "--url", &serving.url]);
+    let pid = serving.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    serving.end();
+    std::fs::remove_file(shell.path("store.db-wal")).unwrap();
+    for command in [&["doctor"][..], &["verify", "--all"], &["history", &id], &["append", &id, "no"]] {
+        let said = shell.run(command);
+        assert_ne!(said.code, 0, "{command:?}");
+        assert!(
+            said.err.contains("store.db-wal") && said.err.contains("--accept-loss"),
+            "{command:?}: {}",
+            said.err
+        );
+    }
+    assert!(shell.ok(&["doctor", "--accept-loss"]).contains("everything is in order"));
+    shell.ok(&["append", &id, "again"]);
 }

@@ -2,7 +2,7 @@
 
 use super::write::InMemory;
 use super::{Entry, Level, Memory, fork_point, read, turn_row};
-use crate::{ConversationQuery, Index, Recall, TurnQuery};
+use crate::{Branch, ConversationQuery, Index, Problem, Recall, TurnQuery};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Tombstone};
@@ -258,7 +258,15 @@ impl Index for Memory {
         self.scrub(None).map(drop)
     }
 
-    fn check(&self) -> Result<Vec<String>, Error> {
+    fn check(&self) -> Result<Vec<Problem>, Error> {
         Ok(Vec::new())
+    }
+
+    fn branches(&self) -> Result<Vec<Branch>, Error> {
+        Ok(Vec::new())
+    }
+
+    fn adopt(&self, _: &Branch, _: &Key) -> Result<u64, Error> {
+        Ok(0)
     }
 }

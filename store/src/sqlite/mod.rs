@@ -2,6 +2,8 @@
 //!
 //! A commit is one transaction with one sync. Readers have their own connections and never wait for the writer.
 
+mod branches;
+mod derived;
 pub(crate) mod door;
 mod erase;
 mod head;
@@ -14,7 +16,7 @@ pub(crate) mod rows;
 mod write;
 
 use crate::recall::Catalog;
-use crate::{Committed, ConversationQuery, Index, Log, Recall, TurnQuery};
+use crate::{Branch, Committed, ConversationQuery, Index, Log, Problem, ProblemKind, Recall, TurnQuery};
 use door::explain;
 pub use door::resolve;
 use everturn_core::Error;
@@ -99,7 +101,7 @@ impl Sqlite {
         let mut connection = door::open_for_writing(&path)?;
         let ownership = Ownership::take(&mut connection, &path).map_err(broken)?;
         let head = HeadFile::open(&path, &connection).map_err(broken)?;
-        let recent = Recent::load(&connection).map_err(|failure| failed(&path, failure))?;
+        let recent = load(&mut connection).map_err(|failure| failed(&path, failure))?;
         let writer = Writer {
             connection,
             ownership,
@@ -696,7 +698,7 @@ impl Index for Sqlite {
         let mut guard = self.writer()?;
         self.settle_as(&mut guard)?;
         guard.known.forget();
-        self.writing_as(&mut guard, write::rebuild)?;
+        self.writing_as(&mut guard, derived::rebuild)?;
         drop(guard);
         self.forget()
     }
@@ -712,8 +714,9 @@ impl Index for Sqlite {
         self.scrub(None).map(drop)
     }
 
-    fn check(&self) -> Result<Vec<String>, Error> {
-        self.reading(|db| {
+    fn check(&self) -> Result<Vec<Problem>, Error> {
+        let damaged = |text: String| Problem { key: None, kind: ProblemKind::Damaged, text };
+        let mut problems: Vec<Problem> = self.reading(|db| {
             let mut wrong: Vec<String> = db
                 .prepare("PRAGMA integrity_check(20)")?
                 .query_map([], |row| row.get::<_, String>(0))?
@@ -724,9 +727,56 @@ impl Index for Sqlite {
             if dangling > 0 {
                 wrong.push(format!("{dangling} rows refer to rows that are not there"));
             }
-            Ok(wrong)
-        })
+            Ok(wrong.into_iter().map(damaged).collect())
+        })?;
+        let mut connection = door::open_for_reading(&self.path)?;
+        let compared = (|| {
+            // As many rows as the store has need not fit into memory.
+            connection.execute_batch("PRAGMA temp_store = FILE")?;
+            derived::check(&*connection.transaction()?)
+        })();
+        match compared.map_err(|failure| failed(&self.path, failure)) {
+            Ok(found) => problems.extend(found),
+            Err(error) => problems.push(damaged(error.text().to_string())),
+        }
+        Ok(problems)
     }
+
+    fn branches(&self) -> Result<Vec<Branch>, Error> {
+        self.reading(branches::list)
+    }
+
+    fn adopt(&self, branch: &Branch, into: &Key) -> Result<u64, Error> {
+        let mut guard = self.writer()?;
+        self.settle_as(&mut guard)?;
+        guard.known.forget();
+        self.writing_as(&mut guard, |db| branches::adopt(db, branch, into))
+    }
+}
+
+/// What is not settled. Rows that do not go together with the log are made again first.
+fn load(connection: &mut Connection) -> Result<Recent, Failure> {
+    let recent = Recent::load(connection)?;
+    if recent.doubtful.is_empty() {
+        return Ok(recent);
+    }
+    tracing::warn!(
+        "the rows of {} conversations do not go together with the log and are made again",
+        recent.doubtful.len()
+    );
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let waiting = recent.conversations.values().map(|entry| entry.no);
+    for no in waiting.chain(recent.doubtful.iter().copied()) {
+        if let Err(failure) = derived::mend(&transaction, no) {
+            // Others can be written all the same; `doctor` names this one.
+            let error = failed(Path::new("the database"), failure);
+            tracing::error!(%error, "conversation number {no} cannot be made again from its events");
+        }
+    }
+    transaction
+        .execute_batch("DELETE FROM settled; INSERT INTO settled SELECT coalesce(max(no), 0) FROM events")?;
+    transaction.commit()?;
+    Ok(Recent::default())
 }
 
 impl Drop for Sqlite {

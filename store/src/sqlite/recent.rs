@@ -15,9 +15,9 @@ use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TurnId};
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{Changes, ForkPoint, Lookup, Plan, fold};
-use rusqlite::Connection;
-use std::collections::HashMap;
+use rusqlite::{Connection, OptionalExtension, Row};
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Settle after this many events: bounds the memory, and what has to be read after a crash.
@@ -28,6 +28,9 @@ pub const UNSETTLED_EVENTS_MAX: usize = 4096;
 pub struct Recent {
     pub conversations: HashMap<Key, RecentConversation>,
     pub events: usize,
+    /// Conversations whose rows do not go together with their events, by their numbers in this file. Their rows are to be
+    /// made again from the log.
+    pub doubtful: BTreeSet<i64>,
 }
 
 /// What is not settled of one conversation.
@@ -67,42 +70,110 @@ impl Recent {
         }
     }
 
-    /// What a database holds behind its `settled` mark.
+    /// What a database holds behind its `settled` mark. Where the mark is wrong, the whole log is looked through.
     pub fn load(db: &Connection) -> Result<Recent, rows::Failure> {
         let mut recent = Recent::default();
         let mut keys: HashMap<i64, Key> = HashMap::new();
+        let mark = settled_mark(db)?;
         let mut statement = db.prepare_cached(&format!(
-            "SELECT conversation, {EVENT_COLUMNS} FROM events WHERE no > (SELECT event FROM settled) ORDER BY no"
+            "SELECT events.no AS no, conversation, {EVENT_COLUMNS} FROM events WHERE events.no > ? ORDER BY events.no"
         ))?;
-        let mut found = statement.query([])?;
+        let mut found = statement.query([mark.unwrap_or(0)])?;
         while let Some(row) = found.next()? {
             let no: i64 = row.get("conversation")?;
+            if recent.doubtful.contains(&no) || (mark.is_none() && has_place(db, row)?) {
+                continue;
+            }
             let key = match keys.entry(no) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(unknown) => {
-                    let conversation = db
-                        .prepare_cached(&format!(
-                            "SELECT {CONVERSATION_COLUMNS} FROM conversations c WHERE c.no = ?"
-                        ))?
-                        .query_row([no], |row| Ok(rows::conversation(row)?.1))?;
-                    let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
-                    recent.add(&key, no, &Arc::new(conversation), []);
-                    unknown.insert(key)
-                }
+                Entry::Vacant(unknown) => match living(db, no) {
+                    Ok(Some(conversation)) => {
+                        let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
+                        recent.add(&key, no, &Arc::new(conversation), []);
+                        unknown.insert(key)
+                    }
+                    // An event of a conversation that is gone needs no rows.
+                    Ok(None) => continue,
+                    Err(_) => {
+                        recent.doubtful.insert(no);
+                        continue;
+                    }
+                },
             };
             let entry = recent.conversations.get_mut(key).expect("it was added above");
             let event = rows::event(row, entry.conversation.id, entry.conversation.head.hash)?;
+            if event.seq != entry.conversation.head.seq + 1 || !plain(&event) {
+                recent.doubtful.insert(no);
+                continue;
+            }
             fold(Arc::make_mut(&mut entry.conversation), &event, &mut Changes::default(), &Nothing)?;
             entry.events.push(Arc::new(event));
             recent.events += 1;
+        }
+        let doubtful = &recent.doubtful;
+        let dropped = recent.conversations.extract_if(|_, entry| doubtful.contains(&entry.no));
+        recent.events -= dropped.map(|(_, entry)| entry.events.len()).sum::<usize>();
+        if mark.is_none() {
+            // The mark itself is doubtful, so no row is taken for granted.
+            recent.doubtful.extend(recent.conversations.values().map(|entry| entry.no));
+            recent.conversations.clear();
+            recent.events = 0;
         }
         Ok(recent)
     }
 }
 
+/// A conversation that was not deleted.
+fn living(db: &Connection, no: i64) -> rusqlite::Result<Option<Conversation>> {
+    db.prepare_cached(&format!(
+        "SELECT {CONVERSATION_COLUMNS} FROM conversations c WHERE c.no = ? AND c.deleted IS NULL"
+    ))?
+    .query_row([no], |row| Ok(rows::conversation(row)?.1))
+    .optional()
+}
+
+/// Whether the event of this row has its place.
+fn has_place(db: &Connection, row: &Row<'_>) -> rusqlite::Result<bool> {
+    let (no, conversation, seq): (i64, i64, i64) =
+        (row.get("no")?, row.get("conversation")?, row.get("seq")?);
+    db.prepare_cached("SELECT 1 FROM places WHERE conversation = ? AND seq = ? AND event = ?")?.exists([
+        conversation,
+        seq,
+        no,
+    ])
+}
+
+/// The number of the last event that is settled; `None` if what is stored cannot be right. It is right if the last event
+/// up to it has a place.
+fn settled_mark(db: &Connection) -> rusqlite::Result<Option<i64>> {
+    let mark: Option<i64> = db
+        .prepare_cached("SELECT max(event) FROM settled WHERE typeof(event) = 'integer' HAVING count(*) = 1")?
+        .query_row([], |row| row.get(0))
+        .optional()?;
+    let last: i64 =
+        db.prepare_cached("SELECT coalesce(max(no), 0) FROM events")?.query_row([], |row| row.get(0))?;
+    let Some(mark) = mark.filter(|mark| (0..=last).contains(mark)) else { return Ok(None) };
+    // Events of deleted conversations have none, so a few before it are looked at.
+    let place: Option<bool> = db
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM places p WHERE p.conversation = e.conversation AND p.seq = e.seq)
+             FROM events e JOIN conversations c ON c.no = e.conversation
+             WHERE e.no <= ?1 AND e.no > ?1 - ?2 AND c.deleted IS NULL ORDER BY e.no DESC LIMIT 1",
+        )?
+        .query_row([mark, MARK_LOOK_BACK], |row| row.get(0))
+        .optional()?;
+    Ok((place != Some(false)).then_some(mark))
+}
+
+/// How many events before the mark are looked at to find one of a living conversation.
+const MARK_LOOK_BACK: i64 = 256;
+
+fn plain(event: &Event) -> bool {
+    matches!(event.kind.as_str(), kind::MESSAGE | kind::TOOL_RESULT)
+}
+
 /// Whether a plan only adds complete turns, so that its rows can wait.
 pub fn can_wait(plan: &Plan) -> bool {
-    let plain = |event: &Event| matches!(event.kind.as_str(), kind::MESSAGE | kind::TOOL_RESULT);
     plan.changes.references.is_empty()
         && plan.changes.assets.is_empty()
         && plan.changes.turns.len() == plan.events.len()
@@ -115,11 +186,11 @@ pub fn settle<'a>(
     conversations: impl Iterator<Item = (i64, &'a Conversation)>,
 ) -> rusqlite::Result<()> {
     db.prepare_cached(
-        "INSERT INTO places SELECT conversation, seq, no FROM events WHERE no > (SELECT event FROM settled) ORDER BY conversation, seq",
+        "INSERT OR REPLACE INTO places SELECT conversation, seq, no FROM events WHERE no > (SELECT event FROM settled) ORDER BY conversation, seq",
     )?
     .execute([])?;
     db.prepare_cached(
-        "INSERT INTO turns SELECT conversation, seq, id, actor, role, 'complete', at, NULL, NULL, NULL
+        "INSERT OR REPLACE INTO turns SELECT conversation, seq, id, actor, role, 'complete', at, NULL, NULL, NULL
          FROM events WHERE no > (SELECT event FROM settled) ORDER BY conversation, seq",
     )?
     .execute([])?;

@@ -1,5 +1,6 @@
 //! Writing, inside one transaction: what a plan says, row by row.
 
+use super::derived;
 use super::read::{self, Lineage};
 use super::recent::{self, Recent, UNSETTLED_EVENTS_MAX};
 use super::rows::{self, Bytes, Failure, signed};
@@ -31,10 +32,26 @@ impl Known {
         self.conversations.clear();
     }
 
-    fn get(&mut self, db: &Connection, key: &Key) -> rusqlite::Result<Option<(i64, Arc<Conversation>)>> {
+    /// A conversation as its row says. A row that does not go together with the log is made again first: what is
+    /// written next is chained to it.
+    fn get(&mut self, db: &Connection, key: &Key) -> Result<Option<(i64, Arc<Conversation>)>, Failure> {
         if let Some(known) = self.conversations.get(key) {
             return Ok(Some(known.clone()));
         }
+        match read::conversation(db, key) {
+            Ok(None) => return Ok(None),
+            Ok(Some((no, conversation))) if !behind_the_log(db, no, &conversation)? => {
+                return Ok(Some((no, Arc::new(conversation))));
+            }
+            _ => {}
+        }
+        tracing::warn!("the row of {} does not go together with its log and is made again", key.id);
+        let no: i64 = db.query_row(
+            "SELECT no FROM conversations WHERE tenant = ? AND id = ? AND deleted IS NULL",
+            params![key.tenant.as_str(), Bytes(key.id.to_bytes())],
+            |row| row.get(0),
+        )?;
+        derived::mend(db, no)?;
         Ok(read::conversation(db, key)?.map(|(no, conversation)| (no, Arc::new(conversation))))
     }
 
@@ -44,6 +61,20 @@ impl Known {
         }
         self.conversations.insert(key, (no, conversation));
     }
+}
+
+/// Whether the log goes on after a conversation's head, or has another event there. A head after the end of the log is
+/// left as it is: it is the evidence that something is missing.
+fn behind_the_log(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<bool> {
+    let last: Option<(u64, Bytes<32>)> = db
+        .prepare_cached(
+            "SELECT p.seq, e.hash FROM places p JOIN events e ON e.no = p.event AND e.seq = p.seq AND e.conversation = p.conversation
+             WHERE p.conversation = ? ORDER BY p.seq DESC LIMIT 1",
+        )?
+        .query_row([no], |row| Ok((rows::unsigned(row, "seq")?, row.get(1)?)))
+        .optional()?;
+    let head = conversation.head;
+    Ok(last.is_some_and(|(seq, hash)| seq > head.seq || (seq == head.seq && hash.0 != head.hash.0)))
 }
 
 /// A batch on its way into the file.
@@ -67,7 +98,7 @@ impl<'a> Batch<'a> {
     }
 
     /// A conversation as it is at this point of the batch.
-    fn conversation(&mut self, key: &Key) -> rusqlite::Result<Option<(i64, Arc<Conversation>)>> {
+    fn conversation(&mut self, key: &Key) -> Result<Option<(i64, Arc<Conversation>)>, Failure> {
         let before = (!self.settled).then(|| self.before.conversations.get(key)).flatten();
         match self.added.conversations.get(key).or(before) {
             Some(recent) => Ok(Some((recent.no, recent.conversation.clone()))),
@@ -189,14 +220,16 @@ impl<'a> Batch<'a> {
         if let (Some((scope, asked)), Some(first), Some(last)) = (idempotency, events.first(), events.last())
         {
             let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
-            self.db.prepare_cached("INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?)")?.execute(params![
-                scope,
-                asked.key,
-                Bytes(asked.fingerprint(&salt).0),
-                no,
-                signed(first.seq),
-                signed(last.seq)
-            ])?;
+            self.db.prepare_cached("INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?, ?)")?.execute(
+                params![
+                    scope,
+                    asked.key,
+                    Bytes(asked.fingerprint(&salt).0),
+                    no,
+                    signed(first.seq),
+                    signed(last.seq)
+                ],
+            )?;
         }
         self.known.put(key.clone(), no, conversation.clone());
         Ok(Committed { conversation, events, repeated: false, released: Vec::new() })
@@ -243,6 +276,10 @@ impl<'a> Batch<'a> {
         self.settle()?;
         let key = Key { tenant: key.tenant.clone(), id };
         let (_, conversation) = read::conversation(self.db, &key)?.ok_or_else(|| write::absent(&key))?;
+        if first == 0 || last < first || last > conversation.head.seq {
+            // No request of this conversation was answered like that: the row is damaged, and is replaced.
+            return Ok(None);
+        }
         let lineage = read::lineage(self.db, no, id)?;
         let events = read::events(self.db, &lineage, first - 1, (last - first + 1) as usize)?;
         // Once the first event is erased, nothing is left to compare with; the key alone then decides.
@@ -270,7 +307,7 @@ fn insert(
     let mut last = None;
     for event in events {
         let place = insert_event(db, no, event)?;
-        db.prepare_cached("INSERT INTO places VALUES (?, ?, ?)")?.execute(params![
+        db.prepare_cached("INSERT OR REPLACE INTO places VALUES (?, ?, ?)")?.execute(params![
             no,
             signed(event.seq),
             place
@@ -302,10 +339,11 @@ fn unused(db: &Connection, key: &Key, mut hashes: Vec<Hash>) -> rusqlite::Result
     Ok(unused)
 }
 
-struct InDatabase<'a> {
-    db: &'a Connection,
-    key: &'a Key,
-    no: Option<i64>,
+/// A conversation as the database has it.
+pub struct InDatabase<'a> {
+    pub db: &'a Connection,
+    pub key: &'a Key,
+    pub no: Option<i64>,
 }
 
 impl InDatabase<'_> {
@@ -554,55 +592,8 @@ fn json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(Box::new(e)))
 }
 
-/// Makes every derived row again from the events. What was deleted stays deleted, and asset bytes are not touched.
-pub fn rebuild(db: &Connection) -> Result<(), Failure> {
-    let living: Vec<(i64, Conversation)> = db
-        .prepare(&format!(
-            "SELECT {} FROM conversations c WHERE c.deleted IS NULL ORDER BY c.no",
-            rows::CONVERSATION_COLUMNS
-        ))?
-        .query_map([], rows::conversation)?
-        .collect::<Result<_, _>>()?;
-    db.execute(
-        "DELETE FROM places WHERE conversation IN (SELECT no FROM conversations WHERE deleted IS NULL)",
-        [],
-    )?;
-    db.execute(
-        "INSERT INTO places SELECT e.conversation, e.seq, e.no FROM events e JOIN conversations c ON c.no = e.conversation
-         WHERE c.deleted IS NULL ORDER BY e.conversation, e.seq",
-        [],
-    )?;
-    db.execute("DELETE FROM folds", [])?;
-    for (no, old) in living {
-        db.execute("DELETE FROM turns WHERE conversation = ?", [no])?;
-        db.execute("DELETE FROM assets WHERE conversation = ?", [no])?;
-        db.execute("DELETE FROM asset_references WHERE conversation = ?", [no])?;
-        db.execute("DELETE FROM conversation_facts WHERE conversation = ?", [no])?;
-        let key = Key { tenant: old.tenant.clone(), id: old.id };
-        let lookup = InDatabase { db, key: &key, no: Some(no) };
-        let mut fresh = write::begin(&key, old.created, old.parent, &Reopened(&lookup))?;
-        let levels = read::lineage(db, no, old.id)?;
-        loop {
-            let page = read::events(db, &levels, fresh.head.seq, REBUILD_PAGE)?;
-            if page.is_empty() {
-                break;
-            }
-            for event in &page {
-                let mut changes = Changes::default();
-                write::fold(&mut fresh, event, &mut changes, &lookup)?;
-                insert_changes(db, no, &changes)?;
-            }
-        }
-        update_all(db, no, &fresh)?;
-    }
-    Ok(())
-}
-
-/// Events folded at a time, so that memory does not grow with the log.
-const REBUILD_PAGE: usize = 500;
-
 /// A fork whose parent was deleted still begins where it began.
-struct Reopened<'a>(&'a InDatabase<'a>);
+pub struct Reopened<'a>(pub &'a InDatabase<'a>);
 
 impl Lookup for Reopened<'_> {
     fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {

@@ -339,6 +339,6 @@ fn nothing_erased_or_deleted_is_left_in_any_file() {
         assert_eq!(world.found().iter().filter(|mark| promised(mark)).count(), 0);
         world.store().compact().unwrap();
         assert_eq!(world.found().len(), 0, "old titles, names and metadata go when the file is compacted");
-        assert_eq!(world.store().check().unwrap(), Vec::<String>::new());
+        assert_eq!(world.store().check().unwrap(), Vec::new());
     }
 }

@@ -28,6 +28,15 @@ impl Deref for Fresh {
     }
 }
 
+/// Whatever a promise was about, every derived row is what the log says.
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(everturn_store::Index::check(&self.store).unwrap(), Vec::new());
+        }
+    }
+}
+
 fn fresh() -> Fresh {
     let folder = tempfile::tempdir().unwrap();
     Fresh { store: Sqlite::open(&folder.path().join("store.db"), Duration::ZERO).unwrap(), _folder: folder }

@@ -119,7 +119,7 @@ fn assert_all_there(path: &Path, acknowledged: &[BTreeMap<u64, String>]) {
         assert_eq!(&texts[*seq as usize - 2], text);
     }
     assert_eq!(report.events as usize, total + 1);
-    assert_eq!(store.check().unwrap(), Vec::<String>::new());
+    assert_eq!(store.check().unwrap(), Vec::new());
 }
 
 #[cfg(unix)]

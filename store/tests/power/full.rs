@@ -83,7 +83,7 @@ fn a_batch_that_finds_the_disk_full_leaves_nothing_and_can_be_sent_again() {
         enough += usize::from(squeeze(&c, &m, *space, 5000));
     }
     assert!(enough > 5 && enough < 50, "{enough} of {} had enough space", spaces.len());
-    assert_eq!(c.store.check().unwrap(), Vec::<String>::new());
+    assert_eq!(c.store.check().unwrap(), Vec::new());
 }
 
 #[test]

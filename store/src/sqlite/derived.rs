@@ -1,0 +1,411 @@
+//! Rows that follow from events: made again, and compared with what is stored.
+//!
+//! The same code does both. To compare, it runs over empty temporary tables that have the names of the stored ones and
+//! so come before them; afterwards the two sets of rows are compared.
+
+use super::branches;
+use super::erase;
+use super::read;
+use super::rows::{self, Bytes, CONVERSATION_COLUMNS, Failure, signed};
+use super::write::{self, InDatabase, Reopened};
+use crate::{Problem, ProblemKind};
+use everturn_core::Error;
+use everturn_core::conversation::{Conversation, Parent};
+use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::write::{Changes, begin, fold};
+use rusqlite::{Connection, OptionalExtension, params};
+
+/// Events folded at a time, so that memory does not grow with the log.
+const PAGE: usize = 500;
+
+/// Tables that follow from `events`, entirely or but for a few columns.
+const TABLES: &[&str] = &[
+    "conversations",
+    "places",
+    "turns",
+    "assets",
+    "asset_references",
+    "conversation_facts",
+    "folds",
+    "settled",
+    "idempotency",
+];
+
+/// What of a conversation's row does not follow from its events.
+struct Given {
+    no: i64,
+    key: Key,
+    parent: Option<Parent>,
+}
+
+/// Living conversations, parents before their forks. `None` for a row that makes no sense.
+fn living(db: &Connection) -> rusqlite::Result<Vec<(i64, Option<Given>)>> {
+    db.prepare(
+        "SELECT c.no, c.tenant, c.id, c.parent_seq, (SELECT p.id FROM conversations p WHERE p.no = c.parent)
+         FROM conversations c WHERE c.deleted IS NULL ORDER BY c.no",
+    )?
+    .query_map([], |row| Ok((row.get(0)?, given(row).ok())))?
+    .collect()
+}
+
+fn given(row: &rusqlite::Row<'_>) -> rusqlite::Result<Given> {
+    let tenant: String = row.get(1)?;
+    let tenant = Tenant::new(tenant).map_err(|e| rusqlite::types::FromSqlError::Other(Box::new(e)))?;
+    let id = ConversationId::from_bytes(row.get::<_, Bytes<16>>(2)?.0);
+    let parent: Option<(Bytes<16>, i64)> = row.get::<_, Option<_>>(4)?.zip(row.get(3)?);
+    let parent = parent.map(|(conversation, at_seq)| Parent {
+        conversation: ConversationId::from_bytes(conversation.0),
+        at_seq: at_seq as u64,
+    });
+    Ok(Given { no: row.get(0)?, key: Key { tenant, id }, parent })
+}
+
+/// Makes every derived row again. What was deleted stays deleted, and asset bytes are not touched. A conversation whose
+/// events cannot be read keeps the rows it has.
+pub fn rebuild(db: &Connection) -> Result<(), Failure> {
+    let last: i64 = db.query_row("SELECT coalesce(max(no), 0) FROM events", [], |row| row.get(0))?;
+    derive_all(db, last)?;
+    db.execute("DELETE FROM folds", [])?;
+    db.execute_batch("DELETE FROM settled; INSERT INTO settled SELECT coalesce(max(no), 0) FROM events")?;
+    Ok(())
+}
+
+/// Makes the rows that follow from the events up to a number. Gives the conversations whose events cannot be read.
+fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failure> {
+    unhide(db)?;
+    db.execute(
+        "DELETE FROM places WHERE conversation IN (SELECT no FROM conversations WHERE deleted IS NULL)
+            OR conversation NOT IN (SELECT no FROM conversations)",
+        [],
+    )?;
+    db.execute(
+        "INSERT OR IGNORE INTO places SELECT e.conversation, e.seq, e.no FROM events e JOIN conversations c ON c.no = e.conversation
+         WHERE c.deleted IS NULL AND e.no <= ? ORDER BY e.conversation, e.seq, e.no",
+        [through],
+    )?;
+    for no in branches::diverged(db)? {
+        branches::place(db, no, through)?;
+    }
+    let mut failed = Vec::new();
+    for (no, given) in living(db)? {
+        let derived = match given {
+            None => {
+                Err(Error::corrupt("store.corrupt", "its tenant, its id or its parent makes no sense").into())
+            }
+            Some(given) => {
+                db.execute_batch("SAVEPOINT conversation")?;
+                let derived = derive(db, &given);
+                let end = if derived.is_ok() {
+                    "RELEASE conversation"
+                } else {
+                    "ROLLBACK TO conversation; RELEASE conversation"
+                };
+                db.execute_batch(end)?;
+                derived
+            }
+        };
+        match derived {
+            Ok(()) => {}
+            Err(Failure::Refused(error)) => failed.push((no, error)),
+            Err(Failure::Broken(error)) => {
+                failed.push((no, super::explain(std::path::Path::new("its row"), &error)))
+            }
+        }
+    }
+    // What else is known of repeated requests cannot be derived: the requests themselves are not kept.
+    db.execute(
+        "DELETE FROM idempotency WHERE NOT EXISTS (SELECT 1 FROM conversations c WHERE c.no = idempotency.conversation
+             AND c.deleted IS NULL AND first_seq > ifnull(c.parent_seq, 0) AND last_seq >= first_seq
+             AND last_seq <= c.head_seq AND scope IN ('tenant:' || c.tenant, 'conversation:' || c.no))",
+        [],
+    )?;
+    Ok(failed)
+}
+
+/// Makes the rows of one conversation again, from all of its events.
+pub fn mend(db: &Connection, no: i64) -> Result<(), Failure> {
+    let given = db.query_row(
+        "SELECT c.no, c.tenant, c.id, c.parent_seq, (SELECT p.id FROM conversations p WHERE p.no = c.parent)
+         FROM conversations c WHERE c.no = ?",
+        [no],
+        given,
+    )?;
+    db.execute("DELETE FROM places WHERE conversation = ?", [no])?;
+    db.execute(
+        "INSERT OR IGNORE INTO places SELECT conversation, seq, no FROM events WHERE conversation = ? ORDER BY seq, no",
+        [no],
+    )?;
+    branches::place(db, no, i64::MAX)?;
+    derive(db, &given)
+}
+
+/// The rows of one conversation, from the events that have places.
+fn derive(db: &Connection, given: &Given) -> Result<(), Failure> {
+    let no = given.no;
+    db.execute("DELETE FROM turns WHERE conversation = ?", [no])?;
+    db.execute("DELETE FROM assets WHERE conversation = ?", [no])?;
+    db.execute("DELETE FROM asset_references WHERE conversation = ?", [no])?;
+    db.execute("DELETE FROM conversation_facts WHERE conversation = ?", [no])?;
+    let lookup = InDatabase { db, key: &given.key, no: Some(no) };
+    let lineage = read::lineage(db, no, given.key.id)?;
+    let floor = given.parent.map_or(0, |parent| parent.at_seq);
+    let Some(first) = read::events(db, &lineage, floor, 1)?.pop() else {
+        return Err(Error::corrupt("store.corrupt", format!("{} has no events", given.key.id)).into());
+    };
+    let mut fresh = begin(&given.key, first.at, given.parent, &Reopened(&lookup))?;
+    loop {
+        let page = read::events(db, &lineage, fresh.head.seq, PAGE)?;
+        if page.is_empty() {
+            break;
+        }
+        for event in &page {
+            let mut changes = Changes::default();
+            fold(&mut fresh, event, &mut changes, &lookup)?;
+            write::insert_changes(db, no, &changes)?;
+        }
+    }
+    db.execute("UPDATE conversations SET created = ? WHERE no = ?", params![fresh.created.0, no])?;
+    write::update_all(db, no, &fresh)?;
+    Ok(())
+}
+
+/// A conversation that was deleted has no words left but those that its forks read. One that has is only hidden.
+fn unhide(db: &Connection) -> rusqlite::Result<()> {
+    let speaking: Vec<(i64, i64)> = db
+        .prepare(
+            "SELECT e.conversation, max(e.seq) FROM events e JOIN conversations c ON c.no = e.conversation
+             WHERE c.deleted IS NOT NULL AND e.salt <> zeroblob(16) GROUP BY e.conversation",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    for (no, through) in speaking {
+        if through > signed(erase::needed(db, no)?) {
+            db.execute("UPDATE conversations SET deleted = NULL, deleted_reason = NULL WHERE no = ?", [no])?;
+        }
+    }
+    Ok(())
+}
+
+/// Compares the log with what is known about it, and every derived row with the log. The connection is used for nothing
+/// else afterwards: its tables are hidden by temporary ones.
+pub fn check(db: &Connection) -> Result<Vec<Problem>, Failure> {
+    let mut problems = missing(db)?;
+    problems.extend(diverged(db)?);
+    let (through, wrong) = settled_through(db)?;
+    problems.extend(wrong);
+    shadow(db)?;
+    let failed = derive_all(db, through)?;
+    for (no, error) in &failed {
+        problems.push(about(db, *no, ProblemKind::Damaged, error.text().to_string())?);
+    }
+    let failed: Vec<i64> = failed.into_iter().map(|(no, _)| no).collect();
+    problems.extend(compare_conversations(db, &failed)?);
+    for (table, noun) in [
+        ("places", "places of events"),
+        ("turns", "turns"),
+        ("assets", "assets"),
+        ("asset_references", "references to assets"),
+        ("conversation_facts", "facts"),
+        ("idempotency", "repeated requests"),
+    ] {
+        for (no, count) in differences(db, table)? {
+            if !failed.contains(&no) {
+                let rows = if count == 1 { "row" } else { "rows" };
+                let text = format!("{count} {rows} about {noun} differ from the log");
+                problems.push(about(db, no, ProblemKind::Derived, text)?);
+            }
+        }
+    }
+    Ok(problems)
+}
+
+/// Empty tables under the names of the derived ones, but for what does not follow from events.
+fn shadow(db: &Connection) -> rusqlite::Result<()> {
+    for table in TABLES {
+        let made: Vec<String> = db
+            .prepare("SELECT sql FROM main.sqlite_schema WHERE tbl_name = ? AND sql IS NOT NULL ORDER BY type DESC")?
+            .query_map([table], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        for sql in made {
+            let sql =
+                sql.replacen("CREATE TABLE ", "CREATE TEMP TABLE ", 1).replacen(" INDEX ", " INDEX temp.", 1);
+            db.execute_batch(&sql)?;
+        }
+    }
+    db.execute_batch(
+        "INSERT INTO temp.conversations SELECT * FROM main.conversations;
+         INSERT INTO temp.idempotency SELECT * FROM main.idempotency;",
+    )?;
+    // What forks read of a deleted conversation is as the deletion left it.
+    for table in ["places", "turns", "assets", "asset_references", "conversation_facts"] {
+        db.execute(
+            &format!(
+                "INSERT INTO temp.{table} SELECT * FROM main.{table}
+                 WHERE conversation IN (SELECT no FROM main.conversations WHERE deleted IS NOT NULL)"
+            ),
+            [],
+        )?;
+    }
+    Ok(())
+}
+
+/// How many rows of a table differ, by conversation.
+fn differences(db: &Connection, table: &str) -> rusqlite::Result<Vec<(i64, i64)>> {
+    let one_way = |from: &str, to: &str| {
+        format!(
+            "SELECT conversation AS no, count(*) AS rows FROM
+                 (SELECT * FROM {from}.{table} EXCEPT SELECT * FROM {to}.{table}) GROUP BY conversation"
+        )
+    };
+    db.prepare(&format!(
+        "SELECT no, max(rows) FROM ({} UNION ALL {}) GROUP BY no",
+        one_way("main", "temp"),
+        one_way("temp", "main")
+    ))?
+    .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+    .collect()
+}
+
+/// Names the fields of conversations' rows that differ.
+fn compare_conversations(db: &Connection, failed: &[i64]) -> Result<Vec<Problem>, Failure> {
+    let row = |schema: &str, no: i64| {
+        let sql =
+            format!("SELECT {CONVERSATION_COLUMNS}, c.expires FROM {schema}.conversations c WHERE c.no = ?");
+        db.prepare_cached(&sql)?.query_row([no], |row| Ok((rows::conversation(row)?.1, row.get("expires")?)))
+    };
+    let mut problems = Vec::new();
+    for (no, _) in living(db)? {
+        if failed.contains(&no) {
+            continue;
+        }
+        let hidden: bool =
+            db.query_row("SELECT deleted IS NOT NULL FROM main.conversations WHERE no = ?", [no], |row| {
+                row.get(0)
+            })?;
+        let derived: (Conversation, Option<i64>) = row("temp", no)?;
+        let differing = match row("main", no) {
+            _ if hidden => vec!["deleted".to_string()],
+            Ok(stored) => fields(&stored, &derived),
+            Err(error) => vec![format!("everything ({error})")],
+        };
+        if !differing.is_empty() {
+            let text = format!("its row differs from the log in {}", differing.join(", "));
+            problems.push(about(db, no, ProblemKind::Derived, text)?);
+        }
+    }
+    Ok(problems)
+}
+
+fn fields(stored: &(Conversation, Option<i64>), derived: &(Conversation, Option<i64>)) -> Vec<String> {
+    if stored == derived {
+        return Vec::new();
+    }
+    let value = |one: &Conversation| serde_json::to_value(one).unwrap_or_default();
+    let (was, is) = (value(&stored.0), value(&derived.0));
+    let names = was.as_object().into_iter().chain(is.as_object()).flat_map(|fields| fields.keys());
+    let mut names: Vec<String> = names.filter(|name| was.get(name) != is.get(name)).cloned().collect();
+    names.sort();
+    names.dedup();
+    if names.is_empty() {
+        names.push("expires".into());
+    }
+    names
+}
+
+/// What is known to have been written and is not in the log: events between others, and at the end of a conversation
+/// whose row or whose places know of more. Tombstones count too: a deletion leaves envelopes.
+fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
+    db.execute_batch("CREATE TEMP TABLE logged (conversation INTEGER, seq INTEGER, PRIMARY KEY (conversation, seq)) WITHOUT ROWID")?;
+    db.execute(
+        "INSERT OR IGNORE INTO logged SELECT conversation, seq FROM events ORDER BY conversation, seq",
+        [],
+    )?;
+    let known: Vec<(i64, i64, i64)> = db
+        .prepare(
+            "SELECT c.no, ifnull(c.parent_seq, 0),
+                 max(c.head_seq, ifnull((SELECT max(seq) FROM places p WHERE p.conversation = c.no), 0))
+             FROM conversations c",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .collect::<Result<_, _>>()?;
+    let mut problems = Vec::new();
+    for (no, floor, through) in known {
+        let mut gaps = Vec::new();
+        let mut expected = floor + 1;
+        let mut statement =
+            db.prepare_cached("SELECT seq FROM logged WHERE conversation = ? AND seq > ? ORDER BY seq")?;
+        let mut found = statement.query(params![no, floor])?;
+        while let Some(row) = found.next()? {
+            let seq: i64 = row.get(0)?;
+            if seq > expected {
+                gaps.push((expected, seq - 1));
+            }
+            expected = seq + 1;
+        }
+        if expected <= through {
+            gaps.push((expected, through));
+        }
+        for (from, to) in gaps {
+            let text = if from == to {
+                format!("seq {from} is missing")
+            } else {
+                format!("seq {from} to {to} are missing")
+            };
+            problems.push(about(db, no, ProblemKind::Missing, text)?);
+        }
+    }
+    db.execute_batch("DROP TABLE temp.logged")?;
+    Ok(problems)
+}
+
+/// Conversations in which a place was given more than once.
+fn diverged(db: &Connection) -> Result<Vec<Problem>, Failure> {
+    let mut problems = Vec::new();
+    for no in branches::diverged(db)? {
+        let (first, count): (i64, i64) = db.query_row(
+            "SELECT min(seq), sum(times - 1) FROM
+                 (SELECT seq, count(*) AS times FROM events WHERE conversation = ? GROUP BY seq HAVING count(*) > 1)",
+            [no],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )?;
+        let text = format!(
+            "two processes wrote beside each other from seq {first} on: {count} events stand beside the log"
+        );
+        problems.push(about(db, no, ProblemKind::Diverged, text)?);
+    }
+    Ok(problems)
+}
+
+/// How far the derived rows go, and what is wrong with the mark that says so.
+fn settled_through(db: &Connection) -> rusqlite::Result<(i64, Option<Problem>)> {
+    let last: i64 = db.query_row("SELECT coalesce(max(no), 0) FROM events", [], |row| row.get(0))?;
+    let placed: i64 = db.query_row("SELECT coalesce(max(event), 0) FROM places", [], |row| row.get(0))?;
+    let mark: Option<i64> = db
+        .query_row(
+            "SELECT max(event) FROM settled WHERE typeof(event) = 'integer' HAVING count(*) = 1",
+            [],
+            |row| row.get(0),
+        )
+        .optional()?;
+    match mark.filter(|mark| (placed..=last).contains(mark)) {
+        Some(mark) => Ok((mark, None)),
+        None => {
+            let text = "the mark of what is settled is wrong".to_string();
+            Ok((placed.min(last), Some(Problem { key: None, kind: ProblemKind::Derived, text })))
+        }
+    }
+}
+
+/// A problem with a conversation, under its name where that can be read.
+fn about(db: &Connection, no: i64, kind: ProblemKind, text: String) -> rusqlite::Result<Problem> {
+    let key = db
+        .query_row(
+            "SELECT c.no, c.tenant, c.id, c.parent_seq, NULL FROM conversations c WHERE c.no = ?",
+            [no],
+            |row| Ok(given(row).ok().map(|given| given.key)),
+        )
+        .optional()?
+        .flatten();
+    let text = if key.is_some() { text } else { format!("conversation number {no}: {text}") };
+    Ok(Problem { key, kind, text })
+}

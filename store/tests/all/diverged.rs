@@ -1,0 +1,119 @@
+//! A log that two processes wrote beside each other, before that was impossible: it opens, reads and goes on, and what
+//! either of them acknowledged can be kept.
+
+use everturn_core::chain::{Head, next_event};
+use everturn_core::event::Event;
+use everturn_core::id::Key;
+use everturn_store::conformance::*;
+use everturn_store::sqlite::Sqlite;
+use everturn_store::{Index, ProblemKind};
+use rusqlite::{Connection, params};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+
+fn open(path: &Path) -> Sqlite {
+    Sqlite::open(path, Duration::ZERO).unwrap()
+}
+
+/// Writes a row as every version of the program did.
+fn insert(db: &Connection, event: &Event) {
+    let body = event.body.as_ref().unwrap();
+    db.execute(
+        "INSERT INTO events (conversation, seq, id, at, kind, actor, role, visibility, turn, body_hash, hash, salt, body)
+         VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        params![
+            event.seq as i64,
+            event.id.to_bytes(),
+            event.at.0,
+            event.kind,
+            event.actor,
+            event.role.map(|role| role.as_str()),
+            event.visibility.as_str(),
+            event.turn.map(|turn| turn.to_bytes()),
+            event.body_hash.0,
+            event.hash.0,
+            body.salt,
+            body.text,
+        ],
+    )
+    .unwrap();
+}
+
+/// A writer that knows a head of its own.
+struct Writer<'a> {
+    db: &'a Connection,
+    m: &'a Maker,
+    key: &'a Key,
+    head: Head,
+}
+
+impl Writer<'_> {
+    fn says(&mut self, text: &str) {
+        let event = next_event(self.key.id, self.head, self.m.say(text));
+        insert(self.db, &event);
+        self.head = Head { seq: event.seq, hash: event.hash };
+    }
+}
+
+/// What three writers left: two parted after "shared", a third left the second one after "b1".
+fn damaged() -> (TempDir, PathBuf, Key, Maker) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let (m, store) = (Maker::default(), open(&path));
+    let key = m.key();
+    create(&store, &key, vec![m.created(), m.say("shared")]);
+    let head = store.conversation(&key).unwrap().head;
+    drop(store);
+    let db = Connection::open(&path).unwrap();
+    let mut a = Writer { db: &db, m: &m, key: &key, head };
+    let mut b = Writer { db: &db, m: &m, key: &key, head };
+    a.says("a1");
+    b.says("b1");
+    let mut c = Writer { db: &db, m: &m, key: &key, head: b.head };
+    b.says("b2");
+    a.says("a2");
+    c.says("c2");
+    a.says("a3");
+    b.says("b3");
+    a.says("a4");
+    drop(db);
+    (folder, path, key, m)
+}
+
+#[test]
+fn a_log_that_two_processes_wrote_opens_and_goes_on_and_nothing_of_it_is_dropped() {
+    let (_folder, path, key, m) = damaged();
+    let reader = Sqlite::open_read_only(&path).unwrap();
+    verify(&reader, &key);
+    let found = reader.check().unwrap();
+    assert!(
+        found.iter().any(|p| p.kind == ProblemKind::Diverged && p.text.contains("from seq 3")),
+        "{found:#?}"
+    );
+    drop(reader);
+    let store = open(&path);
+    assert_eq!(texts(&store, &key), ["shared", "a1", "a2", "a3", "a4"]);
+    append(&store, &key, vec![m.say("a5")]);
+    store.rebuild().unwrap();
+    verify(&store, &key);
+
+    // Each branch becomes a fork from where it parted, and a branch of a branch a fork of that.
+    let mut forks = Vec::new();
+    while let Some(branch) = store.branches().unwrap().into_iter().next() {
+        let fork = m.key();
+        done(&store, m.fork(&fork, &branch.key, branch.at_seq));
+        assert_eq!(store.adopt(&branch, &fork).unwrap(), branch.events);
+        forks.push(fork);
+    }
+    let read = |store: &Sqlite| -> Vec<Vec<String>> { forks.iter().map(|fork| texts(store, fork)).collect() };
+    assert_eq!(read(&store), [vec!["shared", "b1", "b2", "b3"], vec!["shared", "b1", "c2"]]);
+    assert_eq!(texts(&store, &key), ["shared", "a1", "a2", "a3", "a4", "a5"]);
+    assert_eq!(store.check().unwrap(), Vec::new());
+    for key in forks.iter().chain([&key]) {
+        verify(&store, key);
+        append(&store, key, vec![m.say("and on")]);
+    }
+    store.rebuild().unwrap();
+    assert_eq!(store.check().unwrap(), Vec::new());
+}
