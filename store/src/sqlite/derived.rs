@@ -112,12 +112,14 @@ fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failur
             }
         }
     }
-    // What else is known of repeated requests cannot be derived: the requests themselves are not kept.
+    // What else is known of repeated requests cannot be derived: the requests themselves are not kept. Their events may be
+    // behind the mark of what is settled.
     db.execute(
         "DELETE FROM idempotency WHERE NOT EXISTS (SELECT 1 FROM conversations c WHERE c.no = idempotency.conversation
              AND c.deleted IS NULL AND first_seq > ifnull(c.parent_seq, 0) AND last_seq >= first_seq
-             AND last_seq <= c.head_seq AND scope IN ('tenant:' || c.tenant, 'conversation:' || c.no))",
-        [],
+             AND last_seq <= max(c.head_seq, ifnull((SELECT max(e.seq) FROM events e WHERE e.no > ?1 AND e.conversation = c.no), 0))
+             AND scope IN ('tenant:' || c.tenant, 'conversation:' || c.no))",
+        [through],
     )?;
     Ok(failed)
 }
