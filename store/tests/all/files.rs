@@ -430,35 +430,3 @@ fn a_file_of_before_there_were_keys_has_none() {
     let there = Connection::open(&path).unwrap().prepare("SELECT * FROM keys").is_ok();
     assert!(there, "the table is made");
 }
-
-/// What erasing looks for must not be looked for in the whole log: the statements as the store runs them, out of its own source.
-#[test]
-fn what_an_erasure_looks_for_is_found_by_an_index() {
-    let (_folder, path, _) = written();
-    let db = Connection::open(&path).unwrap();
-    let source = include_str!("../../src/sqlite/erase.rs");
-    let text = |begin: &str| {
-        let start = source.find(begin).unwrap();
-        source[start..start + source[start..].find('"').unwrap()].to_string()
-    };
-    let family = text(
-        "WITH RECURSIVE family (no) AS\n    (SELECT ?1 UNION ALL SELECT c.no FROM conversations c JOIN family f ON c.parent = f.no WHERE",
-    );
-    for (begin, index) in [
-        ("SELECT s.conversation, s.seq FROM family f", "summaries_by_reach"),
-        ("SELECT e.conversation, e.seq FROM family f", "echoes_by_bucket"),
-    ] {
-        let plan: Vec<String> = db
-            .prepare(&format!("EXPLAIN QUERY PLAN {family} {}", text(begin)))
-            .unwrap()
-            .query_map([], |row| row.get(3))
-            .unwrap()
-            .collect::<Result<_, _>>()
-            .unwrap();
-        assert!(plan.iter().any(|line| line.contains(index)), "{plan:?}");
-        assert!(plan.iter().any(|line| line.contains("conversations_by_parent")), "{plan:?}");
-        let scans =
-            |line: &&String| line.contains("SCAN") && !line.contains("SCAN f") && !line.contains("CONSTANT");
-        assert_eq!(plan.iter().filter(scans).count(), 0, "{plan:?}");
-    }
-}
