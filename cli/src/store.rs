@@ -21,8 +21,8 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_engine::{
     AppendOptions, Behind, CompactOptions, Compacted, Context, ContextOptions, Correction, Doctor, Entry,
-    ExtractOptions, Extraction, FactQuery, Format, HistoryQuery, Imported, ListQuery, NewFact, NewStream,
-    NewTurn, Page, RecallOptions, Recalled, Update,
+    ErasedActor, ExtractOptions, Extraction, FactQuery, Format, HistoryQuery, Imported, ListQuery, NewFact,
+    NewStream, NewTurn, Page, RecallOptions, Recalled, Update,
 };
 use serde_json::Value;
 use std::io::{BufRead, Write};
@@ -54,6 +54,22 @@ pub trait Store {
     fn abort_turn(&self, id: ConversationId, turn: TurnId, reason: &str) -> Result<Turn, Error>;
     /// Erases the words of a turn; gives what stays.
     fn erase(&self, turn: TurnId, by: Option<String>, reason: &str) -> Result<Turn, Error>;
+    /// Erases events that are no turns.
+    fn erase_events(
+        &self,
+        id: ConversationId,
+        seqs: &[u64],
+        by: Option<String>,
+        reason: &str,
+    ) -> Result<Conversation, Error>;
+    /// Erases everything that an actor said.
+    fn erase_actor(
+        &self,
+        actor: &str,
+        by: Option<String>,
+        reason: &str,
+        progress: &mut dyn FnMut(&ErasedActor),
+    ) -> Result<ErasedActor, Error>;
 
     /// A page of the history.
     fn history(&self, id: ConversationId, query: HistoryQuery) -> Result<Page<Entry>, Error>;

@@ -30,6 +30,7 @@ pub mod kind {
     pub const ERASED: &str = "turn.erased";
     pub const ASSET_ADDED: &str = "asset.added";
     pub const IMPORT_FINISHED: &str = "import.finished";
+    pub const IMPORT_LINE: &str = "import.line";
     pub const COMPACTION: &str = "compaction";
     pub const BUDGET: &str = "transcript_budget";
     pub const PROJECTION: &str = "transcript.projection";
@@ -75,6 +76,11 @@ pub mod kind {
     /// Whether an event of this kind states, corrects or takes back a fact.
     pub fn is_fact(kind: &str) -> bool {
         matches!(kind, FACT_EXTRACTED | FACT_ADDED | FACT_CORRECTED | FACT_RETRACTED)
+    }
+
+    /// Whether an event of this kind sets or changes a conversation's settings.
+    pub fn is_settings(kind: &str) -> bool {
+        matches!(kind, CREATED | UPDATED | FORKED)
     }
 
     /// Whether an event of this kind begins a turn.

@@ -239,6 +239,15 @@ pub fn stated_by(event: &Event) -> Option<FactId> {
     }
 }
 
+/// The fact that an event is about, and the one that it corrects or takes back.
+pub fn told_by(event: &Event) -> Option<(FactId, Option<FactId>)> {
+    match event.kind.as_str() {
+        kind::FACT_CORRECTED => event.read::<CorrectedBody>().map(|body| (body.fact, Some(body.corrects))),
+        kind::FACT_RETRACTED => event.read::<RetractedBody>().map(|body| (body.fact, Some(body.fact))),
+        _ => stated_by(event).map(|fact| (fact, None)),
+    }
+}
+
 /// Checks the words of a fact and tidies them: no line breaks, no space around.
 pub fn check(subject: &str, predicate: &str, object: &str) -> Result<[String; 3], Error> {
     let parts =

@@ -17,6 +17,7 @@ pub mod chain;
 pub mod compaction;
 pub mod context;
 pub mod conversation;
+pub mod echo;
 pub mod encoding;
 pub mod error;
 pub mod event;

@@ -9,6 +9,7 @@ use crate::asset::Asset;
 use crate::budget::Usage;
 use crate::chain::{self, Hash, Head};
 use crate::conversation::{BudgetRef, CheckpointRef, Conversation, Parent, Settings, State};
+use crate::echo;
 use crate::event::{Draft, Event, kind};
 use crate::fact;
 use crate::id::{ConversationId, EventId, FactId, Key, TurnId};
@@ -63,13 +64,23 @@ pub enum Action {
         /// The piece.
         text: String,
     },
-    /// Erase the bodies of turns, and record it. Whatever was learned from them goes with them, in every conversation of
-    /// the tenant: the bodies of the statements that name them as their source.
+    /// Append what was made of the log's words: a checkpoint, facts. Refused if anything that the conversation sees was
+    /// erased since, because the words may be in it.
+    Derive {
+        /// At least one of them.
+        drafts: Vec<Draft>,
+        /// Number of erasures before the words were read, as the store counts them.
+        mark: u64,
+    },
+    /// Erase the bodies of events, and record it. Whatever was learned from a turn goes with it, in every conversation of
+    /// the tenant: the statements that name it as their source, and corrections of facts that have no other source.
     Erase {
-        /// Whose content goes.
+        /// Turns whose content goes.
         turns: Vec<TurnId>,
-        /// The places of other events whose bodies may repeat those turns' words: checkpoints that cover them.
-        events: Vec<u64>,
+        /// Other events whose bodies go.
+        events: Vec<Place>,
+        /// Whether checkpoints that cover the turns go as well, also those of forks and those that were taken back.
+        summaries: bool,
         /// The `turn.erased` event.
         draft: Draft,
     },
@@ -82,6 +93,15 @@ pub enum Action {
         /// Refuse if its time to live has not passed by then: something may have been said since it was found due.
         only_expired: bool,
     },
+}
+
+/// Where an event was written.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// The conversation; for an inherited event of a fork, the ancestor.
+    pub conversation: ConversationId,
+    /// Its place there.
+    pub seq: u64,
 }
 
 /// A key that a client may send again, and the hash of what it sent.
@@ -122,6 +142,8 @@ pub trait Lookup {
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error>;
     /// How many turns after this place do not stand any more: another took their place, or they were aborted.
     fn fallen_after(&self, seq: u64) -> Result<u64, Error>;
+    /// Whether anything that this conversation sees was erased after so many erasures.
+    fn erased_since(&self, mark: u64) -> Result<bool, Error>;
 }
 
 /// What a fork needs to know of its parent.
@@ -155,6 +177,28 @@ pub struct Changes {
     pub references: Vec<AssetReference>,
     /// Statements of facts.
     pub facts: Vec<FactRow>,
+    /// Checkpoints and whatever else repeats many turns.
+    pub summaries: Vec<SummaryRow>,
+    /// Events that may repeat a turn without naming it.
+    pub echoes: Vec<EchoRow>,
+}
+
+/// What a store keeps about an event that sums up turns, to find it when one of them is erased.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SummaryRow {
+    /// The place of the event.
+    pub seq: u64,
+    /// It may repeat turns up to here; 0 if it has no words and only decides which checkpoint is in force.
+    pub through_seq: u64,
+}
+
+/// What a store keeps about a text that may repeat a turn: see [`echo`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EchoRow {
+    /// The place of the event.
+    pub seq: u64,
+    /// See [`echo::bucket`].
+    pub bucket: u16,
 }
 
 /// What a store keeps about a statement of a fact beside its event. No words: they are in the event only.
@@ -166,6 +210,8 @@ pub struct FactRow {
     pub seq: u64,
     /// The turn that it was learned from: when that is erased, so are the words of the statement.
     pub source_turn: Option<TurnId>,
+    /// The fact that it corrects or takes back: when nothing of that is left, its words go too.
+    pub corrects: Option<FactId>,
 }
 
 /// What a store keeps about an asset beside its event.
@@ -218,6 +264,9 @@ pub struct ErasedBody {
     /// What was learned from them and went with them: without this nobody could tell which facts to look for elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub learned: Vec<Learned>,
+    /// Other events whose bodies went, where they were written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Place>,
 }
 
 /// Something that was learned from a turn.
@@ -285,7 +334,11 @@ pub fn plan(
             append(conversation, drafts, lookup)
         }
         (
-            Action::Append { .. } | Action::Erase { .. } | Action::Chunk { .. } | Action::Delete { .. },
+            Action::Append { .. }
+            | Action::Derive { .. }
+            | Action::Erase { .. }
+            | Action::Chunk { .. }
+            | Action::Delete { .. },
             None,
         ) => Err(absent(key)),
         (Action::Append { drafts, expected_seq, .. }, Some(conversation)) => {
@@ -300,6 +353,15 @@ pub fn plan(
             let head = conversation.head.seq;
             if let Some(expected) = expected_seq.filter(|expected| *expected != head) {
                 return Err(stale_seq(head, expected));
+            }
+            append(conversation, drafts, lookup)
+        }
+        (Action::Derive { drafts, mark }, Some(conversation)) => {
+            if lookup.erased_since(mark)? {
+                return Err(Error::conflict(
+                    "derive.erased",
+                    "something was erased while this was made of it; nothing was written, make it again",
+                ));
             }
             append(conversation, drafts, lookup)
         }
@@ -532,6 +594,9 @@ pub fn fold(
     match event.kind.as_str() {
         kind::CREATED | kind::UPDATED | kind::FORKED => {
             if let Some(settings) = event.read::<Settings>() {
+                if settings.checkpoint.is_some() {
+                    changes.summaries.push(SummaryRow { seq: event.seq, through_seq: 0 });
+                }
                 conversation.set(settings, event.seq);
             }
         }
@@ -562,10 +627,12 @@ pub fn fold(
             let mut checkpoint = conversation.checkpoint;
             move_view(event, &mut checkpoint, &mut conversation.budget);
             conversation.set_checkpoint(checkpoint);
+            changes.summaries.extend(summary(event));
         }
+        kind::PROJECTION => changes.summaries.extend(summary(event)),
         kind if kind::is_fact(kind) => {
-            if let Some(id) = fact::stated_by(event) {
-                changes.facts.push(FactRow { id, seq: event.seq, source_turn: event.turn });
+            if let Some((id, corrects)) = fact::told_by(event) {
+                changes.facts.push(FactRow { id, seq: event.seq, source_turn: event.turn, corrects });
             }
         }
         kind::ASSET_ADDED => {
@@ -574,6 +641,10 @@ pub fn fold(
             }
         }
         _ => {}
+    }
+    if echo::may_repeat(&event.kind) {
+        let buckets = echo::buckets(event);
+        changes.echoes.extend(buckets.into_iter().map(|bucket| EchoRow { seq: event.seq, bucket }));
     }
     if let Some(actor) = &event.actor
         && (kind::begins_turn(&event.kind) || kind::ends_turn(&event.kind))
@@ -585,6 +656,18 @@ pub fn fold(
     conversation.head = Head { seq: event.seq, hash: event.hash };
     conversation.updated = conversation.updated.max(event.at);
     Ok(())
+}
+
+/// How far back an event that sums up turns reaches. A projection repeats the checkpoint that it was made with.
+fn summary(event: &Event) -> Option<SummaryRow> {
+    let through_seq = match event.kind.as_str() {
+        kind::COMPACTION => {
+            event.read::<Compacted>()?.summarized.map_or(0, |summarized| summarized.through_seq)
+        }
+        kind::PROJECTION => event.seq,
+        _ => return None,
+    };
+    event.body.as_ref().map(|_| SummaryRow { seq: event.seq, through_seq })
 }
 
 /// What a compaction or a budget does to where the messages view begins.

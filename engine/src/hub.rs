@@ -7,14 +7,16 @@ use crate::Shared;
 use event_listener::{EventListener, Listener};
 use everturn_core::Error;
 use everturn_core::event::Event;
-use everturn_core::id::{Key, TurnId, clip};
+use everturn_core::id::{Key, Tenant, TurnId, clip};
 use everturn_core::limits::{SUBSCRIBER_LAG_BYTES_MAX, SUBSCRIBER_LAG_EVENTS_MAX};
+use everturn_core::write::Place;
 use futures_core::Stream;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -104,6 +106,8 @@ impl FromStr for Position {
 #[derive(Default)]
 pub struct Hub {
     topics: Mutex<HashMap<Key, Arc<Topic>>>,
+    /// Number of erasures. Whoever took updates out of a ring before the last one must not hand them out any more.
+    erasures: AtomicU64,
 }
 
 struct Topic {
@@ -172,6 +176,29 @@ impl Hub {
         topic.changed.notify(usize::MAX);
     }
 
+    /// Takes erased words out of what waits to be handed out. When it returns, no subscriber gets them any more.
+    pub fn erase(&self, tenant: &Tenant, erased: &[Place]) {
+        let topics: Vec<(Key, Arc<Topic>)> = self
+            .topics()
+            .iter()
+            .filter(|(key, _)| key.tenant == *tenant)
+            .map(|(key, topic)| (key.clone(), topic.clone()))
+            .collect();
+        for (key, topic) in topics {
+            let gone = |conversation, seq| erased.contains(&Place { conversation, seq });
+            for update in &mut topic.ring().updates {
+                match update {
+                    Update::Event(event) if gone(event.conversation, event.seq) => {
+                        Arc::make_mut(event).body = None;
+                    }
+                    Update::Chunk(chunk) if gone(key.id, chunk.turn_seq) => chunk.text = Arc::from(""),
+                    _ => {}
+                }
+            }
+        }
+        self.erasures.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Whether someone follows this conversation.
     pub fn is_followed(&self, key: &Key) -> bool {
         self.topics().contains_key(key)
@@ -226,11 +253,13 @@ pub struct Subscription {
     /// What the subscriber has already of an open turn, until the texts of open turns are handed out.
     known: Option<ChunkPosition>,
     ready: VecDeque<Update>,
-    place: Place,
+    /// Erasures before `ready` was filled.
+    erasures: u64,
+    place: Stage,
     listener: Option<EventListener>,
 }
 
-enum Place {
+enum Stage {
     /// Reading the log. The ring is held from `joined`: what comes meanwhile is there.
     CatchingUp { joined: u64 },
     /// At this position of the ring; chunks before `chunks_from` were in the snapshot.
@@ -251,7 +280,8 @@ impl Subscription {
             position: after,
             known: after.chunk,
             ready: VecDeque::new(),
-            place: Place::CatchingUp { joined },
+            erasures: shared.hub.erasures.load(Ordering::SeqCst),
+            place: Stage::CatchingUp { joined },
             listener: None,
             shared,
         };
@@ -295,6 +325,7 @@ impl Subscription {
     /// One step: an update, the end, or something to wait for.
     fn advance(&mut self) -> Result<Step, Error> {
         loop {
+            self.forget_erased();
             if let Some(update) = self.ready.pop_front() {
                 match &update {
                     Update::Event(event) => self.position = Position { seq: event.seq, chunk: None },
@@ -307,9 +338,9 @@ impl Subscription {
                 return Ok(Step::Ready(Some(update)));
             }
             match self.place {
-                Place::Ended => return Ok(Step::Ready(None)),
-                Place::CatchingUp { joined } => self.catch_up(joined)?,
-                Place::Live { position, chunks_from } => {
+                Stage::Ended => return Ok(Step::Ready(None)),
+                Stage::CatchingUp { joined } => self.catch_up(joined)?,
+                Stage::Live { position, chunks_from } => {
                     // Listen first, look second: what comes between wakes the listener.
                     let listener = self.topic.changed.listen();
                     if !self.look(position, chunks_from) {
@@ -320,12 +351,28 @@ impl Subscription {
         }
     }
 
+    /// After an erasure, what waits to be handed out may have its words: it is read again.
+    fn forget_erased(&mut self) {
+        let erasures = self.shared.hub.erasures.load(Ordering::SeqCst);
+        if erasures == self.erasures {
+            return;
+        }
+        self.erasures = erasures;
+        let has_words = |update: &Update| matches!(update, Update::Event(_) | Update::Chunk(_));
+        if self.ready.iter().any(has_words) {
+            self.ready.clear();
+            self.next_seq = self.position.seq.saturating_add(1);
+            self.known = self.position.chunk;
+            self.place = Stage::CatchingUp { joined: self.topic.ring().end() };
+        }
+    }
+
     fn catch_up(&mut self, joined: u64) -> Result<(), Error> {
         let page = match self.shared.log.events(&self.key, self.next_seq - 1, CATCH_UP_PAGE) {
             Ok(page) => page,
             Err(Error::NotFound(_)) => {
                 self.ready.push_back(Update::Deleted);
-                self.place = Place::Ended;
+                self.place = Stage::Ended;
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -342,7 +389,7 @@ impl Subscription {
         let ring = self.topic.ring();
         if joined < ring.first {
             // Reading took so long that the ring moved on: read the rest, then look again.
-            self.place = Place::CatchingUp { joined: ring.end() };
+            self.place = Stage::CatchingUp { joined: ring.end() };
             return Ok(());
         }
         for position in joined..end {
@@ -353,7 +400,7 @@ impl Subscription {
                 }
                 Some(Update::Deleted) => {
                     self.ready.push_back(Update::Deleted);
-                    self.place = Place::Ended;
+                    self.place = Stage::Ended;
                     return Ok(());
                 }
                 _ => {}
@@ -364,7 +411,7 @@ impl Subscription {
         let known = |seq| known.filter(|known| known.turn_seq == seq).map_or(0, |known| known.offset);
         let chunks = open.into_iter().map(|open| open.chunk_after(known(open.seq)));
         self.ready.extend(chunks.filter(|chunk| !chunk.text.is_empty()).map(Update::Chunk));
-        self.place = Place::Live { position: end, chunks_from: end };
+        self.place = Stage::Live { position: end, chunks_from: end };
         Ok(())
     }
 
@@ -373,12 +420,12 @@ impl Subscription {
         let ring = self.topic.ring();
         if position < ring.first {
             self.ready.push_back(Update::Lagged { resume_from: self.next_seq });
-            self.place = Place::Ended;
+            self.place = Stage::Ended;
             return true;
         }
         if position == ring.end() {
             if ring.closed {
-                self.place = Place::Ended;
+                self.place = Stage::Ended;
             }
             return ring.closed;
         }
@@ -392,20 +439,22 @@ impl Subscription {
                 }
                 Update::Event(event) if event.seq > self.next_seq => {
                     // Never skip: what is missing is in the log.
-                    self.place = Place::CatchingUp { joined: at };
+                    self.place = Stage::CatchingUp { joined: at };
                     return true;
                 }
-                Update::Chunk(_) if at >= chunks_from => self.ready.push_back(update.clone()),
+                Update::Chunk(chunk) if at >= chunks_from && !chunk.text.is_empty() => {
+                    self.ready.push_back(update.clone())
+                }
                 Update::Deleted => {
                     self.ready.push_back(Update::Deleted);
-                    self.place = Place::Ended;
+                    self.place = Stage::Ended;
                     return true;
                 }
                 _ => {}
             }
             at += 1;
         }
-        self.place = Place::Live { position: at, chunks_from };
+        self.place = Stage::Live { position: at, chunks_from };
         true
     }
 }
@@ -430,7 +479,7 @@ impl Stream for Subscription {
                 Ok(Step::Ready(update)) => return Poll::Ready(update.map(Ok)),
                 Ok(Step::Wait(listener)) => self.listener = Some(listener),
                 Err(error) => {
-                    self.place = Place::Ended;
+                    self.place = Stage::Ended;
                     return Poll::Ready(Some(Err(error)));
                 }
             }

@@ -29,6 +29,8 @@ pub struct Changed {
 struct Waiting {
     last: Instant,
     events: u64,
+    /// An erasure took the checkpoint that reached up to here.
+    lost: Option<u64>,
     /// Somebody is looking at it.
     busy: bool,
 }
@@ -46,9 +48,24 @@ impl Changed {
             known.events += events as u64;
             return;
         }
-        waiting.insert(key.clone(), Waiting { last: Instant::now(), events: events as u64, busy: false });
+        waiting.insert(
+            key.clone(),
+            Waiting { last: Instant::now(), events: events as u64, lost: None, busy: false },
+        );
         drop(waiting);
         self.news.notify_one();
+    }
+
+    /// A checkpoint is to be written anew.
+    pub fn note_lost(&self, key: &Key, through_seq: u64) {
+        self.note(key, 1);
+        if let Some(known) = self.waiting().get_mut(key) {
+            known.lost = known.lost.max(Some(through_seq));
+        }
+    }
+
+    fn take_lost(&self, key: &Key) -> Option<u64> {
+        self.waiting().get_mut(key).and_then(|known| known.lost.take())
     }
 
     pub fn forget(&self, key: &Key) {
@@ -116,6 +133,9 @@ fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
     let looked = (|| -> Result<(), Error> {
         let head = shared.index.conversation(key)?.head.seq;
         shared.fold(key, head)?;
+        if let Some(through_seq) = shared.changed.take_lost(key) {
+            scope.summarize_through(key.id, through_seq)?;
+        }
         while scope.compact_if_due(key.id)?.is_some() {}
         let goes_on = || with_models && !shared.stopping.load(Ordering::SeqCst);
         while goes_on() && scope.extract_if_due(key.id)? {}

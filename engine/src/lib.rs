@@ -33,6 +33,7 @@ mod meaning;
 mod mirror;
 pub mod model;
 mod proof;
+mod records;
 mod scope;
 pub mod script;
 mod stream;
@@ -50,9 +51,9 @@ pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
 pub use proof::{Doctor, Finding, Repaired};
 pub use scope::{
     AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Correction, Digest,
-    Entry, ExtractOptions, Extraction, FactQuery, GenerateOptions, HistoryQuery, Hit, ListQuery, Matched,
-    NewConversation, NewFact, NewStream, Order, Page, Policy, Projection, Rank, RecallOptions, RecallRequest,
-    Recalled, Receipt, Scope, Summary,
+    Entry, ErasedActor, ExtractOptions, Extraction, FactQuery, GenerateOptions, HistoryQuery, Hit, ListQuery,
+    Matched, NewConversation, NewFact, NewStream, Order, Page, Policy, Projection, Rank, RecallOptions,
+    RecallRequest, Recalled, Receipt, Scope, Summary,
 };
 
 pub use transfer::{Format, Imported};
@@ -147,6 +148,8 @@ pub struct Options {
     pub former_embedder: Option<Arc<dyn model::Embed>>,
     /// A folder in which a file per conversation is kept up to date.
     pub mirror: Option<PathBuf>,
+    /// A folder in which others record what is asked of this store, as session files. Erased words leave them too.
+    pub records: Option<PathBuf>,
     /// Where time and randomness come from.
     pub world: Arc<dyn World>,
 }
@@ -167,6 +170,7 @@ impl Default for Options {
             embedder: None,
             former_embedder: None,
             mirror: None,
+            records: None,
             world: Arc::new(SystemWorld),
         }
     }
@@ -562,6 +566,15 @@ impl Shared {
         {
             // Nobody may be listening.
             let _ = self.listed.send(key.tenant.clone());
+        }
+        for place in &committed.erased {
+            // Titles and checkpoints may be others now, also those of forks.
+            let touched = Key { tenant: key.tenant.clone(), id: place.conversation };
+            self.known().remove(&touched);
+            self.folds.forget(Some(&touched));
+        }
+        if !committed.erased.is_empty() {
+            self.hub.erase(&key.tenant, &committed.erased);
         }
         if deleted {
             self.known().remove(key);

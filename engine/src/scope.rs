@@ -5,6 +5,7 @@
 mod compacting;
 mod context;
 mod conversations;
+mod erasing;
 mod facts;
 mod finding;
 mod generating;
@@ -20,6 +21,7 @@ mod turns;
 pub use compacting::{CompactOptions, Compacted, Summary};
 pub(crate) use context::StoredMedia;
 pub use context::{Context, ContextOptions, Digest, RecallRequest};
+pub use erasing::ErasedActor;
 pub use facts::{Correction, Extraction, FactQuery, NewFact};
 pub use generating::GenerateOptions;
 pub use learning::ExtractOptions;

@@ -34,6 +34,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
     let embedders = settings.embedders(&environment)?;
     let options = Options {
         mirror: settings.text("mirror").map(Into::into),
+        records: config.mcp_record.clone(),
         summarizers: settings.summarizers(&models)?,
         models: models.clone(),
         embedder: settings.embedder(&embedders)?,

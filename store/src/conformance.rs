@@ -7,6 +7,7 @@
 //! Each promise is a function that panics with what is wrong, and becomes one test. A behaviour that is not in this
 //! list is not promised. Nothing here looks at a clock or makes up ids: [`Maker`] counts, so a failure comes again.
 
+mod erasing;
 mod facts;
 mod forks;
 mod keys;
@@ -21,6 +22,7 @@ mod vectors;
 mod views;
 mod writing;
 
+pub use erasing::*;
 pub use facts::*;
 pub use forks::*;
 pub use keys::*;
@@ -49,6 +51,12 @@ macro_rules! conformance {
     ($make:expr) => {
         $crate::conformance!($make;
             events_come_back_byte_for_byte
+            erasing_reaches_checkpoints_of_forks_and_those_that_were_taken_back
+            what_was_made_of_erased_words_is_not_written
+            a_correction_goes_with_the_last_source_of_its_fact
+            titles_and_imported_lines_that_repeat_a_turn_are_found
+            events_of_any_kind_can_be_erased
+            what_an_actor_wrote_is_found_wherever_it_can_be_read
             what_was_said_is_found_by_its_words
             what_fits_best_comes_first
             recall_is_narrowed_by_filters

@@ -23,7 +23,7 @@ use everturn_core::json::Raw;
 use everturn_core::recall::{Entry, EntryId, EntryNo, Filter, TextQuery};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn};
-use everturn_core::write::{Learned, Write};
+use everturn_core::write::{Learned, Place, Write};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -92,8 +92,17 @@ pub trait Index: Send + Sync {
     /// The conversation of a tenant in which a fact was first stated under this id. `None` for another tenant's, and when
     /// every statement of it was erased.
     fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error>;
-    /// What was learned from a turn, in every conversation of the tenant.
+    /// What was learned from a turn, in every conversation of the tenant, and corrections of facts that have no other
+    /// source: what goes when the turn is erased.
     fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error>;
+    /// Events that repeat words of a turn without naming it, in its conversation and in forks that see it: titles and
+    /// imported lines.
+    fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error>;
+    /// Number of bodies that this process erased so far: see [`Action::Derive`](everturn_core::write::Action::Derive).
+    fn erasures(&self) -> Result<u64, Error>;
+    /// Events of an actor whose bodies are not erased, over all conversations of a tenant, in the order of arrival. Looks at
+    /// a bounded part of the log after a position (0 at first); `None` behind its end.
+    fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error>;
     /// The newest fold that was kept for a place at or before this one, an ancestor's included.
     fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Raw>, Error>;
     /// Keeps a fold for later. It may be lost: whoever needs it makes it again from the log.
@@ -336,6 +345,61 @@ pub struct Committed {
     pub repeated: bool,
     /// Assets that nothing refers to any more; the caller deletes their bytes.
     pub released: Vec<Hash>,
+    /// Events whose bodies an erasure took, wherever they were written.
+    pub erased: Vec<Place>,
+}
+
+/// A part of what an actor wrote.
+#[derive(Clone, Debug)]
+pub struct WrittenPage {
+    /// What was found.
+    pub events: Vec<Written>,
+    /// Where to go on.
+    pub through: u64,
+}
+
+/// An event of an actor.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Where it was written.
+    pub place: Place,
+    /// A conversation that sees it: its own, or a fork if that was deleted.
+    pub seen_in: ConversationId,
+    /// See [`kind`](everturn_core::event::kind).
+    pub kind: String,
+    /// The turn that it begins or is about.
+    pub turn: Option<TurnId>,
+}
+
+/// Bodies that this process erased, so that nothing is committed that was made of them before.
+#[derive(Default)]
+pub(crate) struct Erasures {
+    /// Those before the first that is remembered.
+    forgotten: u64,
+    last: std::collections::VecDeque<(i64, u64)>,
+}
+
+impl Erasures {
+    /// Past this the oldest are forgotten; whoever read before them has to read again.
+    const REMEMBERED_MAX: usize = 100_000;
+
+    pub fn count(&self) -> u64 {
+        self.forgotten + self.last.len() as u64
+    }
+
+    pub fn extend(&mut self, erased: impl IntoIterator<Item = (i64, u64)>) {
+        self.last.extend(erased);
+        while self.last.len() > Self::REMEMBERED_MAX {
+            self.last.pop_front();
+            self.forgotten += 1;
+        }
+    }
+
+    /// Whether any of them after the first `mark` is one that `sees` knows, by conversation and place.
+    pub fn any_since(&self, mark: u64, sees: impl Fn(i64, u64) -> bool) -> bool {
+        let Some(skip) = mark.checked_sub(self.forgotten) else { return true };
+        self.last.iter().skip(skip as usize).any(|(conversation, seq)| sees(*conversation, *seq))
+    }
 }
 
 /// Which conversations to list.

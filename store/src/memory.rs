@@ -9,7 +9,7 @@ mod recall;
 mod write;
 
 use crate::recall::Catalog;
-use crate::{Committed, Log};
+use crate::{Committed, Erasures, Log};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::chain::{Hash, Head};
@@ -19,7 +19,7 @@ use everturn_core::id::{EventId, Key, KeyId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Turn, TurnRow, join_chunks};
 use everturn_core::write::{
-    Action, AssetReference, AssetRow, FactRow, ForkPoint, Write, absent, absent_turn,
+    Action, AssetReference, AssetRow, FactRow, ForkPoint, SummaryRow, Write, absent, absent_turn,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
@@ -48,6 +48,8 @@ struct Kept {
     arrived: Vec<(usize, u64, EventId)>,
     requests: HashMap<(String, String), Request>,
     keys: BTreeMap<KeyId, AccessKey>,
+    /// Bodies that were erased, by the place of the conversation.
+    erasures: Erasures,
 }
 
 struct Request {
@@ -67,6 +69,7 @@ struct Entry {
     assets: Vec<AssetRow>,
     references: Vec<AssetReference>,
     facts: Vec<FactRow>,
+    summaries: Vec<SummaryRow>,
     chunks: BTreeMap<(u64, u64), String>,
     folds: BTreeMap<u64, Raw>,
     deleted: Option<Tombstone>,

@@ -15,9 +15,10 @@ use everturn_core::recall::Mode;
 use everturn_core::state::State;
 use everturn_core::turn::Turn;
 use everturn_engine::{
-    AppendOptions, Behind, CompactOptions, Compacted, Context, Correction, Doctor, Entry, Everturn,
-    ExtractOptions, Extraction, FactQuery, Format, HistoryQuery, Imported, ListQuery, NewConversation,
-    NewFact, NewStream, NewTurn, Page, RecallOptions, Recalled, Scope, Subscription, Update, script,
+    AppendOptions, Behind, CompactOptions, Compacted, Context, Correction, Doctor, Entry, ErasedActor,
+    Everturn, ExtractOptions, Extraction, FactQuery, Format, HistoryQuery, Imported, ListQuery,
+    NewConversation, NewFact, NewStream, NewTurn, Page, RecallOptions, Recalled, Scope, Subscription, Update,
+    script,
 };
 use serde_json::Value;
 use std::io::{BufRead, Write};
@@ -91,6 +92,27 @@ impl Store for Local {
         let conversation = self.scope.turn(turn)?.conversation;
         self.scope.erase(conversation, turn, by, reason).wait()?;
         self.scope.turn(turn)
+    }
+
+    fn erase_events(
+        &self,
+        id: ConversationId,
+        seqs: &[u64],
+        by: Option<String>,
+        reason: &str,
+    ) -> Result<Conversation, Error> {
+        self.scope.erase_events(id, seqs, by, reason)?;
+        self.scope.get(id)
+    }
+
+    fn erase_actor(
+        &self,
+        actor: &str,
+        by: Option<String>,
+        reason: &str,
+        progress: &mut dyn FnMut(&ErasedActor),
+    ) -> Result<ErasedActor, Error> {
+        self.scope.erase_actor(actor, by, reason, progress)
     }
 
     fn history(&self, id: ConversationId, query: HistoryQuery) -> Result<Page<Entry>, Error> {

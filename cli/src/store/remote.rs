@@ -20,8 +20,8 @@ use everturn_core::turn::{Turn, TurnBody};
 use everturn_core::{Error, json};
 use everturn_engine::{
     AppendOptions, Appended, Behind, CompactOptions, Compacted, Context, Correction, Doctor, Entry,
-    ExtractOptions, Extraction, FactQuery, Format, HistoryQuery, Imported, ListQuery, NewFact, NewStream,
-    NewTurn, Order, Page, RecallOptions, Recalled,
+    ErasedActor, ExtractOptions, Extraction, FactQuery, Format, HistoryQuery, Imported, ListQuery, NewFact,
+    NewStream, NewTurn, Order, Page, RecallOptions, Recalled,
 };
 use follow::Following;
 use http::{Fields, Request, Server};
@@ -196,6 +196,28 @@ impl Store for Remote {
     fn erase(&self, turn: TurnId, by: Option<String>, reason: &str) -> Result<Turn, Error> {
         let body = Fields::default().put("reason", reason).put_some("by", &by);
         self.post_to_turn(turn, "erase").json(body).read()
+    }
+
+    fn erase_events(
+        &self,
+        id: ConversationId,
+        seqs: &[u64],
+        by: Option<String>,
+        reason: &str,
+    ) -> Result<Conversation, Error> {
+        let body = Fields::default().put("seqs", seqs).put("reason", reason).put_some("by", &by);
+        self.post_to(id, &["events", "erase"]).json(body).read()
+    }
+
+    fn erase_actor(
+        &self,
+        actor: &str,
+        by: Option<String>,
+        reason: &str,
+        _: &mut dyn FnMut(&ErasedActor),
+    ) -> Result<ErasedActor, Error> {
+        let body = Fields::default().put("actor", actor).put("reason", reason).put_some("by", &by);
+        self.server.post(&["erase"]).json(body).read()
     }
 
     fn history(&self, id: ConversationId, query: HistoryQuery) -> Result<Page<Entry>, Error> {

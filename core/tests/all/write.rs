@@ -45,6 +45,10 @@ impl Lookup for FakeLookup {
         Ok(0)
     }
 
+    fn erased_since(&self, _: u64) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
         Ok(usize::try_from(seq - 1).ok().and_then(|at| self.hashes.get(at)).copied())
     }

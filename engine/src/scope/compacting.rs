@@ -11,10 +11,9 @@ use everturn_core::compaction::{
 use everturn_core::conversation::{CheckpointRef, Conversation};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, EventId, Key};
-use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::tokens::Family;
 use everturn_core::turn::{Status, Turn};
-use everturn_core::write::{Action, Summarized, Write, move_view};
+use everturn_core::write::{Action, Summarized, Write};
 use everturn_store::TurnQuery;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,6 +24,10 @@ use std::time::Duration;
 
 /// Most turns that one compaction covers. What is left over is the next one's.
 pub const COVERED_TURNS_MAX: usize = 4096;
+/// How often a checkpoint is written anew because something was erased meanwhile.
+const ERASED_ATTEMPTS: usize = 5;
+/// Turns that are summarized anew before an erasure returns; more follow in the background.
+const ANEW_AT_ONCE_TURNS_MAX: u64 = 256;
 /// How often a summarizer is asked before the checkpoint is extracted.
 const ATTEMPTS: usize = 2;
 
@@ -72,6 +75,8 @@ pub struct Summary {
 /// The turns that no summary covers yet, read once.
 pub(crate) struct Unsummarized {
     shared: Arc<Shared>,
+    /// Erasures before they were read.
+    mark: u64,
     pub conversation: Conversation,
     /// What the turns before them were summarized as. Not there if that was erased: then they are not summarized.
     previous: Option<Checkpoint>,
@@ -137,6 +142,10 @@ impl Scope {
     /// Compacts by hand: the oldest turns that no summary covers give way to a checkpoint. Blocks while a model writes
     /// it. Nothing is removed: the history still has every turn.
     pub fn compact(&self, id: ConversationId, options: CompactOptions) -> Result<Compacted, Error> {
+        unless_erased(|| self.compact_once(id, &options))
+    }
+
+    fn compact_once(&self, id: ConversationId, options: &CompactOptions) -> Result<Compacted, Error> {
         let unsummarized = self.unsummarized(id, None)?;
         let mut policy = unsummarized.conversation.compaction();
         if let Some(keep_last) = options.keep_last {
@@ -144,12 +153,16 @@ impl Scope {
         }
         let cut = compaction::plan(&policy, &unsummarized.candidates(), unsummarized.barrier, true);
         let cut = cut.ok_or_else(|| nothing_to_compact(&unsummarized, options.keep_last))?;
-        self.compact_to(&unsummarized, &policy, cut, &options)
+        self.compact_to(&unsummarized, &policy, cut, options)
     }
 
     /// Compacts if the policy says that it is time. What the newest turn says is never covered: it may not even have been
     /// answered.
     pub(crate) fn compact_if_due(&self, id: ConversationId) -> Result<Option<Compacted>, Error> {
+        unless_erased(|| self.compact_once_if_due(id))
+    }
+
+    fn compact_once_if_due(&self, id: ConversationId) -> Result<Option<Compacted>, Error> {
         if !self.shared().conversation(&self.key(id))?.compaction().auto {
             return Ok(None);
         }
@@ -172,6 +185,10 @@ impl Scope {
 
     /// Compacts what was said before a place, because a prompt was too long. `None` if nothing there can be covered.
     pub(crate) fn compact_before(&self, id: ConversationId, seq: u64) -> Result<Option<Compacted>, Error> {
+        unless_erased(|| self.compact_once_before(id, seq))
+    }
+
+    fn compact_once_before(&self, id: ConversationId, seq: u64) -> Result<Option<Compacted>, Error> {
         let unsummarized = self.unsummarized(id, None)?;
         let policy = unsummarized.conversation.compaction();
         let barrier = unsummarized.barrier.into_iter().chain([seq]).min();
@@ -184,6 +201,7 @@ impl Scope {
     /// The turns after the checkpoint, or those between two places.
     fn unsummarized(&self, id: ConversationId, range: Option<(u64, u64)>) -> Result<Unsummarized, Error> {
         let key = self.key(id);
+        let mark = self.shared().index.erasures()?;
         let conversation = self.shared().index.conversation(&key)?;
         let fold = self.shared().fold(&key, conversation.head.seq)?;
         let previous = match range {
@@ -197,6 +215,7 @@ impl Scope {
         };
         let mut read = Unsummarized {
             shared: self.shared().clone(),
+            mark,
             conversation,
             previous,
             turns: Vec::new(),
@@ -277,18 +296,18 @@ impl Scope {
             reverts: None,
             restores: None,
         };
-        compacted.event = Some(self.append_compaction(&key, &body)?);
+        compacted.event = Some(self.append_compaction(&key, &body, unsummarized.mark)?);
         let how = if compacted.summarizer == EXTRACTIVE { "extractive" } else { "model" };
         metrics::counter!("everturn_compactions_total", "summarizer" => how).increment(1);
         compacted.erased = self.apply_retention(conversation.id, cut.to_seq)?;
         Ok(compacted)
     }
 
-    fn append_compaction(&self, key: &Key, body: &CompactionBody) -> Result<EventId, Error> {
+    fn append_compaction(&self, key: &Key, body: &CompactionBody, mark: u64) -> Result<EventId, Error> {
         let draft: Draft = self.shared().draft(kind::COMPACTION, body)?;
         draft.check()?;
         let id = draft.id;
-        let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
+        let action = Action::Derive { drafts: vec![draft], mark };
         let answer = self.shared().submit_now(Write { key: key.clone(), action })?;
         answer.recv().map_err(|_| crate::writer::closed())??;
         Ok(id)
@@ -392,29 +411,48 @@ impl Scope {
             reverts: Some(current.event),
             restores,
         };
-        self.append_compaction(key, &revert).map(drop)
+        // It has no words.
+        self.append_compaction(key, &revert, self.shared().index.erasures()?).map(drop)
     }
 
-    /// After a checkpoint was erased: the one before it is in force again, and what it covered is summarized anew from what
-    /// is left of it.
-    pub(crate) fn summarize_anew(
-        &self,
-        id: ConversationId,
-        erased: CheckpointRef,
-        before: Option<CheckpointRef>,
-    ) -> Result<Head, Error> {
+    /// After the checkpoint in force was erased, and the log says which one is in force instead: what it covered is
+    /// summarized anew from what is left of it. Where that is much, it is done in the background.
+    pub(crate) fn summarize_anew(&self, id: ConversationId, lost: CheckpointRef) -> Result<Head, Error> {
         let key = self.key(id);
-        self.restore_checkpoint(&key, erased, before)?;
+        let conversation = self.shared().index.conversation(&key)?;
+        let left = conversation.checkpoint.map_or(0, |at| at.turns_before);
+        let turns = lost.turns_before.saturating_sub(left);
+        if turns > ANEW_AT_ONCE_TURNS_MAX && self.shared().options.auto_compaction {
+            self.shared().changed.note_lost(&key, lost.through_seq);
+            return Ok(conversation.head);
+        }
+        self.summarize_through(id, lost.through_seq)
+    }
+
+    /// Extracts checkpoints until everything up to a place is covered.
+    pub(crate) fn summarize_through(&self, id: ConversationId, through_seq: u64) -> Result<Head, Error> {
+        let key = self.key(id);
+        let conversation = self.shared().index.conversation(&key)?;
+        // A revert may have put a checkpoint in force that is erased now.
+        if let Some(erased) = conversation.checkpoint
+            && self.checkpoint(&key, Some(erased))?.is_none()
+        {
+            self.restore_checkpoint(&key, erased, None)?;
+        }
         let options = CompactOptions { extractive: true, ..CompactOptions::default() };
         loop {
-            let unsummarized = self.unsummarized(id, None)?;
-            let conversation = &unsummarized.conversation;
-            let policy = Policy { strategy: Strategy::Tail, keep_last: 0, ..conversation.compaction() };
-            let barrier = Some(erased.through_seq + 1);
-            // Where nothing is left to be covered, it is done.
-            match compaction::plan(&policy, &unsummarized.candidates(), barrier, true) {
-                Some(cut) => drop(self.compact_to(&unsummarized, &policy, cut, &options)?),
-                None => return Ok(conversation.head),
+            let done = unless_erased(|| {
+                let unsummarized = self.unsummarized(id, None)?;
+                let conversation = &unsummarized.conversation;
+                let policy = Policy { strategy: Strategy::Tail, keep_last: 0, ..conversation.compaction() };
+                // Where nothing is left to be covered, it is done.
+                match compaction::plan(&policy, &unsummarized.candidates(), Some(through_seq + 1), true) {
+                    Some(cut) => self.compact_to(&unsummarized, &policy, cut, &options).map(|_| None),
+                    None => Ok(Some(conversation.head)),
+                }
+            })?;
+            if let Some(head) = done {
+                return Ok(head);
             }
         }
     }
@@ -439,32 +477,17 @@ impl Scope {
         let written = self.write_checkpoint(&policy, None, &candidates, asked);
         Ok(Summary { covers, summarizer: written.summarizer, checkpoint: written.checkpoint })
     }
+}
 
-    /// Every checkpoint that ever covered a place, also one that was taken back since, and the last one that did not.
-    /// Reads all events after the place: what is to be erased must not be missed.
-    pub(crate) fn checkpoints_over(
-        &self,
-        key: &Key,
-        seq: u64,
-    ) -> Result<(Vec<CheckpointRef>, Option<CheckpointRef>), Error> {
-        let mut checkpoint = self.shared().fold(key, seq)?.checkpoint;
-        let (mut found, mut before) = (Vec::new(), checkpoint);
-        let mut after = seq;
-        loop {
-            let page = self.shared().log.events(key, after, PAGE_ENTRIES_MAX)?;
-            let Some(last) = page.last() else { return Ok((found, before)) };
-            after = last.seq;
-            for event in page.iter().filter(|event| event.kind == kind::COMPACTION) {
-                move_view(event, &mut checkpoint, &mut None);
-                match checkpoint.filter(|at| at.through_seq >= seq) {
-                    Some(at) if at.seq == event.seq => found.push(at),
-                    // One that covers it is in force again.
-                    Some(_) => {}
-                    None => before = checkpoint,
-                }
-            }
+/// Makes something of the log's words again if some of them were erased meanwhile.
+fn unless_erased<T>(make: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 1..ERASED_ATTEMPTS {
+        match make() {
+            Err(error) if error.code() == "derive.erased" => {}
+            made => return made,
         }
     }
+    make()
 }
 
 /// What a compaction does, in numbers and names only.

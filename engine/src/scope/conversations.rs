@@ -237,7 +237,7 @@ impl Scope {
         Ok(new)
     }
 
-    fn settings_of(&self, conversation: &Conversation) -> Result<Settings, Error> {
+    pub(super) fn settings_of(&self, conversation: &Conversation) -> Result<Settings, Error> {
         Ok(Settings {
             owner: conversation.owner.clone().map(Some),
             title: conversation.title.clone().map(Some),
@@ -284,15 +284,21 @@ impl Scope {
             let at_seq = at_seq.unwrap_or(parent.head.seq);
             let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
             let fold = self.shared().fold(&self.key(id), at_seq.min(parent.head.seq))?;
-            let settings = Settings {
+            let mut settings = Settings {
                 parent: Some(at),
                 participants: parent.participants.clone(),
                 checkpoint: fold.checkpoint,
                 budget: fold.budget,
                 ..self.settings_of(&parent)?
             };
-            let draft = self.shared().draft(kind::FORKED, &settings)?;
-            Ok(Action::Create { drafts: vec![draft], parent: Some(at), idempotency })
+            // In an event of its own, so that erasing the turn that it was made of leaves the rest.
+            let title = settings.title.take();
+            let mut drafts = vec![self.shared().draft(kind::FORKED, &settings)?];
+            if title.is_some() {
+                let titled = Settings { title, ..Settings::default() };
+                drafts.push(self.shared().draft(kind::UPDATED, &titled)?);
+            }
+            Ok(Action::Create { drafts, parent: Some(at), idempotency })
         })();
         match prepared {
             Ok(action) => {

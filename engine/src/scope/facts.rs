@@ -176,6 +176,7 @@ impl Scope {
         wrong: FactId,
         correction: Correction,
     ) -> Result<Fact, Error> {
+        let mark = self.shared().index.erasures()?;
         let old = self.fact_in(id, wrong)?;
         if old.status == Status::Retracted {
             return Err(taken_back(wrong));
@@ -211,7 +212,9 @@ impl Scope {
             actor: correction.by,
             ..self.shared().draft(kind::FACT_CORRECTED, &body)?
         };
-        self.append_fact(id, draft)?;
+        draft.check()?;
+        let action = Action::Derive { drafts: vec![draft], mark };
+        self.write(id, Ok(action), |_| Ok(())).wait()?;
         self.fact_in(id, body.fact)
     }
 

@@ -11,12 +11,11 @@ use everturn_core::chain::Hash;
 use everturn_core::compaction::{Candidate, Prompt};
 use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::fact::{self, Dropped, Learned, Origin, Policy, ReadBody, Redactor, StatedBody, limits};
-use everturn_core::id::{ConversationId, EventId, FactId, Key, TurnId};
+use everturn_core::id::{ConversationId, EventId, FactId, Key};
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_core::write::Action;
 use everturn_store::TurnQuery;
 use serde_json::Value;
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,18 +58,19 @@ impl Scope {
         for (mut from, to) in parts {
             while from <= to {
                 let batch = reader.batch(from, to)?;
-                from = batch.to + 1;
                 if batch.turns.is_empty() {
+                    from = batch.to + 1;
                     continue;
                 }
-                let learned = reader.learn(&batch)?;
-                let facts = reader.keep(&batch, learned)?;
+                let (facts, dropped) = reader.keep(&batch, reader.learn(&batch)?)?;
+                all.dropped.add(dropped);
+                let Some(facts) = facts else { continue };
+                from = batch.to + 1;
                 all.turns += batch.turns.len() as u64;
                 all.from_seq = all.from_seq.or(Some(batch.from));
                 all.to_seq = Some(batch.to);
-                all.dropped.add(facts.1);
-                all.facts.retain(|known| !facts.0.iter().any(|fact| fact.id == known.id));
-                all.facts.extend(facts.0);
+                all.facts.retain(|known| !facts.iter().any(|fact| fact.id == known.id));
+                all.facts.extend(facts);
             }
         }
         Ok(all)
@@ -94,8 +94,8 @@ impl Scope {
             if batch.turns.is_empty() || !(answered || batch.turns.len() >= DUE_TURNS) {
                 continue;
             }
-            match reader.learn(&batch) {
-                Ok(learned) => drop(reader.keep(&batch, learned)?),
+            match reader.learn(&batch).and_then(|learned| reader.keep(&batch, learned)) {
+                Ok(_) => {}
                 // It would answer the same with the next look, and with every look after that.
                 Err(error) if error.code() == "facts.answer" => {
                     tracing::warn!(%error, conversation = %id, "no facts from these turns");
@@ -132,6 +132,8 @@ struct Reader<'a> {
 struct Batch {
     from: u64,
     to: u64,
+    /// Erasures before they were read.
+    mark: u64,
     turns: Vec<Turn>,
 }
 
@@ -161,7 +163,8 @@ impl Reader<'_> {
             before: Some(to.saturating_add(1)),
             ..TurnQuery::default()
         };
-        let mut batch = Batch { from, to, turns: Vec::new() };
+        let mark = self.scope.shared().index.erasures()?;
+        let mut batch = Batch { from, to, mark, turns: Vec::new() };
         self.scope.each_turn(&self.key(), query, |turn| {
             let stands = matches!(turn.status, Status::Complete | Status::Interrupted) && !turn.erased;
             // Instructions say what is to be done, not what is so; what is private is not for everybody who recalls.
@@ -222,25 +225,27 @@ impl Reader<'_> {
         }
     }
 
-    /// Writes down what is news, and that these turns were read, in one step.
-    fn keep(&self, batch: &Batch, found: Found) -> Result<(Vec<fact::Fact>, Dropped), Error> {
+    /// Writes down what is news, and that these turns were read, in one step. If something was erased since they were
+    /// read, nothing is written and no facts are given: what is left has to be read again.
+    fn keep(&self, batch: &Batch, found: Found) -> Result<(Option<Vec<fact::Fact>>, Dropped), Error> {
         let Found { learned, mut dropped, prompt_hash, input_hash } = found;
         let scope = self.scope;
         let (_, head) = scope.room_for_facts(self.id, learned.len())?;
         let known = scope.facts_at(&self.key(), head)?;
         let mut standing = Vec::new();
+        let mut gone = Dropped::default();
         for learned in learned {
             // It was read a while ago.
             let turn = scope.shared().index.turn_in(&self.key(), learned.turn)?;
             if turn.erased || turn.superseded_by.is_some() {
-                dropped.no_such_turn += 1;
+                gone.no_such_turn += 1;
             } else {
                 standing.push(learned);
             }
         }
+        dropped.add(gone);
         let mut ids: Vec<FactId> = Vec::new();
         let mut drafts = Vec::new();
-        let mut sources: BTreeSet<TurnId> = BTreeSet::new();
         for fact::News { learned, origin } in fact::news(&known, standing, &mut dropped) {
             let ulid = scope.shared().source.ulid()?;
             let id = match origin {
@@ -249,7 +254,6 @@ impl Reader<'_> {
                 Origin::Earlier(index) => ids[index],
             };
             ids.push(id);
-            sources.insert(learned.turn);
             let body = StatedBody {
                 fact: id,
                 subject: learned.subject,
@@ -270,14 +274,18 @@ impl Reader<'_> {
             ..self.read_body(batch, dropped)
         };
         drafts.push(scope.shared().draft(kind::FACTS_READ, &body)?);
+        drafts.iter().try_for_each(Draft::check)?;
+        let action = Action::Derive { drafts, mark: batch.mark };
+        match scope.write(self.id, Ok(action), |_| Ok(())).wait() {
+            Err(error) if error.code() == "derive.erased" => return Ok((None, gone)),
+            written => written?,
+        }
         metrics::counter!("everturn_facts_total", "what" => "stated").increment(body.stated);
         metrics::counter!("everturn_facts_total", "what" => "dropped").increment(dropped.total());
-        self.append(drafts)?;
-        scope.forget_if_erased(self.id, sources)?;
         let head = scope.shared().index.conversation(&self.key())?.head.seq;
         let mut facts = scope.facts_at(&self.key(), head)?;
         facts.retain(|fact| ids.contains(&fact.id));
-        Ok((facts, dropped))
+        Ok((Some(facts), dropped))
     }
 
     /// Notes that these turns were read to no avail.

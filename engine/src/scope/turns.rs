@@ -4,16 +4,13 @@ use super::{AppendOptions, Appended, NewStream, Scope, idempotency};
 use crate::ingest::{NewTurn, Place};
 use crate::writer::Commit;
 use everturn_core::Error;
-use everturn_core::chain::{Hash, Head};
-use everturn_core::conversation::Retention;
+use everturn_core::chain::Hash;
 use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, EventId, Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Status, Turn, TurnBody};
-use everturn_core::write::{Action, ErasedBody, SupersededBody, not_open};
-use everturn_store::TurnQuery;
+use everturn_core::write::{Action, SupersededBody, not_open};
 use serde_json::json;
-use std::ops::ControlFlow;
 
 impl Scope {
     /// Appends turns as one atomic batch.
@@ -177,103 +174,4 @@ impl Scope {
             Ok(())
         })
     }
-
-    /// Erases a turn's content from every file of the store. Its envelope and hash stay: the chain still verifies.
-    /// Summaries that cover it may repeat its words: they are erased as well, and written anew from what is left.
-    pub fn erase(&self, id: ConversationId, turn: TurnId, by: Option<String>, reason: &str) -> Commit<Head> {
-        let found = (|| {
-            let said = self.shared().index.turn_in(&self.key(id), turn)?;
-            let message = said.value().unwrap_or_default();
-            let results = everturn_core::pairing::pair([&message]).results;
-            let answered = results.iter().filter_map(|result| result.id.map(str::to_string)).collect();
-            let (checkpoints, before) = self.checkpoints_over(&self.key(id), said.seq)?;
-            let events = checkpoints.iter().map(|at| at.seq).collect();
-            let current = self.shared().index.conversation(&self.key(id))?.checkpoint;
-            let current = current.filter(|current| checkpoints.contains(current));
-            Ok((Erasure { turns: vec![turn], answered, events }, current, before))
-        })();
-        match found {
-            Err(error) => Commit::ready(Err(error)),
-            Ok((erasure, None, _)) => self.erase_turns(id, erasure, by, reason),
-            Ok((erasure, Some(current), before)) => {
-                let erased = self.erase_turns(id, erasure, by, reason).wait();
-                Commit::ready(erased.and_then(|_| self.summarize_anew(id, current, before)))
-            }
-        }
-    }
-
-    fn erase_turns(
-        &self,
-        id: ConversationId,
-        Erasure { turns, events, answered }: Erasure,
-        by: Option<String>,
-        reason: &str,
-    ) -> Commit<Head> {
-        let prepared = (|| {
-            for turn in &turns {
-                if self.shared().open_turn(&self.key(id), *turn).is_some() {
-                    return Err(Error::conflict(
-                        "turn.open",
-                        format!("{turn} is still open; commit or abort it first"),
-                    ));
-                }
-            }
-            let mut learned = Vec::new();
-            for turn in &turns {
-                learned.extend(self.shared().index.learned_from(&self.tenant, *turn)?);
-            }
-            let body = ErasedBody { turns: turns.clone(), reason: reason.to_string(), answered, learned };
-            let turn = turns.first().copied().filter(|_| turns.len() == 1);
-            let draft = Draft { actor: by, turn, ..self.shared().draft(kind::ERASED, &body)? };
-            draft.check()?;
-            Ok(Action::Erase { turns, events, draft })
-        })();
-        let shared = self.shared().clone();
-        self.write(id, prepared, move |committed| {
-            crate::indexer::forget_erased(&shared);
-            Ok(committed.conversation.head)
-        })
-    }
-
-    /// What retention asks for once everything up to `through` is covered by a summary: with `audit-only` or `ephemeral`
-    /// the bodies of those turns are erased; with `full` nothing happens. Inherited turns are their owner's to keep.
-    /// Gives how many were erased.
-    pub fn apply_retention(&self, id: ConversationId, through: u64) -> Result<usize, Error> {
-        let conversation = self.shared().index.conversation(&self.key(id))?;
-        if conversation.retention == Retention::Full {
-            return Ok(0);
-        }
-        let query = TurnQuery {
-            after: conversation.parent.map(|parent| parent.at_seq),
-            before: Some(through.saturating_add(1)),
-            include_superseded: true,
-            ..TurnQuery::default()
-        };
-        let mut due: Vec<TurnId> = Vec::new();
-        self.each_turn(&self.key(id), query, |turn| {
-            if !turn.erased && turn.status != Status::Pending {
-                due.push(turn.id);
-            }
-            Ok(ControlFlow::Continue(()))
-        })?;
-        for turns in due.chunks(RETENTION_TURNS_MAX) {
-            let erasure = Erasure { turns: turns.to_vec(), ..Erasure::default() };
-            let reason = format!("retention {}", conversation.retention);
-            self.erase_turns(id, erasure, None, &reason).wait()?;
-        }
-        Ok(due.len())
-    }
 }
-
-/// What is erased in one step.
-#[derive(Default)]
-struct Erasure {
-    turns: Vec<TurnId>,
-    /// The places of checkpoints that cover them.
-    events: Vec<u64>,
-    /// The calls that the turns answered.
-    answered: Vec<String>,
-}
-
-/// Turns whose bodies one retention step erases.
-const RETENTION_TURNS_MAX: usize = 500;

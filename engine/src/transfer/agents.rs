@@ -26,8 +26,6 @@ use everturn_store::TurnQuery;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::BufRead;
 
-/// The kind of an event that keeps a line as it was.
-const LINE: &str = "import.line";
 /// Bytes that may wait in all batches together.
 const WAITING_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Conversations of a file that are at work at the same time.

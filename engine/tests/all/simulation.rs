@@ -483,9 +483,12 @@ impl Run {
             parent = above;
         }
         (talk.parent, talk.created, talk.updated) = (Some((parent, at)), self.now, self.now);
+        // Its title is in an event of its own, so that it can be erased without the rest.
+        let kinds = ["conversation.forked", "conversation.updated"];
+        let count = if talk.title.is_some() { 2 } else { 1 };
         self.model.conversations.insert(fork.id, talk);
         self.model.parents.insert(fork.id, parent);
-        self.wrote(fork.id, &["conversation.forked"]);
+        self.wrote(fork.id, &kinds[..count]);
         self.compare(fork.id);
     }
 

@@ -46,6 +46,10 @@ impl Lookup for Rows {
         Ok(0)
     }
 
+    fn erased_since(&self, _: u64) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     fn hash_at(&self, _: u64) -> Result<Option<Hash>, Error> {
         Ok(None)
     }

@@ -4,6 +4,7 @@ mod assets;
 mod compaction;
 mod context;
 mod conversations;
+mod erasing;
 mod events;
 mod facts;
 mod generations;
@@ -29,6 +30,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(turns::routes())
         .merge(streams::routes())
         .merge(events::routes())
+        .merge(erasing::routes())
         .merge(state::routes())
         .merge(facts::routes())
         .merge(recall::routes())

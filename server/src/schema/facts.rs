@@ -92,3 +92,16 @@ pub struct FactsDropped {
     /// It is known.
     known: u64,
 }
+
+/// What erasing everything of an actor did.
+#[derive(ToSchema)]
+pub struct ErasedActor {
+    /// The actor. Its name stays in the envelopes.
+    actor: String,
+    /// Conversations in which something was erased.
+    conversations: u64,
+    /// Turns.
+    turns: u64,
+    /// Other events: facts added by hand, pins, notes.
+    events: u64,
+}

@@ -19,6 +19,8 @@ fn needed(method: &str, path: &str) -> Role {
     const ADMIN: &[&str] = &[
         "DELETE /api/v1/conversations/{id}",
         "POST /api/v1/turns/{turn}/erase",
+        "POST /api/v1/conversations/{id}/events/erase",
+        "POST /api/v1/erase",
         "GET /api/v1/keys",
         "POST /api/v1/keys",
         "DELETE /api/v1/keys/{key}",

@@ -11,7 +11,7 @@ use everturn_core::id::{ConversationId, EventId, FactId, Key, Tenant, TurnId};
 use everturn_core::json::{Raw, quote};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
-use everturn_core::write::{Action, ErasedBody, Idempotency, StateBody, SupersededBody, Write};
+use everturn_core::write::{Action, ErasedBody, Idempotency, Place, StateBody, SupersededBody, Write};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -155,9 +155,20 @@ impl Maker {
             reason: "asked for".into(),
             answered: Vec::new(),
             learned: Vec::new(),
+            events: Vec::new(),
         };
         let draft = Draft { actor: Some("officer".into()), ..self.event(kind::ERASED, &body) };
-        Write { key: key.clone(), action: Action::Erase { turns: turns.to_vec(), events: Vec::new(), draft } }
+        let action = Action::Erase { turns: turns.to_vec(), events: Vec::new(), summaries: true, draft };
+        Write { key: key.clone(), action }
+    }
+
+    /// Erases other events.
+    pub fn erase_events(&self, key: &Key, places: &[(&Key, u64)]) -> Write {
+        let Write { key, action: Action::Erase { draft, .. } } = self.erase(key, &[]) else {
+            unreachable!("an erasure is one")
+        };
+        let events = places.iter().map(|(key, seq)| Place { conversation: key.id, seq: *seq }).collect();
+        Write { key, action: Action::Erase { turns: Vec::new(), events, summaries: true, draft } }
     }
 
     /// Deletes a conversation.

@@ -5,7 +5,7 @@ use crate::TurnQuery;
 use everturn_core::conversation::Settings;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{Key, TurnId};
-use everturn_core::write::{Action, Write};
+use everturn_core::write::{Action, Place, Write};
 use serde_json::json;
 
 /// Turns can be read as they stood when the log ended at any place.
@@ -115,14 +115,15 @@ pub fn erasing_takes_the_bodies_of_other_events_along(store: &dyn Backend) {
     let Write { key: of, action: Action::Erase { turns, draft, .. } } = m.erase(&key, &[said]) else {
         panic!("it erases")
     };
-    done(store, Write { key: of, action: Action::Erase { turns, events: vec![3], draft } });
+    let events = vec![Place { conversation: key.id, seq: 3 }];
+    done(store, Write { key: of, action: Action::Erase { turns, events, summaries: false, draft } });
     let erased: Vec<u64> = log(store, &key).iter().filter(|e| e.body.is_none()).map(|e| e.seq).collect();
     assert_eq!(erased, [2, 3]);
     assert_eq!(verify(store, &key).erased, 2);
 }
 
 /// A body of a compaction: how far it reaches, what was in force before, what it takes back.
-fn compaction(m: &Maker, through: TurnId, seq: u64, previous: serde_json::Value) -> Draft {
+pub(super) fn compaction(m: &Maker, through: TurnId, seq: u64, previous: serde_json::Value) -> Draft {
     let summarized = json!({"through": through, "through_seq": seq, "turns_before": 1});
     m.draft(kind::COMPACTION, json!({"previous": previous, "summarized": summarized}).to_string())
 }

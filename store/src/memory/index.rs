@@ -1,17 +1,18 @@
 //! Reading what is derived from the log, and deriving it again.
 
 use super::write::InMemory;
-use super::{Entry, Level, Memory, fork_point, read, turn_row};
-use crate::{Branch, ConversationQuery, Index, Problem, Recall, TurnQuery};
+use super::{Entry, Level, Memory, fork_point, owner, read, turn_row};
+use crate::{Branch, ConversationQuery, Index, Problem, Recall, TurnQuery, Written, WrittenPage};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Tombstone};
+use everturn_core::echo::Words;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnRow};
-use everturn_core::write::{self, Changes, ForkPoint, Learned, Lookup, absent_turn};
+use everturn_core::write::{self, Changes, FactRow, ForkPoint, Learned, Lookup, Place, absent_turn};
 use std::collections::BTreeMap;
 
 impl Index for Memory {
@@ -166,19 +167,55 @@ impl Index for Memory {
         let kept = self.kept();
         let living = kept.entries.iter().filter(|entry| entry.deleted.is_none());
         let mut ours = living.filter(|entry| entry.conversation.tenant == *tenant);
-        let states = |entry: &&Entry| entry.facts.iter().any(|fact| fact.id == id);
+        let states =
+            |entry: &&Entry| entry.facts.iter().any(|fact| fact.id == id && fact.corrects != Some(id));
         Ok(ours.find(states).map(|entry| entry.conversation.id))
     }
 
     fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error> {
         let kept = self.kept();
-        let ours = kept.entries.iter().filter(|entry| entry.conversation.tenant == *tenant);
-        let learned = |entry: &Entry| {
-            let conversation = entry.conversation.id;
-            let facts = entry.facts.iter().filter(|fact| fact.source_turn == Some(turn));
-            facts.map(|fact| Learned { conversation, fact: fact.id }).collect::<Vec<_>>()
+        let told = |(place, fact): (usize, FactRow)| Learned {
+            conversation: kept.entries[place].conversation.id,
+            fact: fact.id,
         };
-        Ok(ours.flat_map(learned).collect())
+        Ok(kept.learned(tenant, turn).into_iter().map(told).collect())
+    }
+
+    fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        let levels = kept.lineage(key)?;
+        let row = turn_row(&levels, turn).ok_or_else(|| absent_turn(turn))?;
+        let message = read(&levels, row.clone())?.value();
+        let mut found = Vec::new();
+        if let (Some(message), Some(level)) = (message, owner(&levels, row.seq)) {
+            kept.echoes(level.place, row.seq, &Words::of(&message), &mut found);
+        }
+        Ok(found)
+    }
+
+    fn erasures(&self) -> Result<u64, Error> {
+        Ok(self.kept().erasures.count())
+    }
+
+    fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error> {
+        let kept = self.kept();
+        let through = kept.arrived.len();
+        let Some(rest) = kept.arrived.get(after as usize..).filter(|rest| !rest.is_empty()) else {
+            return Ok(None);
+        };
+        let mut events = Vec::new();
+        for (place, seq, _) in rest {
+            let entry = &kept.entries[*place];
+            let event = entry.at(*seq).filter(|event| event.body.is_some());
+            let Some(event) = event.filter(|event| event.actor.as_deref() == Some(actor)) else { continue };
+            let Some(seen_in) = kept.living_reader(*place, *seq) else { continue };
+            if entry.conversation.tenant == *tenant {
+                let place = Place { conversation: entry.conversation.id, seq: *seq };
+                events.push(Written { place, seen_in, kind: event.kind.clone(), turn: event.turn });
+            }
+        }
+        Ok(Some(WrittenPage { events, through: through as u64 }))
     }
 
     fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {
@@ -235,6 +272,7 @@ impl Index for Memory {
             let (own, old) = (entry.events.clone(), entry.conversation.clone());
             (entry.turns, entry.assets, entry.references) = Default::default();
             entry.facts.clear();
+            entry.summaries.clear();
             let point = match old.parent {
                 None => ForkPoint { head: Head::genesis(key.id), turns: 0 },
                 Some(parent) => fork_point(&kept.lineage(&key)?[1..], parent.at_seq).ok_or_else(|| {

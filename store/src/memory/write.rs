@@ -1,6 +1,6 @@
 //! Writing: what a plan says.
 
-use super::{Entry, Kept, Request, event_at, events, fork_point, owner, turn_row};
+use super::{Entry, Kept, Request, event_at, events, fork_point, turn_row};
 use crate::Committed;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -9,7 +9,7 @@ use everturn_core::event::kind;
 use everturn_core::id::{Key, TurnId};
 use everturn_core::turn::{Status, TurnRow};
 use everturn_core::write::{
-    self, Action, Changes, ForkPoint, Idempotency, Lookup, Plan, Write, absent, absent_turn,
+    self, Action, Changes, ForkPoint, Idempotency, Lookup, Place, Plan, Write, absent, absent_turn,
 };
 use std::collections::BTreeMap;
 
@@ -30,6 +30,7 @@ impl Kept {
                     events: Vec::new(),
                     repeated: false,
                     released: Vec::new(),
+                    erased: Vec::new(),
                 })
             }
             Action::Delete { at, reason, only_expired } => {
@@ -45,25 +46,34 @@ impl Kept {
                     events: Vec::new(),
                     repeated: false,
                     released,
+                    erased: Vec::new(),
                 })
             }
-            Action::Erase { ref turns, ref events, .. } => {
+            Action::Erase { ref turns, ref events, summaries, .. } => {
                 let events = events.clone();
                 let levels = self.lineage(&key)?;
                 let found: Result<Vec<_>, _> =
                     turns.iter().map(|id| turn_row(&levels, *id).ok_or_else(|| absent_turn(*id))).collect();
                 let found = found?;
                 let mut committed = self.append(&key, existing, action, None)?;
-                for row in found {
-                    committed.released.extend(self.erase(&key, &row)?);
+                let mut erased = Vec::new();
+                for row in &found {
+                    self.erase_turn(&key, row, summaries, &mut erased)?;
                 }
-                for seq in events {
-                    let owner = owner(&self.lineage(&key)?, seq).map(|level| level.place);
-                    if let Some(place) = owner {
-                        self.entries[place].erase(seq);
-                    }
+                for place in events {
+                    self.erase_event(&key.tenant, place, &mut erased);
                 }
-                committed.released = self.unused(&key.tenant, committed.released);
+                let released = self.erase_bodies(&mut erased)?;
+                committed.released = self.unused(&key.tenant, released);
+                committed.erased = erased
+                    .iter()
+                    .map(|(place, seq)| Place {
+                        conversation: self.entries[*place].conversation.id,
+                        seq: *seq,
+                    })
+                    .collect();
+                self.erasures.extend(erased.into_iter().map(|(place, seq)| (place as i64, seq)));
+                committed.conversation = self.living(&key)?.conversation.clone().into();
                 Ok(committed)
             }
             Action::Create { ref idempotency, .. } => {
@@ -75,7 +85,7 @@ impl Kept {
                     idempotency.clone().map(|i| (format!("conversation:{}/{}", key.tenant, key.id), i));
                 self.append(&key, existing, action, asked)
             }
-            Action::Restore { .. } => self.append(&key, existing, action, None),
+            Action::Restore { .. } | Action::Derive { .. } => self.append(&key, existing, action, None),
         }
     }
 
@@ -123,7 +133,13 @@ impl Kept {
             };
             self.requests.insert((scope, asked.key), request);
         }
-        Ok(Committed { conversation: conversation.into(), events, repeated: false, released: Vec::new() })
+        Ok(Committed {
+            conversation: conversation.into(),
+            events,
+            repeated: false,
+            released: Vec::new(),
+            erased: Vec::new(),
+        })
     }
 
     fn repeated(&self, scope: &str, asked: &Idempotency) -> Result<Option<Committed>, Error> {
@@ -147,6 +163,7 @@ impl Kept {
             events,
             repeated: true,
             released: Vec::new(),
+            erased: Vec::new(),
         }))
     }
 }
@@ -161,6 +178,7 @@ impl Entry {
             assets: Vec::new(),
             references: Vec::new(),
             facts: Vec::new(),
+            summaries: Vec::new(),
             chunks: BTreeMap::new(),
             folds: BTreeMap::new(),
             deleted: None,
@@ -179,6 +197,7 @@ impl Entry {
             }
         }
         self.facts.extend(changes.facts);
+        self.summaries.extend(changes.summaries);
     }
 }
 
@@ -215,6 +234,12 @@ impl Lookup for InMemory<'_> {
             }
         }
         Ok(rows.into_values().filter(|fallen| *fallen).count() as u64)
+    }
+
+    fn erased_since(&self, mark: u64) -> Result<bool, Error> {
+        let levels = self.kept.lineage(self.key)?;
+        let sees = |place: i64, seq: u64| levels.iter().any(|l| l.place as i64 == place && seq <= l.cap);
+        Ok(self.kept.erasures.any_since(mark, sees))
     }
 
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {

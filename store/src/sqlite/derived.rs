@@ -26,6 +26,8 @@ const TABLES: &[&str] = &[
     "assets",
     "asset_references",
     "conversation_facts",
+    "summaries",
+    "echoes",
     "folds",
     "settled",
     "idempotency",
@@ -148,7 +150,9 @@ fn derive(db: &Connection, given: &Given) -> Result<(), Failure> {
     db.execute("DELETE FROM assets WHERE conversation = ?", [no])?;
     db.execute("DELETE FROM asset_references WHERE conversation = ?", [no])?;
     db.execute("DELETE FROM conversation_facts WHERE conversation = ?", [no])?;
-    let lookup = InDatabase { db, key: &given.key, no: Some(no) };
+    db.execute("DELETE FROM summaries WHERE conversation = ?", [no])?;
+    db.execute("DELETE FROM echoes WHERE conversation = ?", [no])?;
+    let lookup = InDatabase { db, key: &given.key, no: Some(no), erasures: None };
     let lineage = read::lineage(db, no, given.key.id)?;
     let floor = given.parent.map_or(0, |parent| parent.at_seq);
     let Some(first) = read::events(db, &lineage, floor, 1)?.pop() else {
@@ -208,6 +212,8 @@ pub fn check(db: &Connection) -> Result<Vec<Problem>, Failure> {
         ("assets", "assets"),
         ("asset_references", "references to assets"),
         ("conversation_facts", "facts"),
+        ("summaries", "summaries"),
+        ("echoes", "repeated words"),
         ("idempotency", "repeated requests"),
     ] {
         for (no, count) in differences(db, table)? {
@@ -239,7 +245,7 @@ fn shadow(db: &Connection) -> rusqlite::Result<()> {
          INSERT INTO temp.idempotency SELECT * FROM main.idempotency;",
     )?;
     // What forks read of a deleted conversation is as the deletion left it.
-    for table in ["places", "turns", "assets", "asset_references", "conversation_facts"] {
+    for table in ["places", "turns", "assets", "asset_references", "conversation_facts", "summaries", "echoes"] {
         db.execute(
             &format!(
                 "INSERT INTO temp.{table} SELECT * FROM main.{table}

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const APPLICATION_ID: i32 = 0x4576_746e;
 
 /// How long a statement waits for another process that holds the file for a moment (a checkpoint, a first open).
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many pages may gather in the write-ahead log before they move into the database: 16 MiB.
 const CHECKPOINT_PAGES: u32 = 4000;
@@ -327,11 +327,20 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Error> {
     }
     connection.execute_batch("PRAGMA synchronous = FULL").map_err(|e| explain(path, &e))?;
     for (step, sql) in MIGRATIONS.iter().enumerate().skip(from) {
-        let step = format!(
-            "BEGIN IMMEDIATE; {sql}; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {}; COMMIT;",
-            step + 1
-        );
-        connection.execute_batch(&step).map_err(|e| explain(path, &e))?;
+        let version = step + 1;
+        let transaction = connection
+            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+            .map_err(|e| explain(path, &e))?;
+        transaction.execute_batch(sql).map_err(|e| explain(path, &e))?;
+        if version == 3 && from > 0 {
+            super::write::fill_version_3(&transaction).map_err(|failure| super::failed(path, failure))?;
+        }
+        transaction
+            .execute_batch(&format!(
+                "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};"
+            ))
+            .and_then(|()| transaction.commit())
+            .map_err(|e| explain(path, &e))?;
     }
     connection.execute_batch(KEYS).map_err(|e| explain(path, &e))
 }

@@ -16,12 +16,15 @@ pub(crate) mod rows;
 mod write;
 
 use crate::recall::Catalog;
-use crate::{Branch, Committed, ConversationQuery, Index, Log, Problem, ProblemKind, Recall, TurnQuery};
+use crate::{
+    Branch, Committed, ConversationQuery, Index, Log, Problem, ProblemKind, Recall, TurnQuery, WrittenPage,
+};
 use door::explain;
 pub use door::resolve;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Tombstone};
+use everturn_core::echo::Words;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
@@ -35,15 +38,18 @@ use recent::{Recent, RecentConversation};
 use rows::{Bytes, CONVERSATION_COLUMNS, Failure, signed};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The size of the write-ahead log is looked at when about this much was added.
 const WAL_LOOK_BYTES: usize = 1024 * 1024;
 
 /// What a commit writes beside the text: a few pages.
 const WAL_COMMIT_BYTES: usize = 16 * 1024;
+
+/// How long to wait before the write-ahead log is tried again.
+const SCRUB_AGAIN: Duration = Duration::from_millis(5);
 
 /// How many idle reading connections are kept.
 const READERS_IDLE_MAX: usize = 8;
@@ -59,6 +65,8 @@ pub struct Sqlite {
     overtaken: AtomicBool,
     /// What can be found by words, in a file of its own.
     catalog: Catalog,
+    /// Bodies that were erased and committed as such.
+    erasures: AtomicU64,
 }
 
 struct Writer {
@@ -118,6 +126,7 @@ impl Sqlite {
             writer: Some(Mutex::new(writer)),
             recent: RwLock::new(recent),
             overtaken: AtomicBool::new(false),
+            erasures: AtomicU64::new(0),
         };
         store.settle()?;
         Ok(store)
@@ -136,6 +145,7 @@ impl Sqlite {
             writer: None,
             recent: RwLock::default(),
             overtaken: AtomicBool::new(false),
+            erasures: AtomicU64::new(0),
         })
     }
 
@@ -281,21 +291,34 @@ impl Sqlite {
         Ok(())
     }
 
-    /// Makes the write-ahead log empty, so that nothing erased is left in it.
-    fn scrub_log(&self, connection: &Connection) -> Result<(), Error> {
-        let busy: i64 = connection
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
-            .map_err(|e| explain(&self.path, &e))?;
-        if busy != 0 {
-            return Err(Error::busy(
-                "store.scrub",
-                format!(
-                    "erased, but another process reads {}, so copies stay in its write-ahead log; end that process and run `everturn doctor --compact`",
-                    self.path.display()
-                ),
-            ));
+    /// Makes the write-ahead log empty, so that nothing erased is left in it. Waits for readers in small steps, between
+    /// which others may use the writer's connection.
+    fn scrub_log(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + door::BUSY_TIMEOUT;
+        loop {
+            let writer = self.writer()?;
+            let busy = writer.connection.busy_timeout(Duration::ZERO).and_then(|()| {
+                writer.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+            });
+            let restored = writer.connection.busy_timeout(door::BUSY_TIMEOUT);
+            drop(writer);
+            let busy: i64 =
+                busy.and_then(|busy| restored.map(|()| busy)).map_err(|e| explain(&self.path, &e))?;
+            if busy == 0 {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                break;
+            }
+            std::thread::sleep(SCRUB_AGAIN);
         }
-        Ok(())
+        Err(Error::busy(
+            "store.scrub",
+            format!(
+                "erased, but another process reads {}, so copies stay in its write-ahead log; end that process and run `everturn doctor --compact`",
+                self.path.display()
+            ),
+        ))
     }
 }
 
@@ -332,19 +355,24 @@ impl Log for Sqlite {
             head.note(last, changes);
             Ok(answers)
         })();
+        // Only now: whoever reads this number must not read words afterwards that were erased before.
+        self.erasures.store(known.erasures.count(), Ordering::SeqCst);
         if deletes {
             self.catalog.deletions.store(true, Ordering::SeqCst);
         }
         match written {
-            Ok(answers) if erases.contains(&true) => match self.scrub_log(connection) {
-                Ok(()) => answers,
-                // The others of the batch are written and have nothing to do with it.
-                Err(error) => answers
-                    .into_iter()
-                    .zip(erases)
-                    .map(|(answer, erases)| if erases { answer.and(Err(error.clone())) } else { answer })
-                    .collect(),
-            },
+            Ok(answers) if erases.contains(&true) => {
+                drop(guard);
+                match self.scrub_log() {
+                    Ok(()) => answers,
+                    // The others of the batch are written and have nothing to do with it.
+                    Err(error) => answers
+                        .into_iter()
+                        .zip(erases)
+                        .map(|(answer, erases)| if erases { answer.and(Err(error.clone())) } else { answer })
+                        .collect(),
+                }
+            }
             Ok(answers) => {
                 let events = answers.iter().flatten().flat_map(|committed| &committed.events);
                 *unlooked += WAL_COMMIT_BYTES + events.filter_map(Event::text).map(str::len).sum::<usize>();
@@ -561,7 +589,7 @@ impl Index for Sqlite {
             let found: Option<Bytes<16>> = db
                 .prepare_cached(
                     "SELECT c.id FROM conversation_facts f JOIN conversations c ON c.no = f.conversation
-                     WHERE f.id = ? AND c.tenant = ? AND c.deleted IS NULL ORDER BY c.no LIMIT 1",
+                     WHERE f.id = ? AND f.corrects IS NOT f.id AND c.tenant = ? AND c.deleted IS NULL ORDER BY c.no LIMIT 1",
                 )?
                 .query_row(params![Bytes(id.to_bytes()), tenant.as_str()], |row| row.get(0))
                 .optional()?;
@@ -570,20 +598,26 @@ impl Index for Sqlite {
     }
 
     fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error> {
-        self.reading(|db| {
-            let found = db
-                .prepare_cached(
-                    "SELECT c.id, f.id FROM conversation_facts f JOIN conversations c ON c.no = f.conversation
-                     WHERE f.source_turn = ? AND c.tenant = ? ORDER BY f.conversation, f.seq",
-                )?
-                .query_map(params![Bytes(turn.to_bytes()), tenant.as_str()], |row| {
-                    let (conversation, fact) = (row.get::<_, Bytes<16>>(0)?.0, row.get::<_, Bytes<16>>(1)?.0);
-                    let conversation = ConversationId::from_bytes(conversation);
-                    Ok(Learned { conversation, fact: FactId::from_bytes(fact) })
-                })?
-                .collect::<Result<_, _>>()?;
-            Ok(found)
+        self.reading(|db| Ok(erase::learned(db, tenant, turn)?.iter().map(erase::Statement::told).collect()))
+    }
+
+    fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error> {
+        self.reading_in(key, |db, _, _, lineage| {
+            let row = read::turn_row(db, &lineage, turn)?.ok_or_else(|| absent_turn(turn))?;
+            let message = read::read(db, &lineage, row.clone())?.value();
+            match message {
+                Some(message) => Ok(erase::echoes(db, &lineage, &row, &Words::of(&message))?),
+                None => Ok(Vec::new()),
+            }
         })
+    }
+
+    fn erasures(&self) -> Result<u64, Error> {
+        Ok(self.erasures.load(Ordering::SeqCst))
+    }
+
+    fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error> {
+        self.reading(|db| Ok(read::written_by(db, tenant, actor, after)?))
     }
 
     fn assets_with_id(
@@ -638,13 +672,15 @@ impl Index for Sqlite {
     }
 
     fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error> {
-        let (tenant, id) = (key.tenant.as_str(), Bytes(key.id.to_bytes()));
         self.writing(|db| {
-            db.execute(
-                "INSERT OR REPLACE INTO folds
-                 SELECT no, ?, ? FROM conversations WHERE tenant = ? AND id = ? AND deleted IS NULL",
-                params![signed(seq), fold.get(), tenant, id],
-            )?;
+            let Some((no, _)) = read::conversation(db, key)? else { return Ok(()) };
+            let turns = write::own_turns(db, no, seq)?;
+            db.prepare_cached("INSERT OR REPLACE INTO folds VALUES (?, ?, ?, ?)")?.execute(params![
+                no,
+                signed(seq),
+                fold.get(),
+                signed(turns)
+            ])?;
             Ok(())
         })
     }
@@ -709,8 +745,8 @@ impl Index for Sqlite {
         // in between loses nothing, because a VACUUM changes no row.
         self.settle_as(&mut guard)?;
         guard.connection.execute_batch("VACUUM").map_err(|e| explain(&self.path, &e))?;
-        self.scrub_log(&guard.connection)?;
         drop(guard);
+        self.scrub_log()?;
         self.scrub(None).map(drop)
     }
 

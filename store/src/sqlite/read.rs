@@ -1,12 +1,13 @@
 //! Reading, on any connection: inside a write as well as beside it.
 
 use super::rows::{self, Bytes, CONVERSATION_COLUMNS, EVENT_COLUMNS, TURN_COLUMNS, signed};
-use crate::TurnQuery;
+use crate::{TurnQuery, Written, WrittenPage};
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::Conversation;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
 use everturn_core::turn::{Turn, TurnRow};
+use everturn_core::write::Place;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -266,4 +267,54 @@ pub fn asset_in_use(db: &Connection, tenant: &Tenant, sha256: Hash) -> rusqlite:
          WHERE a.sha256 = ?1 AND (c.tenant = ?2 OR substr(c.tenant, 1, length(?2) + 1) = ?2 || '/'))",
     )?
     .query_row(params![Bytes(sha256.0), tenant.as_str()], |row| row.get(0))
+}
+
+/// Events looked at in one answer of [`written_by`].
+const WRITTEN_WINDOW: u64 = 10_000;
+
+/// A part of what an actor wrote.
+pub fn written_by(
+    db: &Connection,
+    tenant: &Tenant,
+    actor: &str,
+    after: u64,
+) -> rusqlite::Result<Option<WrittenPage>> {
+    let last: i64 = db.query_row("SELECT coalesce(max(no), 0) FROM events", [], |row| row.get(0))?;
+    if after >= last as u64 {
+        return Ok(None);
+    }
+    let through = after.saturating_add(WRITTEN_WINDOW).min(last as u64);
+    let found = db
+        .prepare_cached(
+            // The tenant of a tombstone whose id is used again goes on after a slash.
+            "SELECT c.no, c.id, c.deleted IS NOT NULL AS deleted, e.seq, e.kind, e.turn
+             FROM events e JOIN conversations c ON c.no = e.conversation
+             WHERE e.no > ?1 AND e.no <= ?2 AND e.actor = ?3 AND e.salt <> zeroblob(16)
+               AND (c.tenant = ?4 OR substr(c.tenant, 1, length(?4) + 1) = ?4 || '/') ORDER BY e.no",
+        )?
+        .query_map(params![signed(after), signed(through), actor, tenant.as_str()], |row| {
+            let conversation = ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0);
+            let turn = row.get::<_, Option<Bytes<16>>>("turn")?.map(|turn| TurnId::from_bytes(turn.0));
+            let place = Place { conversation, seq: rows::unsigned(row, "seq")? };
+            let written = Written { place, seen_in: conversation, kind: row.get("kind")?, turn };
+            Ok((row.get::<_, i64>("no")?, row.get::<_, bool>("deleted")?, written))
+        })?
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut events = Vec::with_capacity(found.len());
+    for (no, deleted, mut written) in found {
+        if deleted {
+            let fork: Option<Bytes<16>> = db
+                .prepare_cached(
+                    "WITH RECURSIVE family (no) AS (SELECT ?1 UNION ALL
+                         SELECT c.no FROM conversations c JOIN family f ON c.parent = f.no WHERE c.parent_seq >= ?2)
+                     SELECT c.id FROM family f JOIN conversations c ON c.no = f.no WHERE c.deleted IS NULL LIMIT 1",
+                )?
+                .query_row(params![no, signed(written.place.seq)], |row| row.get(0))
+                .optional()?;
+            let Some(fork) = fork else { continue };
+            written.seen_in = ConversationId::from_bytes(fork.0);
+        }
+        events.push(written);
+    }
+    Ok(Some(WrittenPage { events, through }))
 }

@@ -208,7 +208,7 @@ pub fn mark(db: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Complete turns refer to nothing that came before.
-struct Nothing;
+pub struct Nothing;
 
 impl Lookup for Nothing {
     fn turn(&self, _: TurnId) -> Result<Option<TurnRow>, Error> {
@@ -224,6 +224,10 @@ impl Lookup for Nothing {
 
     fn fallen_after(&self, _: u64) -> Result<u64, Error> {
         Ok(0)
+    }
+
+    fn erased_since(&self, _: u64) -> Result<bool, Error> {
+        Ok(false)
     }
 
     fn hash_at(&self, _: u64) -> Result<Option<Hash>, Error> {

@@ -1,17 +1,18 @@
 //! Writing, inside one transaction: what a plan says, row by row.
 
 use super::derived;
+use super::erase::Erasure;
 use super::read::{self, Lineage};
 use super::recent::{self, Recent, UNSETTLED_EVENTS_MAX};
 use super::rows::{self, Bytes, Failure, signed};
-use crate::Committed;
+use crate::{Committed, Erasures};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Parent};
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::id::{Key, TurnId};
+use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::turn::{Status, TurnRow};
-use everturn_core::write::{self, Action, Changes, ForkPoint, Idempotency, Lookup, Plan, Write};
+use everturn_core::write::{self, Action, Changes, ForkPoint, Idempotency, Lookup, Place, Plan, Write};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct Known {
     conversations: HashMap<Key, (i64, Arc<Conversation>)>,
+    /// Bodies that were erased, by the number of the conversation.
+    pub erasures: Erasures,
 }
 
 impl Known {
@@ -134,7 +137,13 @@ impl<'a> Batch<'a> {
             Action::Chunk { turn, offset, text } => {
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
                 chunk(self.db, no, &conversation, turn, offset, &text)?;
-                Ok(Committed { conversation, events: Vec::new(), repeated: false, released: Vec::new() })
+                Ok(Committed {
+                    conversation,
+                    events: Vec::new(),
+                    repeated: false,
+                    released: Vec::new(),
+                    erased: Vec::new(),
+                })
             }
             Action::Delete { at, reason, only_expired } => {
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
@@ -143,9 +152,15 @@ impl<'a> Batch<'a> {
                 let released = super::erase::delete(self.db, no, at, &reason)?;
                 let released = unused(self.db, &key, released)?;
                 self.known.conversations.remove(&key);
-                Ok(Committed { conversation, events: Vec::new(), repeated: false, released })
+                Ok(Committed {
+                    conversation,
+                    events: Vec::new(),
+                    repeated: false,
+                    released,
+                    erased: Vec::new(),
+                })
             }
-            Action::Erase { ref turns, ref events, .. } => {
+            Action::Erase { ref turns, ref events, summaries, .. } => {
                 let (turns, events) = (turns.clone(), events.clone());
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
                 self.settle()?;
@@ -156,9 +171,18 @@ impl<'a> Batch<'a> {
                     found.push(read::turn_row(self.db, &lineage, id)?.ok_or_else(|| write::absent_turn(id))?);
                 }
                 let mut committed = self.events(&key, Some((no, conversation)), action, None)?;
-                let released = super::erase::turns(self.db, &lineage, &found)?;
-                super::erase::bodies(self.db, &lineage, &events)?;
-                committed.released = unused(self.db, &key, released)?;
+                let mut erasure = Erasure::new(self.db, &key.tenant);
+                found.iter().try_for_each(|row| erasure.turn(&lineage, row, summaries))?;
+                events.into_iter().try_for_each(|place| erasure.event(place))?;
+                erasure.finish()?;
+                committed.released = unused(self.db, &key, std::mem::take(&mut erasure.released))?;
+                committed.erased = self.places(&erasure.erased)?;
+                self.known.erasures.extend(erasure.erased);
+                // Any of the tenant's may have another checkpoint now.
+                self.known.forget();
+                if let Some((_, conversation)) = read::conversation(self.db, &key)? {
+                    committed.conversation = conversation.into();
+                }
                 Ok(committed)
             }
             Action::Create { ref idempotency, .. } => {
@@ -170,8 +194,18 @@ impl<'a> Batch<'a> {
                 let asked = idempotency.clone().map(|i| (format!("conversation:{no}"), i));
                 self.events(&key, existing, action, asked)
             }
-            Action::Restore { .. } => self.events(&key, existing, action, None),
+            Action::Restore { .. } | Action::Derive { .. } => self.events(&key, existing, action, None),
         }
+    }
+
+    /// Where bodies were written.
+    fn places(&self, erased: &[(i64, u64)]) -> rusqlite::Result<Vec<Place>> {
+        let mut ids = self.db.prepare_cached("SELECT id FROM conversations WHERE no = ?")?;
+        let place = |(no, seq): &(i64, u64)| {
+            let id: Bytes<16> = ids.query_row([no], |row| row.get(0))?;
+            Ok(Place { conversation: ConversationId::from_bytes(id.0), seq: *seq })
+        };
+        erased.iter().map(place).collect()
     }
 
     /// Plans and writes events.
@@ -195,8 +229,9 @@ impl<'a> Batch<'a> {
         if !matches!(&action, Action::Append { drafts, .. } if plain(drafts)) {
             self.settle()?;
         }
-        let plan =
-            write::plan(key, before.as_deref().cloned(), action, &InDatabase { db: self.db, key, no })?;
+        let erasures = &self.known.erasures;
+        let lookup = InDatabase { db: self.db, key, no, erasures: Some(erasures) };
+        let plan = write::plan(key, before.as_deref().cloned(), action, &lookup)?;
         let can_wait = recent::can_wait(&plan);
         let Plan { conversation, events, changes } = plan;
         let conversation = Arc::new(conversation);
@@ -232,7 +267,7 @@ impl<'a> Batch<'a> {
             )?;
         }
         self.known.put(key.clone(), no, conversation.clone());
-        Ok(Committed { conversation, events, repeated: false, released: Vec::new() })
+        Ok(Committed { conversation, events, repeated: false, released: Vec::new(), erased: Vec::new() })
     }
 
     /// Writes whole turns into the log and remembers that their rows are to follow.
@@ -293,6 +328,7 @@ impl<'a> Batch<'a> {
             events,
             repeated: true,
             released: Vec::new(),
+            erased: Vec::new(),
         }))
     }
 }
@@ -344,6 +380,8 @@ pub struct InDatabase<'a> {
     pub db: &'a Connection,
     pub key: &'a Key,
     pub no: Option<i64>,
+    /// Not there while rows are made again.
+    pub erasures: Option<&'a Erasures>,
 }
 
 impl InDatabase<'_> {
@@ -382,6 +420,12 @@ impl Lookup for InDatabase<'_> {
         read::fallen_after(self.db, &self.lineage()?, seq).map_err(unreadable)
     }
 
+    fn erased_since(&self, mark: u64) -> Result<bool, Error> {
+        let lineage = self.lineage()?;
+        let sees = |no: i64, seq: u64| lineage.levels.iter().any(|level| level.no == no && seq <= level.cap);
+        Ok(self.erasures.is_some_and(|erasures| erasures.any_since(mark, sees)))
+    }
+
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
         read::hash_at(self.db, &self.lineage()?, seq).map_err(unreadable)
     }
@@ -391,17 +435,38 @@ fn unreadable(error: rusqlite::Error) -> Error {
     super::explain(std::path::Path::new("the database"), &error)
 }
 
+/// Turns up to a place. Counts on from the nearest fold that knows.
 fn count_turns(db: &Connection, lineage: &Lineage, through: u64) -> rusqlite::Result<u64> {
     let mut count = 0;
     for level in &lineage.levels {
-        let own: i64 = db.query_row(
-            "SELECT count(*) FROM turns WHERE conversation = ? AND seq > ? AND seq <= ?",
-            params![level.no, signed(level.floor), signed(level.cap.min(through))],
-            |row| row.get(0),
-        )?;
-        count += own as u64;
+        let cap = level.cap.min(through);
+        let known: Option<(i64, i64)> = db
+            .prepare_cached(
+                "SELECT seq, turns FROM folds WHERE conversation = ? AND seq > ? AND seq <= ? AND turns IS NOT NULL
+                 ORDER BY seq DESC LIMIT 1",
+            )?
+            .query_row(params![level.no, signed(level.floor), signed(cap)], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        let (from, turns) = known.unwrap_or((signed(level.floor), 0));
+        let own: i64 = db
+            .prepare_cached("SELECT count(*) FROM turns WHERE conversation = ? AND seq > ? AND seq <= ?")?
+            .query_row(params![level.no, from, signed(cap)], |row| row.get(0))?;
+        count += (turns + own) as u64;
     }
     Ok(count)
+}
+
+/// Own turns of a conversation up to a place; `floor` is where it left its parent.
+pub fn own_turns(db: &Connection, no: i64, through: u64) -> rusqlite::Result<u64> {
+    let floor: Option<i64> =
+        db.query_row("SELECT parent_seq FROM conversations WHERE no = ?", [no], |row| row.get(0))?;
+    let level = read::Level {
+        no,
+        id: ConversationId::from_bytes([0; 16]),
+        floor: floor.unwrap_or(0) as u64,
+        cap: through,
+    };
+    count_turns(db, &Lineage { levels: vec![level], recent: Vec::new() }, through)
 }
 
 fn chunk(
@@ -482,14 +547,29 @@ pub fn insert_changes(db: &Connection, no: i64, changes: &Changes) -> rusqlite::
         ])?;
     }
     for fact in &changes.facts {
-        db.prepare_cached("INSERT OR REPLACE INTO conversation_facts VALUES (?, ?, ?, ?)")?.execute(
+        db.prepare_cached("INSERT OR REPLACE INTO conversation_facts VALUES (?, ?, ?, ?, ?)")?.execute(
             params![
                 no,
                 signed(fact.seq),
                 Bytes(fact.id.to_bytes()),
-                fact.source_turn.map(|turn| Bytes(turn.to_bytes()))
+                fact.source_turn.map(|turn| Bytes(turn.to_bytes())),
+                fact.corrects.map(|fact| Bytes(fact.to_bytes()))
             ],
         )?;
+    }
+    for summary in &changes.summaries {
+        db.prepare_cached("INSERT OR REPLACE INTO summaries VALUES (?, ?, ?)")?.execute(params![
+            no,
+            signed(summary.seq),
+            signed(summary.through_seq)
+        ])?;
+    }
+    for echo in &changes.echoes {
+        db.prepare_cached("INSERT OR IGNORE INTO echoes VALUES (?, ?, ?)")?.execute(params![
+            no,
+            signed(echo.seq),
+            echo.bucket
+        ])?;
     }
     Ok(())
 }
@@ -541,6 +621,13 @@ fn update_conversation(
     let moved =
         Conversation { head: after.head, updated: after.updated, turns: after.turns, ..before.clone() };
     if moved != *after {
+        // Overwritten first: a shorter value would leave the rest of the old one behind.
+        if before.title != after.title {
+            super::erase::wipe(db, "conversations", &["title"], no, b' ')?;
+        }
+        if before.metadata != after.metadata {
+            super::erase::wipe(db, "conversations", &["metadata"], no, b' ')?;
+        }
         return update_all(db, no, after);
     }
     db.prepare_cached("UPDATE conversations SET head_seq = ?, head_hash = ?, updated = ?, turns = ?, expires = ? WHERE no = ?")?
@@ -588,8 +675,41 @@ pub fn update_all(db: &Connection, no: i64, conversation: &Conversation) -> rusq
     .map(drop)
 }
 
-fn json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
+pub fn json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(Box::new(e)))
+}
+
+/// Fills the tables that version 3 added from the events of an older file.
+pub fn fill_version_3(db: &Connection) -> Result<(), Failure> {
+    let mut statement = db.prepare(&format!(
+        "SELECT conversation, {} FROM events WHERE salt <> zeroblob(16) AND kind IN (?, ?, ?, ?, ?, ?, ?, ?)",
+        rows::EVENT_COLUMNS
+    ))?;
+    let kinds = [
+        kind::CREATED,
+        kind::UPDATED,
+        kind::FORKED,
+        kind::COMPACTION,
+        kind::PROJECTION,
+        kind::IMPORT_LINE,
+        kind::FACT_CORRECTED,
+        kind::FACT_RETRACTED,
+    ];
+    let mut found = statement.query(rusqlite::params_from_iter(kinds))?;
+    let zero = Hash([0; 32]);
+    while let Some(row) = found.next()? {
+        let no: i64 = row.get("conversation")?;
+        let id = ConversationId::from_bytes([0; 16]);
+        let event = rows::event(row, id, zero)?;
+        let tenant = everturn_core::id::Tenant::new("upgrade")?;
+        let head = everturn_core::chain::Head { seq: 0, hash: zero };
+        let mut conversation = Conversation::new(id, tenant, event.at, head);
+        let mut changes = Changes::default();
+        write::fold(&mut conversation, &event, &mut changes, &recent::Nothing)?;
+        let Changes { facts, summaries, echoes, .. } = changes;
+        insert_changes(db, no, &Changes { facts, summaries, echoes, ..Changes::default() })?;
+    }
+    Ok(())
 }
 
 /// A fork whose parent was deleted still begins where it began.
@@ -612,6 +732,10 @@ impl Lookup for Reopened<'_> {
         })?;
         let turns = count_turns(self.0.db, &above, parent.at_seq).map_err(unreadable)?;
         Ok(ForkPoint { head: everturn_core::chain::Head { seq: parent.at_seq, hash }, turns })
+    }
+
+    fn erased_since(&self, mark: u64) -> Result<bool, Error> {
+        self.0.erased_since(mark)
     }
 
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {

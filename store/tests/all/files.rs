@@ -3,6 +3,7 @@
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Settings;
+use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::time::Timestamp;
 use everturn_store::conformance::*;
@@ -71,15 +72,51 @@ fn the_tables_have_the_names_that_people_know() {
     assert_eq!(mode, "wal");
 }
 
+/// What version 3 added, taken back.
+const UNDO_VERSION_3: &str = "DROP TABLE ownership; DROP TABLE summaries; DROP TABLE echoes; DROP INDEX conversation_facts_by_corrected;
+    ALTER TABLE conversation_facts DROP COLUMN corrects; ALTER TABLE folds DROP COLUMN turns; PRAGMA user_version = 2;";
+
+/// In a file of version 2, erasing a turn reaches what was written before the upgrade.
+#[test]
+fn a_file_of_version_2_is_upgraded_with_what_erasing_needs_to_find() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let m = Maker::default();
+    let key = m.key();
+    let said = m.say("I like tea from the garden behind the house");
+    let turn = turn_of(&said);
+    let learned = m.learn(turn, "tea");
+    let fact = everturn_core::id::FactId(learned.id.0);
+    let corrected = m.draft(kind::FACT_CORRECTED, "null");
+    let right = everturn_core::id::FactId(corrected.id.0);
+    let text = serde_json::json!({"fact": right, "corrects": fact, "object": "green tea", "confidence": 1.0});
+    let body = everturn_core::event::Body { text: text.to_string(), ..corrected.body };
+    let corrected = everturn_core::event::Draft { body, ..corrected };
+    let title = Some(Some("I like tea from the garden behind the house".into()));
+    let created = m.event(kind::CREATED, &Settings { title, ..Settings::default() });
+    let summarized = serde_json::json!({"through": turn, "through_seq": 2, "turns_before": 1});
+    let checkpoint = serde_json::json!({"previous": null, "summarized": summarized}).to_string();
+    let store = open(&path).unwrap();
+    create(&store, &key, vec![created, said, learned, corrected, m.draft(kind::COMPACTION, checkpoint)]);
+    drop(store);
+    Connection::open(&path).unwrap().execute_batch(UNDO_VERSION_3).unwrap();
+    let store = open(&path).unwrap();
+    assert_eq!(store.echoes(&key, turn).unwrap().len(), 1, "the title");
+    let mut erased: Vec<u64> = done(&store, m.erase(&key, &[turn])).erased.iter().map(|at| at.seq).collect();
+    erased.sort_unstable();
+    assert_eq!(erased, [2, 3, 4, 5], "the turn, the fact, its correction and the checkpoint");
+    assert_eq!(store.check().unwrap(), Vec::<String>::new());
+}
+
 /// What later versions added, taken out again: version 1 had a table of facts that nobody wrote to, and version 2 no
 /// table of ownership.
 #[test]
 fn a_file_of_an_older_version_is_upgraded_when_it_is_opened_for_writing() {
     let v1 = include_str!("../../src/sqlite/v1.sql");
     let facts = &v1[v1.find("CREATE TABLE conversation_facts").unwrap()..];
-    let back_to_2 = "DROP TABLE ownership; PRAGMA user_version = 2".to_string();
+    let back_to_2 = UNDO_VERSION_3.to_string();
     let back_to_1 =
-        format!("DROP TABLE ownership; DROP TABLE conversation_facts; {facts}; PRAGMA user_version = 1");
+        format!("{UNDO_VERSION_3} DROP TABLE conversation_facts; {facts}; PRAGMA user_version = 1");
     for (version, back) in [(1, back_to_1), (2, back_to_2)] {
         let (_folder, path, keys) = written();
         let before = log(&open(&path).unwrap(), &keys[0]);

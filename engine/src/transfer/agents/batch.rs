@@ -1,12 +1,11 @@
 //! Entries that wait to be written together.
 
-use super::LINE;
 use crate::Shared;
 use crate::ingest::{Ingested, NewTurn, Place, asset_id};
 use everturn_core::Error;
 use everturn_core::asset::Payload;
 use everturn_core::conversation::Conversation;
-use everturn_core::event::Draft;
+use everturn_core::event::{Draft, kind};
 use everturn_core::id::{Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::{BATCH_EVENTS_MAX, BODY_BYTES_MAX, JSON_DEPTH_MAX};
@@ -85,7 +84,7 @@ impl Batch {
         body: Raw,
         occurred_at: Option<Timestamp>,
     ) -> Result<(), Error> {
-        let draft = Draft { occurred_at, ..shared.draft(LINE, &body)? };
+        let draft = Draft { occurred_at, ..shared.draft(kind::IMPORT_LINE, &body)? };
         match draft.check() {
             Ok(()) => {
                 self.push(draft);
@@ -117,7 +116,7 @@ impl Batch {
         let draft = shared.asset_draft(tenant, id.clone(), payload, None, &mut self.ingested.uploads)?;
         self.push(draft);
         let body = json!({"line": line, "asset_id": id, "reason": reason});
-        self.push(Draft { occurred_at, ..shared.draft(LINE, &body)? });
+        self.push(Draft { occurred_at, ..shared.draft(kind::IMPORT_LINE, &body)? });
         Ok(())
     }
 }

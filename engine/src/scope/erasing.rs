@@ -1,0 +1,340 @@
+//! Erasing: words leave every file of the store, together with everything that repeats them. Envelopes and hashes stay.
+
+use super::Scope;
+use crate::records::Erased;
+use crate::writer::Commit;
+use everturn_core::Error;
+use everturn_core::chain::Head;
+use everturn_core::conversation::{Conversation, Retention, Settings, State};
+use everturn_core::echo::Words;
+use everturn_core::event::{Draft, Event, kind};
+use everturn_core::id::{ConversationId, Key, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::turn::Status;
+use everturn_core::write::{Action, ErasedBody, Place, StateBody, no_such_seq, still_open};
+use everturn_store::TurnQuery;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+/// Turns that one step erases.
+const TURNS_AT_ONCE: usize = 500;
+
+/// What erasing everything of an actor did.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ErasedActor {
+    /// The actor. Its name stays in the envelopes.
+    pub actor: String,
+    /// Conversations in which something was erased.
+    pub conversations: u64,
+    /// Turns.
+    pub turns: u64,
+    /// Other events: facts added by hand, pins, notes.
+    pub events: u64,
+}
+
+/// What is erased in one step.
+#[derive(Default)]
+struct Erasure {
+    turns: Vec<TurnId>,
+    /// Other events.
+    events: Vec<Place>,
+    /// Calls that the turns answered.
+    answered: Vec<String>,
+    /// Whether checkpoints that cover the turns go as well.
+    summaries: bool,
+    /// What the turns and events say.
+    words: Vec<Words>,
+}
+
+impl Scope {
+    /// Erases a turn's content from every file of the store. Its envelope and hash stay: the chain still verifies. Whatever
+    /// repeats its words goes as well, here and in forks: checkpoints that cover it (written anew from what is left), facts
+    /// learned from it with their corrections, titles made of it, and imported lines that repeat it.
+    pub fn erase(&self, id: ConversationId, turn: TurnId, by: Option<String>, reason: &str) -> Commit<Head> {
+        Commit::ready(self.erase_turns(id, vec![turn], by, reason))
+    }
+
+    /// Erases events that are no turns, by their places: notes, pins, facts, imported lines, settings. What a settings event
+    /// set of title, metadata and system prompt is unset.
+    pub fn erase_events(
+        &self,
+        id: ConversationId,
+        places: &[u64],
+        by: Option<String>,
+        reason: &str,
+    ) -> Result<Head, Error> {
+        let conversation = self.shared().index.conversation(&self.key(id))?;
+        let mut events = Vec::with_capacity(places.len());
+        for seq in places {
+            let event = self.event_at(&self.key(id), *seq)?;
+            events.push(event.ok_or_else(|| no_such_seq(&conversation, *seq))?);
+        }
+        events.iter().try_for_each(check_event)?;
+        for event in &events {
+            match event.kind.as_str() {
+                kind if kind::is_settings(kind) => self.unset(event)?,
+                kind::STATE => self.restate_state(event.conversation)?,
+                _ => {}
+            }
+        }
+        let words = events.iter().filter_map(Event::read::<Value>).map(|body| Words::of(&body)).collect();
+        let events = events.iter().map(place_of).collect();
+        let erasure = Erasure { events, words, summaries: true, ..Erasure::default() };
+        self.commit_erasure(id, erasure, by, reason).map(|conversation| conversation.head)
+    }
+
+    /// Erases everything that an actor said in any conversation of the tenant, with everything that repeats it. Open turns
+    /// are aborted first. `progress` is told after each step. Repeating it is harmless, and finishes what a crash cut off.
+    pub fn erase_actor(
+        &self,
+        actor: &str,
+        by: Option<String>,
+        reason: &str,
+        progress: &mut dyn FnMut(&ErasedActor),
+    ) -> Result<ErasedActor, Error> {
+        everturn_core::event::check_name("actor", actor)?;
+        let mut done = ErasedActor { actor: actor.to_string(), ..ErasedActor::default() };
+        let mut conversations = BTreeSet::new();
+        let mut after = 0;
+        while let Some(page) = self.shared().index.written_by(&self.tenant, actor, after)? {
+            after = page.through;
+            let mut found: BTreeMap<ConversationId, (BTreeSet<TurnId>, Vec<u64>)> = BTreeMap::new();
+            for written in page.events {
+                let (turns, events) = found.entry(written.seen_in).or_default();
+                match written.turn {
+                    Some(turn) if is_turn(&written.kind) => drop(turns.insert(turn)),
+                    _ if has_words(&written.kind) => events.push(written.place.seq),
+                    _ => {}
+                }
+            }
+            for (id, (turns, events)) in found {
+                for turn in &turns {
+                    if self.shared().open_turn(&self.key(id), *turn).is_some() {
+                        self.append_abort(id, *turn, "erased", None).wait()?;
+                    }
+                }
+                let turns: Vec<TurnId> = turns.into_iter().collect();
+                for turns in turns.chunks(TURNS_AT_ONCE) {
+                    self.erase_turns(id, turns.to_vec(), by.clone(), reason)?;
+                }
+                for events in events.chunks(TURNS_AT_ONCE) {
+                    self.erase_events(id, events, by.clone(), reason)?;
+                }
+                if !turns.is_empty() || !events.is_empty() {
+                    conversations.insert(id);
+                }
+                done.turns += turns.len() as u64;
+                done.events += events.len() as u64;
+                done.conversations = conversations.len() as u64;
+                progress(&done);
+            }
+        }
+        Ok(done)
+    }
+
+    fn erase_turns(
+        &self,
+        id: ConversationId,
+        turns: Vec<TurnId>,
+        by: Option<String>,
+        reason: &str,
+    ) -> Result<Head, Error> {
+        let key = self.key(id);
+        let mut erasure = Erasure { turns, summaries: true, ..Erasure::default() };
+        for turn in &erasure.turns {
+            let said = self.shared().index.turn_in(&key, *turn)?;
+            if said.status == Status::Pending {
+                return Err(still_open(*turn));
+            }
+            let message = said.value().unwrap_or_default();
+            let results = everturn_core::pairing::pair([&message]).results;
+            erasure.answered.extend(results.iter().filter_map(|result| result.id.map(str::to_string)));
+            erasure.words.push(Words::of(&message));
+            erasure.events.extend(self.echoes(&key, *turn)?);
+        }
+        let before = self.shared().index.conversation(&key)?.checkpoint;
+        let before = before.filter(|_| matches!(self.checkpoint(&key, before), Ok(Some(_))));
+        let after = self.commit_erasure(id, erasure, by, reason)?;
+        match before {
+            Some(lost) if self.checkpoint(&key, before)?.is_none() => self.summarize_anew(id, lost),
+            _ => Ok(after.head),
+        }
+    }
+
+    fn commit_erasure(
+        &self,
+        id: ConversationId,
+        Erasure { turns, events, answered, summaries, words }: Erasure,
+        by: Option<String>,
+        reason: &str,
+    ) -> Result<Conversation, Error> {
+        let prepared = (|| {
+            let mut learned = Vec::new();
+            for turn in &turns {
+                learned.extend(self.shared().index.learned_from(&self.tenant, *turn)?);
+            }
+            let (turns, events) = (turns.clone(), events.clone());
+            let turn = turns.first().copied().filter(|_| turns.len() == 1);
+            let body = ErasedBody { turns, reason: reason.to_string(), answered, learned, events };
+            let draft = Draft { actor: by, turn, ..self.shared().draft(kind::ERASED, &body)? };
+            draft.check()?;
+            Ok(draft)
+        })();
+        let mut ids: Vec<String> = turns.iter().map(TurnId::to_string).collect();
+        let action = prepared.map(|draft| Action::Erase { turns, events, summaries, draft });
+        let committed = self.write(id, action, Ok).wait()?;
+        crate::indexer::forget_erased(self.shared());
+        if let Some(folder) = &self.shared().options.records {
+            let places: BTreeSet<ConversationId> =
+                committed.erased.iter().map(|place| place.conversation).chain([id]).collect();
+            ids.extend(places.iter().map(ConversationId::to_string));
+            crate::records::erase(folder, &self.tenant, &Erased { ids, words })?;
+        }
+        Ok((*committed.conversation).clone())
+    }
+
+    /// Events that repeat a turn without naming it. A title among them is taken from its conversation first, so that no fork
+    /// takes it over any more; whatever else that event set is said once more.
+    fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Place>, Error> {
+        let find = || self.shared().index.echoes(key, turn);
+        let mut found = find()?;
+        let titles: Vec<Event> =
+            found.iter().filter(|event| kind::is_settings(&event.kind)).cloned().collect();
+        for event in &titles {
+            let title = event.read::<Settings>().and_then(|settings| settings.title);
+            self.restate(event, |conversation, settings| {
+                if title == Some(conversation.title.clone()) {
+                    settings.title = Some(None);
+                }
+            })?;
+        }
+        if !titles.is_empty() {
+            // A fork may have come meanwhile.
+            found = find()?;
+        }
+        Ok(found.iter().map(place_of).collect())
+    }
+
+    /// Says the settings of a conversation once more, because an event that holds some of them will be erased.
+    fn restate(&self, event: &Event, change: impl FnOnce(&Conversation, &mut Settings)) -> Result<(), Error> {
+        let key = self.key(event.conversation);
+        let conversation = match self.shared().index.conversation(&key) {
+            // Only forks still read it, and they have settings of their own.
+            Err(Error::NotFound(_)) => return Ok(()),
+            conversation => conversation?,
+        };
+        let held: Settings = event.read().unwrap_or_default();
+        let mut settings = Settings { transcript: held.transcript, ..self.settings_of(&conversation)? };
+        if event.kind == kind::FORKED {
+            settings.participants = conversation.participants.clone();
+            settings.checkpoint = conversation.checkpoint;
+            settings.budget = conversation.budget;
+        }
+        settings.predecessor = conversation.predecessor;
+        change(&conversation, &mut settings);
+        let drafts = self.setting_drafts(kind::UPDATED, &settings)?;
+        let action = Action::Append { drafts, expected_seq: None, idempotency: None };
+        self.write(conversation.id, Ok(action), |_| Ok(())).wait()
+    }
+
+    /// Unsets what a settings event set, as far as it still holds.
+    fn unset(&self, event: &Event) -> Result<(), Error> {
+        let Some(held) = event.read::<Settings>() else { return Ok(()) };
+        let null = Raw::of(&())?;
+        self.restate(event, |conversation, settings| {
+            if held.title.is_some_and(|title| title == conversation.title) {
+                settings.title = Some(None);
+            }
+            for (name, value) in &held.metadata {
+                if conversation.metadata.get(name) == Some(value) {
+                    settings.metadata.insert(name.clone(), null.clone());
+                }
+            }
+            let prompt = conversation.system_prompt.map(|prompt| prompt.sha256);
+            if held.system_prompt.flatten().is_some_and(|held| Some(held.sha256) == prompt) {
+                settings.system_prompt = Some(None);
+            }
+        })
+    }
+
+    /// The state without the reason that somebody gave for it.
+    fn restate_state(&self, id: ConversationId) -> Result<(), Error> {
+        let state = self.shared().index.conversation(&self.key(id))?.state;
+        // One that is closed has said so later, without a reason.
+        if state == State::Closed {
+            return Ok(());
+        }
+        let draft = self.shared().draft(kind::STATE, &StateBody { state, reason: None })?;
+        let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
+        self.write(id, Ok(action), |_| Ok(())).wait()
+    }
+
+    /// What retention asks for once everything up to `through` is covered by a summary: with `audit-only` or `ephemeral`
+    /// the bodies of those turns are erased; with `full` nothing happens. Inherited turns are their owner's to keep.
+    /// Gives how many were erased.
+    pub fn apply_retention(&self, id: ConversationId, through: u64) -> Result<usize, Error> {
+        let conversation = self.shared().index.conversation(&self.key(id))?;
+        if conversation.retention == Retention::Full {
+            return Ok(0);
+        }
+        let query = TurnQuery {
+            after: conversation.parent.map(|parent| parent.at_seq),
+            before: Some(through.saturating_add(1)),
+            include_superseded: true,
+            ..TurnQuery::default()
+        };
+        let mut due: Vec<TurnId> = Vec::new();
+        self.each_turn(&self.key(id), query, |turn| {
+            if !turn.erased && turn.status != Status::Pending {
+                due.push(turn.id);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        for turns in due.chunks(TURNS_AT_ONCE) {
+            // The summary is what is meant to remain.
+            let erasure = Erasure { turns: turns.to_vec(), ..Erasure::default() };
+            let reason = format!("retention {}", conversation.retention);
+            self.commit_erasure(id, erasure, None, &reason)?;
+        }
+        Ok(due.len())
+    }
+}
+
+fn place_of(event: &Event) -> Place {
+    Place { conversation: event.conversation, seq: event.seq }
+}
+
+fn is_turn(kind: &str) -> bool {
+    kind::begins_turn(kind) || kind::ends_turn(kind)
+}
+
+/// Whether events of this kind, other than turns, may hold words of somebody. What only says what happened stays.
+fn has_words(kind: &str) -> bool {
+    !is_turn(kind)
+        && !matches!(
+            kind,
+            kind::SUPERSEDED
+                | kind::ERASED
+                | kind::BUDGET
+                | kind::IMPORT_FINISHED
+                | kind::SYSTEM_PROMPT
+                | kind::FACTS_READ
+        )
+}
+
+/// Refuses events that cannot be erased by their place.
+fn check_event(event: &Event) -> Result<(), Error> {
+    match event.turn {
+        Some(turn) if is_turn(&event.kind) => {
+            let text = format!("seq {} is part of {turn}; erase that turn", event.seq);
+            Err(Error::invalid("erase.turn", text))
+        }
+        _ if !is_turn(&event.kind) && !has_words(&event.kind) => {
+            let text = format!("seq {} is a {}, which holds no words; it stays", event.seq, event.kind);
+            Err(Error::invalid("erase.wordless", text))
+        }
+        _ => Ok(()),
+    }
+}

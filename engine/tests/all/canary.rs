@@ -1,0 +1,499 @@
+//! A word in every place that the system writes, then erased: every file and every answer is searched for it.
+
+use crate::stage::{PATIENCE, Short, Stage, quiet, refused};
+use everturn_core::compaction::Checkpoint;
+use everturn_core::conversation::Settings;
+use everturn_core::event::kind;
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::state::{ApprovalBody, ToolBody};
+use everturn_engine::model::Summarize;
+use everturn_engine::{
+    CompactOptions, ContextOptions, Correction, Error, Everturn, ExtractOptions, FactQuery, HistoryQuery,
+    ListQuery, NewConversation, NewFact, NewStream, NewTurn, Options, RecallOptions, Scope, Update,
+};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+const WORD: &str = "quetzalcoatlus";
+const NOWHERE: Vec<PathBuf> = Vec::new();
+
+fn titled(title: &str) -> Settings {
+    Settings { title: Some(Some(title.into())), ..Settings::default() }
+}
+
+/// Turns around it, of many sizes.
+fn around(scope: &Scope, id: ConversationId, turns: usize) {
+    for n in 0..turns {
+        scope.say(
+            id,
+            NewTurn::user(&format!("Please look at src/part_{n}.rs {}", "filler ".repeat(n % 7 * 40))),
+        );
+    }
+}
+
+fn extracted(keep_last: usize) -> CompactOptions {
+    CompactOptions { keep_last: Some(keep_last), extractive: true, ..CompactOptions::default() }
+}
+
+/// Everything that can be asked about a tenant, in one text.
+fn answers(scope: &Scope) -> String {
+    let mut all = String::new();
+    let query = ListQuery { limit: 1000, ..ListQuery::default() };
+    for conversation in scope.list(query).unwrap().data {
+        let id = conversation.id;
+        all += &format!("{conversation:?}\n{:?}\n", scope.get(id).unwrap());
+        let query = HistoryQuery {
+            include_superseded: true,
+            include_events: true,
+            limit: 1000,
+            ..HistoryQuery::default()
+        };
+        all += &format!("{:?}\n", scope.history(id, query).unwrap());
+        all += &format!("{:?}\n", scope.events(id, 0, 1000).unwrap());
+        all += &format!("{:?}\n{}\n", scope.state(id).unwrap(), scope.state(id).unwrap().render());
+        let facts = FactQuery {
+            include_superseded: true,
+            include_retracted: true,
+            limit: 1000,
+            ..FactQuery::default()
+        };
+        all += &format!("{:?}\n", scope.facts(id, facts).unwrap());
+        all += &format!(
+            "{:?}\n",
+            scope.build_context(id, &ContextOptions::new(100_000)).map(|c| format!("{c:?}"))
+        );
+        all += &format!("{:?}\n", scope.assets(id).unwrap());
+        let mut file = Vec::new();
+        scope.export(id, everturn_engine::Format::Jsonl, &mut file, &mut |_| {}).unwrap();
+        all += &String::from_utf8_lossy(&file);
+        all += &format!("{:?}\n", scope.transcript(id).unwrap());
+        let mut live = scope.subscribe(id, 1).unwrap();
+        let head = scope.get(id).unwrap().head.seq;
+        while let Some(update) = live.recv_timeout(PATIENCE).unwrap() {
+            all += &format!("{update:?}\n");
+            if matches!(&update, Update::Event(event) if event.seq == head) {
+                break;
+            }
+        }
+        scope.verify(id, None).unwrap();
+    }
+    all += &format!("{:?}", scope.recall(WORD, &RecallOptions::default()).unwrap());
+    all
+}
+
+#[track_caller]
+fn nowhere(stage: &Stage, scope: &Scope) {
+    let answers = answers(scope);
+    let at = answers
+        .find(WORD)
+        .map(|at| answers[at.saturating_sub(300)..(at + 60).min(answers.len())].to_string());
+    assert_eq!(at, None, "still answered");
+    // What a background thread does is waited for; what is left then is told by the last line.
+    let start = std::time::Instant::now();
+    while stage.files_with(WORD) != NOWHERE && start.elapsed() < PATIENCE {
+        std::thread::yield_now();
+    }
+    assert_eq!(stage.files_with(WORD), NOWHERE);
+}
+
+/// A fork summarized a turn that it had inherited. Erasing the turn in the parent left its words in the fork's checkpoint,
+/// which nobody looked for, and in those of the fork's forks.
+#[test]
+fn a_forks_own_summary_of_an_inherited_turn_goes_with_the_turn() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let turn = scope.say(id, NewTurn::user(&format!("We decided to call it {WORD} for ever."))).id;
+    around(&scope, id, 6);
+    let head = scope.get(id).unwrap().head.seq;
+    let fork = scope.fork(id, head).wait().unwrap().id;
+    around(&scope, fork, 4);
+    scope.compact(fork, extracted(2)).unwrap();
+    let nested = scope.fork(fork, scope.get(fork).unwrap().head.seq).wait().unwrap().id;
+    around(&scope, nested, 4);
+    scope.compact(nested, extracted(1)).unwrap();
+    scope.revert_compaction(nested).unwrap();
+    assert!(scope.state(fork).unwrap().render().contains(WORD), "otherwise this test proves nothing");
+    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    nowhere(&stage, &scope);
+    // The forks go on as before, and can be summarized again.
+    around(&scope, fork, 3);
+    scope.compact(fork, extracted(1)).unwrap();
+    assert!(scope.state(fork).unwrap().checkpoint.is_some());
+    nowhere(&stage, &scope);
+}
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// A model that is interrupted once while it writes, and repeats what it was told.
+#[derive(Default)]
+struct Interrupted {
+    meanwhile: Mutex<Option<Hook>>,
+    asked: Mutex<u32>,
+}
+
+impl Summarize for Interrupted {
+    fn name(&self) -> String {
+        "interrupted-1".into()
+    }
+
+    fn summarize(
+        &self,
+        _: &str,
+        user: &str,
+    ) -> Pin<Box<dyn Future<Output = Result<String, Error>> + Send + 'static>> {
+        *self.asked.lock().unwrap() += 1;
+        if let Some(meanwhile) = self.meanwhile.lock().unwrap().take() {
+            meanwhile();
+        }
+        let says = if user.contains(WORD) { WORD } else { "nothing" };
+        let checkpoint = Checkpoint {
+            goal: format!("To speak about {says}."),
+            handoff_md: "All is well.".into(),
+            ..Checkpoint::default()
+        };
+        let answer = serde_json::to_string(&checkpoint).unwrap();
+        Box::pin(async { Ok(answer) })
+    }
+}
+
+/// The model had read the words before they were erased, and its summary was written afterwards.
+#[test]
+fn a_summary_that_a_model_still_writes_is_not_kept_if_its_words_are_erased_meanwhile() {
+    for sqlite in [true, false] {
+        let stage = Stage::new();
+        let model = Arc::new(Interrupted::default());
+        let summarizers = BTreeMap::from([("default".to_string(), model.clone() as Arc<dyn Summarize>)]);
+        let options = Options { summarizers, ..quiet() };
+        let url = if sqlite { stage.url() } else { "memory:".into() };
+        let store = Everturn::open_with(&url, options).unwrap();
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        let turn = scope.say(id, NewTurn::user(&format!("call it {WORD}"))).id;
+        around(&scope, id, 6);
+        let fork = scope.fork(id, scope.get(id).unwrap().head.seq).wait().unwrap().id;
+        let (other, asked_in) = (scope.clone(), fork);
+        let erase = move || {
+            other.erase(asked_in, turn, None, "asked for").wait().unwrap();
+        };
+        *model.meanwhile.lock().unwrap() = Some(Box::new(erase));
+        let options = CompactOptions { keep_last: Some(2), ..CompactOptions::default() };
+        let compacted = scope.compact(id, options).unwrap();
+        assert_eq!(*model.asked.lock().unwrap(), 2, "it is asked again, about what is left");
+        assert_eq!(compacted.checkpoint.goal, "To speak about nothing.");
+        assert_eq!(scope.kinds(id).iter().filter(|kind| *kind == "compaction").count(), 1);
+        nowhere(&stage, &scope);
+    }
+}
+
+/// A title made of the first message, lines that repeat it, and a fork that took the title over.
+#[test]
+fn titles_and_imported_lines_go_with_the_turn_that_they_repeat() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let codex = [
+        json!({"timestamp":"2026-01-01T00:00:00.000Z","type":"session_meta","payload":{"id":"0199aaaa-0000-7000-8000-000000000001","timestamp":"2026-01-01T00:00:00.000Z","cwd":"/work","originator":"codex_cli_rs","cli_version":"0.50.0"}}),
+        json!({"timestamp":"2026-01-01T00:00:01.000Z","type":"response_item","payload":{"type":"message","role":"user","content":[{"type":"input_text","text":format!("Please find out where {WORD} is used in this repository")}]}}),
+        json!({"timestamp":"2026-01-01T00:00:01.000Z","type":"event_msg","payload":{"type":"user_message","message":format!("Please find out where {WORD} is used in this repository"),"kind":"plain"}}),
+        json!({"timestamp":"2026-01-01T00:00:02.000Z","type":"response_item","payload":{"type":"message","role":"assistant","content":[{"type":"output_text","text":"It is used nowhere."}]}}),
+        json!({"timestamp":"2026-01-01T00:00:02.000Z","type":"event_msg","payload":{"type":"agent_message","message":"It is used nowhere."}}),
+    ];
+    let mut claude = crate::importing::Claude::default();
+    let asked = format!("now tell me everything about the {WORD}, and be quick about it please");
+    claude.other(json!({"type":"queue-operation","operation":"enqueue","content":asked,"sessionId":"s-1"}));
+    claude.user("u1", None, &asked);
+    claude.say("a1", Some("u1"), "It could fly.");
+    claude.other(json!({"type":"last-prompt","lastPrompt":format!("{}…", &asked[..50]),"sessionId":"s-1"}));
+    let codex: String = codex.iter().map(|line| format!("{line}\n")).collect();
+    let mut ids = Vec::new();
+    for file in [codex, claude.text()] {
+        let imported = scope.import(file.as_bytes(), &mut |_| {}).unwrap();
+        let id = imported.conversation.id;
+        assert!(
+            imported.conversation.title.as_deref().is_some_and(|title| title.contains(WORD)),
+            "{imported:?}"
+        );
+        let fork = scope.fork(id, imported.conversation.head.seq).wait().unwrap();
+        assert_eq!(fork.title, imported.conversation.title);
+        ids.push((id, fork.id));
+    }
+    for (id, fork) in ids {
+        let before = scope.get(id).unwrap();
+        let turn =
+            scope.turns(id).into_iter().find(|t| t.message.as_ref().is_some_and(|m| m.get().contains(WORD)));
+        scope.erase(id, turn.unwrap().id, Some("dpo".into()), "asked for").wait().unwrap();
+        let after = scope.get(id).unwrap();
+        assert_eq!((&after.title, scope.get(fork).unwrap().title), (&None, None));
+        assert_eq!(
+            (after.policy, after.metadata.get("import")),
+            (before.policy, before.metadata.get("import"))
+        );
+    }
+    nowhere(&stage, &scope);
+    store.rebuild().unwrap();
+    nowhere(&stage, &scope);
+}
+
+/// Everything else that can be written, each erased by itself.
+#[test]
+fn every_event_with_words_can_be_erased_by_its_place() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let metadata = BTreeMap::from([("note".to_string(), Raw::of(&format!("about the {WORD}")).unwrap())]);
+    let prompt = everturn_core::conversation::SystemPrompt::new(format!("You are a {WORD}."));
+    let policy = BTreeMap::from([("redaction".to_string(), Raw::of(&"off").unwrap())]);
+    let settings = Settings {
+        metadata,
+        system_prompt: Some(Some(prompt)),
+        policy: policy.clone(),
+        ..titled(&format!("The {WORD}"))
+    };
+    let id = scope.begin_with(settings).id;
+    around(&scope, id, 5);
+    scope.pin(id, "animal", Raw::of(&WORD).unwrap()).wait().unwrap();
+    let asked = ApprovalBody {
+        approval_id: "a1".into(),
+        question: Some(format!("Free the {WORD}?")),
+        ..Default::default()
+    };
+    scope.append_event(id, kind::APPROVAL_REQUESTED, None, Raw::of(&asked).unwrap()).wait().unwrap();
+    let started =
+        ToolBody { tool_call_id: "t1".into(), tool_name: None, summary: Some(format!("feeding the {WORD}")) };
+    scope.append_event(id, kind::TOOL_STARTED, None, Raw::of(&started).unwrap()).wait().unwrap();
+    scope
+        .append_event(id, "audit.note", Some("ann".into()), Raw::of(&json!({"saw": WORD})).unwrap())
+        .wait()
+        .unwrap();
+    let fact = scope
+        .add_fact(
+            id,
+            NewFact {
+                subject: "it".into(),
+                predicate: "is".into(),
+                object: WORD.into(),
+                ..NewFact::default()
+            },
+        )
+        .unwrap();
+    let correction = Correction { object: Some(format!("a young {WORD}")), ..Correction::default() };
+    scope.correct_fact(id, fact.id, correction).unwrap();
+    let given =
+        ContextOptions { instructions: Some(format!("Think of a {WORD}.")), ..ContextOptions::new(100_000) };
+    let context = scope.build_context(id, &given).unwrap();
+    scope.record_receipt(id, &context).unwrap();
+    scope.abandon(id, Some(format!("the {WORD} flew away"))).wait().unwrap();
+    assert_ne!(stage.files_with(WORD), NOWHERE);
+    let with_words: Vec<u64> = scope
+        .events(id, 0, 1000)
+        .unwrap()
+        .iter()
+        .filter(|event| {
+            event.text().is_some_and(|text| text.contains(WORD)) || event.kind == kind::ASSET_ADDED
+        })
+        .map(|event| event.seq)
+        .collect();
+    assert!(with_words.len() >= 9, "{with_words:?}");
+    refused(scope.erase_events(id, &[3], None, ""), "erase.turn", "erase that turn");
+    refused(scope.erase_events(id, &[999], None, ""), "seq.out_of_range", "has no seq 999");
+    scope.erase_events(id, &with_words, Some("dpo".into()), "asked for").unwrap();
+    let record = scope.events(id, scope.get(id).unwrap().head.seq - 1, 1).unwrap().remove(0).seq;
+    refused(scope.erase_events(id, &[record], None, ""), "erase.wordless", "it stays");
+    nowhere(&stage, &scope);
+    let after = scope.get(id).unwrap();
+    assert_eq!((after.title, after.policy), (None, policy));
+    assert_eq!(after.state.to_string(), "abandoned");
+    store.rebuild().unwrap();
+    let rebuilt = scope.get(id).unwrap();
+    assert_eq!((rebuilt.title, rebuilt.state.to_string()), (None, "abandoned".into()));
+    nowhere(&stage, &scope);
+}
+
+/// A reader that is slower than the erasure had the words in its buffer and handed them out afterwards.
+#[test]
+fn a_slow_reader_is_not_given_words_that_were_erased_meanwhile() {
+    for sqlite in [true, false] {
+        let stage = Stage::new();
+        let url = if sqlite { stage.url() } else { "memory:".into() };
+        let store = Everturn::open_with(&url, quiet()).unwrap();
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        let early = scope.say(id, NewTurn::user(&format!("early {WORD}"))).id;
+        // This one has read the log already and stands in the middle of it.
+        let mut behind = scope.subscribe(id, 1).unwrap();
+        assert!(behind.recv_timeout(PATIENCE).unwrap().is_some());
+        // This one follows, and what comes waits in the ring; of a part it has a copy.
+        let mut live = scope.subscribe(id, 3).unwrap();
+        scope.say(id, NewTurn::user("nothing"));
+        assert!(live.recv_timeout(PATIENCE).unwrap().is_some());
+        let open = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+        scope.append_chunk(id, open, None, &format!("chunk of {WORD}")).unwrap();
+        scope.append_abort(id, open, "enough", None).wait().unwrap();
+        let late = scope.say(id, NewTurn::user(&format!("late {WORD}"))).id;
+        scope.say(id, NewTurn::user("more"));
+        assert!(live.recv_timeout(PATIENCE).unwrap().is_some());
+        for turn in [early, open, late] {
+            scope.erase(id, turn, None, "asked for").wait().unwrap();
+        }
+        let head = scope.get(id).unwrap().head.seq;
+        for (name, reader) in [("behind", &mut behind), ("live", &mut live)] {
+            let mut seen = Vec::new();
+            loop {
+                let update = reader.recv_timeout(PATIENCE).unwrap().expect("the rest comes");
+                assert!(!format!("{update:?}").contains(WORD), "{name}: {update:?}");
+                if let Update::Event(event) = &update {
+                    seen.push(event.seq);
+                    if event.seq == head {
+                        break;
+                    }
+                }
+            }
+            let first = seen[0];
+            assert_eq!(
+                seen,
+                (first..=head).collect::<Vec<_>>(),
+                "{name}: without a gap and without a repeat"
+            );
+        }
+    }
+}
+
+/// What a model learned while the words were erased, and corrections of what had been learned before.
+#[test]
+fn facts_and_their_corrections_go_with_the_turn() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let turn = scope.say(id, NewTurn::user("I keep a bird.")).id;
+    let new = NewFact {
+        subject: "user".into(),
+        predicate: "keeps".into(),
+        object: "a bird".into(),
+        source_turn: Some(turn),
+        ..NewFact::default()
+    };
+    let fact = scope.add_fact(id, new).unwrap().id;
+    let correction = Correction { object: Some(format!("a {WORD}")), ..Correction::default() };
+    let right = scope.correct_fact(id, fact, correction).unwrap().id;
+    scope.retract_fact(id, right, None, Some(format!("no {WORD} is kept"))).unwrap();
+    store.index_now().unwrap();
+    assert_ne!(stage.files_with(WORD), NOWHERE);
+    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    nowhere(&stage, &scope);
+    assert_eq!(
+        scope.extract_facts(id, ExtractOptions::default()).map(drop).is_err(),
+        true,
+        "there is no model here"
+    );
+}
+
+/// Everything that one person said, wherever; and nothing of anybody else.
+#[test]
+fn everything_that_an_actor_said_can_be_erased_at_once() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let other = store.tenant("globex").unwrap();
+    let theirs = other.begin();
+    other.say(theirs, NewTurn::user("ann of globex stays").by("ann"));
+    let mut conversations = Vec::new();
+    for n in 0..12 {
+        let id = scope.begin_with(titled(&format!("Ann speaks of the {WORD} again and again"))).id;
+        scope.say(
+            id,
+            NewTurn::user(&format!("Ann speaks of the {WORD} again and again, in number {n}")).by("ann"),
+        );
+        scope.say(id, NewTurn::user(&format!("bob in number {n}")).by("bob"));
+        around(&scope, id, 4);
+        conversations.push(id);
+    }
+    let data = format!("{WORD} ").repeat(2000);
+    let message = json!({"role": "user", "content": [{"type": "file", "filename": "a.txt", "file_data":
+        format!("data:text/plain;base64,{}", base64::Engine::encode(&base64::engine::general_purpose::STANDARD, data))}]});
+    scope.say(conversations[0], NewTurn::message(message.to_string()).by("ann"));
+    scope.compact(conversations[1], extracted(2)).unwrap();
+    let fork = scope.fork(conversations[2], 3).wait().unwrap().id;
+    scope.delete(conversations[2], "moved").wait().unwrap();
+    let stream = NewStream { actor: Some("ann".into()), ..NewStream::default() };
+    let open = scope.append_open(conversations[3], stream).wait().unwrap().id;
+    scope.append_chunk(conversations[3], open, None, &format!("still speaking of {WORD}")).unwrap();
+    scope.append_event(conversations[4], "note", Some("ann".into()), Raw::of(&WORD).unwrap()).wait().unwrap();
+    let mut told = 0;
+    let done = scope.erase_actor("ann", Some("dpo".into()), "asked for", &mut |_| told += 1).unwrap();
+    assert_eq!((done.turns, done.events, done.conversations), (14, 1, 12));
+    assert!(told >= 12);
+    nowhere(&stage, &scope);
+    let bob = |id| {
+        scope.turns(id).iter().filter(|turn| turn.actor.as_deref() == Some("bob") && !turn.erased).count()
+    };
+    let left: usize = conversations.iter().filter(|id| **id != conversations[2]).map(|id| bob(*id)).sum();
+    assert_eq!((left, bob(fork)), (11, 1));
+    assert!(answers(&other).contains("ann of globex stays"));
+    let again = scope.erase_actor("ann", None, "asked for", &mut |_| {}).unwrap();
+    assert_eq!((again.turns, again.events, again.conversations), (0, 0, 0));
+    refused(scope.erase_actor("", None, "", &mut |_| {}), "name.malformed", "empty");
+}
+
+/// Writing the same settings by hand is no way around it: the request that made a conversation can come again.
+#[test]
+fn a_repeated_request_is_not_answered_with_erased_words() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let new = NewConversation {
+        settings: titled(WORD),
+        idempotency_key: Some("once".into()),
+        ..NewConversation::default()
+    };
+    let id = scope.create(new.clone()).wait().unwrap().id;
+    scope.erase_events(id, &[1], None, "asked for").unwrap();
+    assert_eq!(scope.create(new).wait().unwrap().title, None);
+    nowhere(&stage, &scope);
+}
+
+/// Files that the process writes beside the store: the mirror, and records of what was asked over MCP.
+#[test]
+fn the_mirror_and_records_of_sessions_lose_the_words_too() {
+    let stage = Stage::new();
+    let folder = |name: &str| stage.folder.path().join(name);
+    let options = Options { mirror: Some(folder("mirror")), records: Some(folder("records")), ..quiet() };
+    let store = Everturn::open_with(&stage.url(), options).unwrap();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let said = format!("call it the {WORD}");
+    let turn = scope.say(id, NewTurn::user(&said)).id;
+    let fork = scope.fork(id, 2).wait().unwrap().id;
+    let line = |entry: serde_json::Value| format!("{entry}\n");
+    let sessions = folder("records/acme/sessions");
+    std::fs::create_dir_all(&sessions).unwrap();
+    let file = sessions.join("one.jsonl");
+    let stays =
+        line(json!({"type": "agent_tool_call", "tool": "list", "parameters": {}, "call_id": "call_9"}));
+    let before = [
+        line(json!({"type": "session_start", "timestamp": "2026-01-01T00:00:00Z", "tenant": "acme"})),
+        line(json!({"type": "agent_tool_call", "tool": "append", "parameters": {"text": WORD}, "call_id": "call_1"})),
+        line(json!({"type": "tool_result", "tool": "append", "result": {"turn": turn}, "call_id": "call_1"})),
+        line(json!({"type": "mcp_dispatch", "method": "prompts/get", "parameters": {"id": fork}, "result": {"text": said}})),
+        stays.clone(),
+    ]
+    .concat();
+    std::fs::write(&file, &before).unwrap();
+    crate::stage::until("the mirror has it", || stage.files_with(WORD).len() >= 3);
+    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    nowhere(&stage, &scope);
+    let after = std::fs::read_to_string(&file).unwrap();
+    assert_eq!((after.len(), after.lines().count()), (before.len(), 5));
+    assert!(after.ends_with(&stays), "{after}");
+    let entries: Vec<serde_json::Value> =
+        after.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let erased: Vec<bool> = entries.iter().map(|entry| entry["erased"] == true).collect();
+    assert_eq!(erased, [false, true, true, true, false]);
+    assert_eq!((&entries[1]["tool"], &entries[2]["call_id"]), (&json!("append"), &json!("call_1")));
+}
