@@ -24,6 +24,8 @@ pub const ASSET_BYTES_MAX: usize = 512 * 1024 * 1024;
 pub const FORK_DEPTH_MAX: usize = 100;
 /// Most entries in one page of history, events or listings.
 pub const PAGE_ENTRIES_MAX: usize = 1000;
+/// A page of history or events ends once what was said in it reaches this many bytes; it always has one entry.
+pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Largest text of one open stream, in bytes.
 pub const STREAM_BYTES_MAX: usize = BODY_BYTES_MAX / 2;
 /// How long chunks may wait before they are made durable.

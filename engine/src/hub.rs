@@ -464,6 +464,17 @@ enum Step {
     Wait(EventListener),
 }
 
+impl Subscription {
+    /// Bytes of the events that were read and not yet given.
+    pub fn waiting_bytes(&self) -> usize {
+        let length = |update: &Update| match update {
+            Update::Event(event) => event.text().map_or(0, str::len),
+            _ => 0,
+        };
+        self.ready.iter().map(length).sum()
+    }
+}
+
 impl Stream for Subscription {
     type Item = Result<Update, Error>;
 

@@ -11,9 +11,10 @@ use everturn_core::id::{KeyId, Tenant};
 use everturn_core::limits::NAME_BYTES_MAX;
 use everturn_core::time::Timestamp;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use subtle::ConstantTimeEq;
+use tokio::sync::watch;
 
 /// What the words of every key begin with.
 pub const KEY_PREFIX: &str = "et_";
@@ -56,8 +57,8 @@ pub struct Grant {
 /// What is remembered about keys while the store is open.
 #[derive(Default)]
 pub(crate) struct KeyNotes {
-    /// Changes when a key is made or taken back.
-    changes: AtomicU64,
+    /// Raised when a key is made or taken back.
+    changes: watch::Sender<u64>,
     touched: Mutex<HashMap<KeyId, Timestamp>>,
 }
 
@@ -98,7 +99,7 @@ impl Keys {
             secret: Hash::of(&secret),
         };
         self.shared().keys.put_key(&key)?;
-        self.shared().key_notes.changes.fetch_add(1, Ordering::SeqCst);
+        self.shared().key_notes.changes.send_modify(|changes| *changes += 1);
         let words = format!("{KEY_PREFIX}{}_{}", key.id.0, hex::encode(secret));
         Ok((key, words))
     }
@@ -112,7 +113,7 @@ impl Keys {
     pub fn revoke(&self, tenant: &str, id: KeyId) -> Result<AccessKey, Error> {
         self.shared().writable()?;
         let revoked = self.shared().keys.revoke_key(&Tenant::new(tenant)?, id, self.shared().now());
-        self.shared().key_notes.changes.fetch_add(1, Ordering::SeqCst);
+        self.shared().key_notes.changes.send_modify(|changes| *changes += 1);
         revoked
     }
 
@@ -161,7 +162,23 @@ impl Keys {
 
     /// A number that changes whenever a key is made or taken back in this process: what was found before may be wrong.
     pub fn changes(&self) -> u64 {
-        self.shared().key_notes.changes.load(Ordering::SeqCst)
+        *self.shared().key_notes.changes.borrow()
+    }
+
+    /// Wakes its holder whenever a key is made or taken back in this process.
+    pub fn watch_changes(&self) -> watch::Receiver<u64> {
+        self.shared().key_notes.changes.subscribe()
+    }
+
+    /// Whether a key still opens anything. Reads the store.
+    pub fn is_valid(&self, id: KeyId) -> Result<bool, Error> {
+        Ok(self.shared().keys.key(id)?.is_some_and(|key| key.is_valid(self.shared().now())))
+    }
+
+    /// Time until `end` by the store's clock; zero if it has passed.
+    pub fn time_left(&self, end: Timestamp) -> Duration {
+        let us = end.0.saturating_sub(self.shared().now().0);
+        Duration::from_micros(u64::try_from(us).unwrap_or(0))
     }
 }
 

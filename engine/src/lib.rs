@@ -62,7 +62,7 @@ pub use writer::{Commit, CommitFuture};
 
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
-use everturn_core::event::kind;
+use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, Tenant, TurnId};
 use everturn_core::limits::{STREAM_DEBOUNCE_MS, STREAM_IDLE_MAX_MS};
 use everturn_core::redaction;
@@ -133,6 +133,8 @@ pub struct Options {
     pub stream_idle_max: Duration,
     /// How often expired conversations and silent streams are looked for.
     pub sweep_every: Duration,
+    /// Largest conversation that is read, or file that is imported, as one value in memory, in bytes.
+    pub whole_bytes_max: u64,
     /// Whether this process compacts conversations, and learns facts from them, whose policy asks for it.
     pub auto_compaction: bool,
     /// Models that write checkpoints, by name. A conversation's policy names one, or gets `default`; without one the
@@ -163,6 +165,7 @@ impl Default for Options {
             debounce: Duration::from_millis(STREAM_DEBOUNCE_MS),
             stream_idle_max: Duration::from_millis(STREAM_IDLE_MAX_MS),
             sweep_every: Duration::from_secs(30),
+            whole_bytes_max: 512 * 1024 * 1024,
             auto_compaction: true,
             summarizers: BTreeMap::new(),
             models: BTreeMap::new(),
@@ -670,5 +673,31 @@ impl Shared {
 
     pub(crate) fn now(&self) -> Timestamp {
         self.source.now()
+    }
+
+    /// The events after a place up to another, all of them.
+    pub(crate) fn events_between(&self, key: &Key, after: u64, through: u64) -> Result<Vec<Event>, Error> {
+        let mut events: Vec<Event> = Vec::new();
+        loop {
+            let last = events.last().map_or(after, |event| event.seq);
+            if last >= through {
+                return Ok(events);
+            }
+            let page = self.log.events(key, last, usize::try_from(through - last).unwrap_or(usize::MAX))?;
+            if page.is_empty() {
+                return Ok(events);
+            }
+            events.extend(page);
+        }
+    }
+
+    /// Refuses to hold this many bytes as one value.
+    pub(crate) fn check_whole(&self, bytes: u64) -> Result<(), Error> {
+        let limit = self.options.whole_bytes_max;
+        if bytes <= limit {
+            return Ok(());
+        }
+        let advice = "read it in pages, or as jsonl, which is streamed";
+        Err(Error::limit("WHOLE_BYTES_MAX", limit, bytes, advice))
     }
 }

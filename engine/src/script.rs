@@ -15,7 +15,7 @@ pub use limits::{
     SCRIPT_CALLS_MAX, SCRIPT_ENTRIES_MAX, SCRIPT_FUNCTIONS_MAX, SCRIPT_INPUT_BYTES_MAX,
     SCRIPT_INPUT_VALUES_MAX, SCRIPT_ITEMS_MAX, SCRIPT_MEMORY_BYTES_MAX, SCRIPT_NESTING_MAX,
     SCRIPT_OPERATIONS_MAX, SCRIPT_SOURCE_BYTES_MAX, SCRIPT_TEXT_BYTES_MAX, SCRIPT_TIME_MS_MAX,
-    SCRIPT_VARIABLES_MAX,
+    SCRIPT_VARIABLES_MAX, SCRIPT_WAIT_MS_MAX, SCRIPTS_AT_ONCE_MAX,
 };
 pub use meter::Metered;
 
@@ -26,7 +26,7 @@ use limits::Limit;
 use rhai::{AST, Dynamic, Engine, EvalAltResult, OptimizationLevel, ParseErrorType, Position, Scope};
 use serde_json::Value;
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Values nest as deep as time allows, and copying or dropping one takes a stack frame for every level: some ten
@@ -118,6 +118,7 @@ impl std::fmt::Debug for Script {
 /// Works on a thread of its own: with a stack of a known size, with a count of memory that starts at nothing, and
 /// ended instead of ending the process should the interpreter panic.
 fn apart<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    let _slot = Slot::wait()?;
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("everturn-script".into()).stack_size(STACK_BYTES);
         let thread = builder.spawn_scoped(scope, work).map_err(|e| {
@@ -130,6 +131,39 @@ fn apart<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, E
             ))
         })
     })
+}
+
+/// Scripts that run in this process. Each may take SCRIPT_MEMORY_BYTES_MAX.
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
+
+/// One of SCRIPTS_AT_ONCE_MAX places, until it is dropped.
+struct Slot;
+
+impl Slot {
+    fn wait() -> Result<Slot, Error> {
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = Duration::from_millis(SCRIPT_WAIT_MS_MAX);
+        let (mut running, waited) = ENDED
+            .wait_timeout_while(running, wait, |running| *running >= SCRIPTS_AT_ONCE_MAX)
+            .unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            let text = format!(
+                "SCRIPTS_AT_ONCE_MAX is {SCRIPTS_AT_ONCE_MAX}, and none ended within {SCRIPT_WAIT_MS_MAX} ms; \
+                 try again later"
+            );
+            return Err(Error::busy("script.busy", text));
+        }
+        *running += 1;
+        Ok(Slot)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        ENDED.notify_one();
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -26,9 +26,6 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
-/// Largest transcript value that is read: it is one JSON value, which has to be in memory whole.
-const TRANSCRIPT_BYTES_MAX: u64 = 512 * 1024 * 1024;
-
 /// Events restored in one transaction.
 const RESTORE_BATCH: usize = 500;
 
@@ -94,12 +91,15 @@ impl Scope {
         let key = self.key(id);
         let conversation = self.shared().index.conversation(&key)?;
         let mut events: Vec<Event> = Vec::new();
+        let mut bytes = 0;
         loop {
             let after = events.last().map_or(0, |event| event.seq);
             let page = self.shared().log.events(&key, after, PAGE_ENTRIES_MAX)?;
             if page.is_empty() {
                 break;
             }
+            bytes += page.iter().filter_map(Event::text).map(|text| text.len() as u64).sum::<u64>();
+            self.shared().check_whole(bytes)?;
             events.extend(page);
         }
         let query = TurnQuery { include_superseded: true, limit: usize::MAX >> 1, ..TurnQuery::default() };
@@ -143,20 +143,17 @@ impl Scope {
             return Err(Error::invalid("import.empty", "the file is empty; nothing was imported"));
         }
         let mut text = String::new();
+        let whole_bytes_max = self.shared().options.whole_bytes_max;
         let read =
-            source.take(TRANSCRIPT_BYTES_MAX + 1).read_to_string(&mut text).map_err(|e| match e.kind() {
+            source.take(whole_bytes_max + 1).read_to_string(&mut text).map_err(|e| match e.kind() {
                 std::io::ErrorKind::InvalidData => {
                     Error::invalid("import.not_utf8", "the file is not UTF-8 text; nothing was imported")
                 }
                 _ => unreadable(e),
             })?;
-        if read as u64 > TRANSCRIPT_BYTES_MAX {
-            return Err(Error::limit(
-                "TRANSCRIPT_BYTES_MAX",
-                TRANSCRIPT_BYTES_MAX,
-                read as u64,
-                "use the jsonl format",
-            ));
+        if read as u64 > whole_bytes_max {
+            let advice = "a file that is one value is held in memory: use the jsonl format";
+            return Err(Error::limit("WHOLE_BYTES_MAX", whole_bytes_max, read as u64, advice));
         }
         self.import_transcript(text.trim_start_matches('\u{feff}'))
     }

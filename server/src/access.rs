@@ -7,6 +7,7 @@
 
 mod cache;
 mod jwt;
+mod lease;
 mod limits;
 mod origin;
 
@@ -14,6 +15,7 @@ pub use everturn_core::access::Role;
 
 use crate::app::{App, blocking};
 use crate::config::Config;
+use crate::lanes::{Lane, Lanes, hold_until_sent};
 use crate::problem::Problem;
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::StatusCode;
@@ -25,6 +27,7 @@ use cache::Cache;
 use everturn_core::Error;
 use everturn_engine::{KEY_PREFIX, Scope};
 use jwt::Verifier;
+pub use lease::{Credential, Lease};
 use limits::Limiters;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +35,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What was found in the store is believed this long: a key that another process takes back ends this late here.
-const BELIEVED: Duration = Duration::from_secs(5);
+const BELIEVED: Duration = Duration::from_secs(2);
 
 /// Who asks.
 #[derive(Clone)]
@@ -43,6 +46,10 @@ pub struct Caller {
     pub role: Role,
     /// The id of the key, or `jwt:` and whom the token is about, for limits and logs; nothing, if nobody was asked.
     pub who: Option<Arc<str>>,
+    /// What the request was let in for.
+    pub credential: Credential,
+    /// The tenant's lane.
+    pub lane: Arc<Lane>,
 }
 
 /// What is known about those who ask.
@@ -50,6 +57,8 @@ pub struct Access {
     cache: Cache,
     pub(crate) jwt: Option<Arc<Verifier>>,
     limiters: Limiters,
+    leases: lease::Leases,
+    lanes: Lanes,
     door: Door,
 }
 
@@ -68,6 +77,8 @@ impl Access {
             cache: Cache::default(),
             jwt: config.jwt.clone().map(Verifier::new),
             limiters: Limiters::new(config.limits),
+            leases: lease::Leases::default(),
+            lanes: Lanes::new(config.limits),
             door: Door::default(),
         }
     }
@@ -98,12 +109,24 @@ impl Access {
         Ok(!any)
     }
 
+    /// The lane of a tenant.
+    pub fn lane(&self, scope: &Scope) -> Arc<Lane> {
+        self.lanes.of(scope.tenant())
+    }
+
+    /// Resolves when a credential ends; `None` if it cannot end.
+    pub fn lease(&self, app: &App, credential: Credential) -> Option<Lease> {
+        self.leases.of(app, credential)
+    }
+
     /// Who sends this request; nobody, if it brings no key and one is needed.
     async fn caller(&self, app: &App, request: &Parts) -> Result<Option<Caller>, Problem> {
         if self.is_open(app).await? {
             origin::check(&app.config, request)?;
             let scope = app.store.tenant("default")?;
-            return Ok(Some(Caller { scope, role: Role::Admin, who: None }));
+            let lane = self.lane(&scope);
+            let (role, credential) = (Role::Admin, Credential::None);
+            return Ok(Some(Caller { scope, role, who: None, credential, lane }));
         }
         let Some(token) = token(&request.headers)? else { return Ok(None) };
         if let Some(caller) = self.cache.get(app, token) {
@@ -130,7 +153,12 @@ impl Access {
                 let scope = app.store.tenant(&found.tenant).map_err(|_| {
                     Problem::unauthorized("the token names a tenant that cannot exist; ask its issuer")
                 })?;
-                Ok(Caller { scope, role: found.role, who: Some(found.who.into()) })
+                if app.store.keys().time_left(found.expires).is_zero() {
+                    return Err(Problem::unauthorized("the token is refused: it has expired; get a new one"));
+                }
+                let credential = Credential::Token { expires: found.expires };
+                let lane = self.lane(&scope);
+                Ok(Caller { scope, role: found.role, who: Some(found.who.into()), credential, lane })
             }
             None => Err(Problem::unauthorized("this is no key; one begins with et_")),
         }
@@ -183,16 +211,21 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
         None => None,
         Some(who) => {
             span.record("everturn.key", &**who);
-            match app.access.limiters.enter(who) {
+            match app.access.limiters.enter(who, caller.scope.tenant(), &caller.lane) {
                 Ok(running) => Some(running),
                 Err(problem) => return problem.into_response(),
             }
         }
     };
+    let (credential, uri, lane) = (caller.credential, parts.uri.clone(), caller.lane.clone());
     parts.extensions.insert(caller);
-    let response = next.run(Request::from_parts(parts, body)).await;
+    let response = lane.run(next.run(Request::from_parts(parts, body))).await;
+    let response = match lease::is_stream(&response).then(|| app.access.lease(&app, credential)).flatten() {
+        Some(lease) => lease.end_with(response, uri.path()),
+        None => response,
+    };
     match running {
-        Some(running) => running.until_sent(response),
+        Some(running) => hold_until_sent(response, running),
         None => response,
     }
 }

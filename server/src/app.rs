@@ -2,9 +2,14 @@
 
 use crate::access::Access;
 use crate::config::Config;
+use crate::lanes::{self, Thread};
+use crate::problem::Problem;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
 use everturn_engine::Everturn;
 use everturn_engine::model::Embed;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -42,8 +47,52 @@ impl App {
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
+    let thread = match lanes::current() {
+        Some(errand) => Some(errand.lane.thread().await?),
+        None => None,
+    };
+    on_thread(thread, work).await
+}
+
+/// The same for work that needs much memory or processor, or that waits for the client: only a few of one tenant at once.
+pub async fn large<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    on_thread(large_thread().await?, work).await
+}
+
+/// Permission for such work that the caller runs.
+pub async fn large_thread() -> Result<Option<Thread>, Error> {
+    match lanes::current() {
+        Some(errand) => errand.lane.large().await.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn on_thread<T: Send + 'static>(
+    thread: Option<Thread>,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let work = move || {
+        let _thread = thread;
+        work()
+    };
     match tokio::task::spawn_blocking(work).await {
         Ok(answer) => answer,
         Err(_) => Err(Error::internal("server.panic", "the request failed inside the server; see its log")),
     }
+}
+
+/// Answers with JSON that may be large: it is written on the thread that made it, and counts until it is sent.
+pub async fn json<T: Serialize>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<Response, Problem> {
+    let errand = lanes::current();
+    let bytes = blocking(move || {
+        let text = serde_json::to_vec(&work()?)
+            .map_err(|e| Error::internal("server.json", format!("an answer could not be written: {e}")))?;
+        let charge = errand.and_then(|errand| errand.lane.charge(text.len()));
+        Ok(lanes::charged(text, charge))
+    });
+    Ok(([(CONTENT_TYPE, "application/json")], bytes.await?).into_response())
 }

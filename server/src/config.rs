@@ -23,7 +23,7 @@ pub struct Config {
     pub keys_required: Option<bool>,
     /// Tokens of somebody else that are taken as well as keys.
     pub jwt: Option<Jwt>,
-    /// How much one key may ask for.
+    /// How much one key, one tenant and one address may ask for.
     pub limits: Limits,
     /// Web pages of other origins that may ask.
     pub cors_origins: Vec<String>,
@@ -86,11 +86,61 @@ pub struct Limits {
     pub concurrent: usize,
     /// Wrong keys a minute from one address.
     pub failures_per_minute: u32,
+    /// Requests a second of one tenant, in the long run.
+    pub tenant_requests_per_second: u32,
+    /// Requests at once after a pause, of one tenant.
+    pub tenant_burst: u32,
+    /// Requests and streams of one tenant that run at the same time.
+    pub tenant_concurrent: usize,
+    /// Threads that work for one tenant.
+    pub tenant_threads: usize,
+    /// Operations of one tenant that read or write whole conversations at the same time.
+    pub tenant_large_operations: usize,
+    /// The same of all tenants together.
+    pub large_operations: usize,
+    /// Bytes of request bodies of one tenant that are in memory at the same time.
+    pub tenant_body_bytes: usize,
+    /// Past this many bytes of answers that one tenant has not read yet, its next requests wait.
+    pub tenant_unsent_bytes: usize,
+    /// Largest conversation that is answered, or file that is imported, as one value in memory.
+    pub whole_bytes: usize,
+    /// How long a request waits for its turn.
+    pub wait: Duration,
+    /// Connections from one address.
+    pub connections_per_address: usize,
+    /// Connections in all.
+    pub connections: usize,
+    /// How long a new connection may take to send a request's header.
+    pub header_timeout: Duration,
+    /// How long nothing may come of a request's body, or be taken of an answer.
+    pub body_timeout: Duration,
+    /// How long a connection may be kept for its next request.
+    pub idle_timeout: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { requests_per_second: 200, burst: 400, concurrent: 256, failures_per_minute: 30 }
+        Limits {
+            requests_per_second: 200,
+            burst: 400,
+            concurrent: 256,
+            failures_per_minute: 30,
+            tenant_requests_per_second: 1000,
+            tenant_burst: 2000,
+            tenant_concurrent: 512,
+            tenant_threads: 8,
+            tenant_large_operations: 2,
+            large_operations: 16,
+            tenant_body_bytes: 32 * 1024 * 1024,
+            tenant_unsent_bytes: 64 * 1024 * 1024,
+            whole_bytes: 32 * 1024 * 1024,
+            wait: Duration::from_secs(10),
+            connections_per_address: 12288,
+            connections: 16384,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(120),
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! Bodies, queries and paths of requests: read strictly, refused with a reason.
 
 use crate::app::App;
+use crate::config::Config;
+use crate::lanes::{self, SMALL_BYTES};
 use crate::problem::Problem;
-use axum::body::{BodyDataStream, Bytes};
+use axum::body::{BodyDataStream, Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -25,7 +27,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Json<T>, Problem> {
         let kind =
             request.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default().to_string());
-        let text = body(request, app.config.body_bytes_max).await?;
+        let text = body(request, &app.config, app.config.body_bytes_max).await?;
         if let Some(kind) = kind.filter(|_| !text.is_empty()) {
             let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
             if essence != "application/json" && !essence.ends_with("+json") {
@@ -41,8 +43,8 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
 }
 
 /// The text of a body, inside a limit.
-pub async fn body(request: Request, bytes_max: usize) -> Result<String, Problem> {
-    let bytes = bytes(request, bytes_max).await?;
+pub async fn body(request: Request, config: &Config, bytes_max: usize) -> Result<String, Problem> {
+    let bytes = bytes(request, config, bytes_max).await?;
     String::from_utf8(bytes.into()).map_err(|e| {
         let at = e.utf8_error().valid_up_to();
         Problem::from(Error::invalid(
@@ -52,14 +54,32 @@ pub async fn body(request: Request, bytes_max: usize) -> Result<String, Problem>
     })
 }
 
-/// The bytes of a body, inside a limit.
-pub async fn bytes(request: Request, bytes_max: usize) -> Result<Bytes, Problem> {
-    let mut body = request.into_body().into_data_stream();
+/// The bytes of a body, inside a limit. A large one waits for memory of the tenant's before it is read.
+pub async fn bytes(request: Request, config: &Config, bytes_max: usize) -> Result<Bytes, Problem> {
+    let errand = lanes::current();
+    let body = request.into_body();
+    let announced = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let mut reserved = false;
+    let mut body = body.into_data_stream();
     let mut bytes = Vec::new();
-    while let Some(piece) = body.next().await {
-        let piece = piece.map_err(|_| {
-            Error::invalid("body.broken", "the body ended before it was whole; send it again")
-        })?;
+    loop {
+        let expected = announced.unwrap_or(if bytes.is_empty() { 0 } else { bytes_max });
+        if let Some(errand) = &errand
+            && !reserved
+            && (bytes.len() > SMALL_BYTES || announced.is_some_and(|bytes| bytes > SMALL_BYTES))
+        {
+            errand.reserve(expected.min(bytes_max)).await?;
+            reserved = true;
+        }
+        let piece = match tokio::time::timeout(config.limits.body_timeout, body.next()).await {
+            Ok(None) => break,
+            Ok(Some(Ok(piece))) => piece,
+            Ok(Some(Err(_))) => {
+                let text = "the body ended before it was whole; send it again";
+                return Err(Error::invalid("body.broken", text).into());
+            }
+            Err(_) => return Err(stalled(config)),
+        };
         if bytes.len() + piece.len() > bytes_max {
             // A client that is still sending would see a closed connection instead of the answer.
             let _ = tokio::time::timeout(DISCARD_PATIENCE, discard(body)).await;
@@ -70,6 +90,18 @@ pub async fn bytes(request: Request, bytes_max: usize) -> Result<Bytes, Problem>
         bytes.extend_from_slice(&piece);
     }
     Ok(bytes.into())
+}
+
+/// Nothing came of a body for too long.
+pub fn stalled(config: &Config) -> Problem {
+    let seconds = config.limits.body_timeout.as_secs_f64();
+    Problem::new(
+        StatusCode::REQUEST_TIMEOUT,
+        "body.stalled",
+        format!(
+            "nothing came of the body for {seconds} s (limits.body_timeout_s); send it again without a pause"
+        ),
+    )
 }
 
 /// How much of a body that is too large is still taken, and for how long, so that the refusal is heard.

@@ -1,10 +1,12 @@
 //! Bodies that are too large to hold: what reads or writes them blocks on a thread of its own, and both sides of the
 //! pipe wait for each other.
 
+use crate::lanes::Thread;
 use axum::body::{Body, Bytes};
 use everturn_core::Error;
 use futures_util::StreamExt;
 use std::io::{self, BufRead, Read, Write};
+use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Pieces that may lie in a pipe.
@@ -13,9 +15,13 @@ const PIECES: usize = 4;
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// A body that `work` writes. If it fails after it began, the connection is cut, so that half is not taken for whole.
-pub fn written(work: impl FnOnce(&mut dyn Write) -> Result<(), Error> + Send + 'static) -> Body {
+pub fn written(
+    thread: Option<Thread>,
+    work: impl FnOnce(&mut dyn Write) -> Result<(), Error> + Send + 'static,
+) -> Body {
     let (sender, receiver) = channel(PIECES);
     tokio::task::spawn_blocking(move || {
+        let _thread = thread;
         let mut out = io::BufWriter::with_capacity(PIECE_BYTES, Outgoing(sender.clone()));
         let done = work(&mut out).map_err(|e| io::Error::other(e.to_string()));
         if let Err(error) = done.and_then(|()| out.flush()) {
@@ -45,33 +51,39 @@ impl Write for Outgoing {
     }
 }
 
-/// A body to read. It is read as fast as the reader takes it.
-pub fn read(body: Body) -> Incoming {
+/// A body to read, of which something comes at least this often. It is read as fast as the reader takes it.
+pub fn read(body: Body, patience: Duration) -> Incoming {
     let (sender, receiver) = channel(PIECES);
     tokio::spawn(async move {
         let mut pieces = body.into_data_stream();
-        while let Some(piece) = pieces.next().await {
-            if sender.send(piece.map_err(io::Error::other)).await.is_err() {
+        loop {
+            let piece = match tokio::time::timeout(patience, pieces.next()).await {
+                Ok(None) => return,
+                Ok(Some(piece)) => piece.map_err(io::Error::other),
+                Err(_) => Err(io::ErrorKind::TimedOut.into()),
+            };
+            let last = piece.is_err();
+            if sender.send(piece).await.is_err() || last {
                 return;
             }
         }
     });
-    Incoming { receiver, piece: Bytes::new(), broken: false }
+    Incoming { receiver, piece: Bytes::new(), broken: None }
 }
 
 /// The end of the pipe that blocks.
 pub struct Incoming {
     receiver: Receiver<io::Result<Bytes>>,
     piece: Bytes,
-    /// Whether the body ended before it was whole.
-    pub broken: bool,
+    /// Why the body ended before it was whole.
+    pub broken: Option<io::ErrorKind>,
 }
 
 impl BufRead for Incoming {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         while self.piece.is_empty() {
             match self.receiver.blocking_recv() {
-                Some(piece) => self.piece = piece.inspect_err(|_| self.broken = true)?,
+                Some(piece) => self.piece = piece.inspect_err(|e| self.broken = Some(e.kind()))?,
                 None => return Ok(&[]),
             }
         }

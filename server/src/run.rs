@@ -38,6 +38,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         summarizers: settings.summarizers(&models)?,
         models: models.clone(),
         embedder: settings.embedder(&embedders)?,
+        whole_bytes_max: config.limits.whole_bytes as u64,
         ..Options::default()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

@@ -1,6 +1,7 @@
 //! Listening, and ending well.
 
 use crate::app::App;
+use crate::door::Door;
 use crate::tls;
 use axum_server::tls_rustls::RustlsConfig;
 use everturn_core::Error;
@@ -92,17 +93,19 @@ pub async fn serve(server: Server, stop: impl Future<Output = ()> + Send + 'stat
         }
     });
     tokio::spawn(crate::metrics::upkeep(stopping.clone()));
+    let door = Door::new(&app.config);
+    tokio::spawn(door.clone().watch(stopping.clone()));
     let files = app.config.tls.clone();
     let service = crate::router(app).into_make_service_with_connect_info::<SocketAddr>();
     let served = match (tls, files) {
         (Some(config), Some(files)) => {
             tokio::spawn(tls::watch(files, config.clone(), stopping));
             let server = axum_server::from_tcp_rustls(listener, config);
-            async { server?.handle(handle).serve(service).await }.await
+            async { server?.handle(handle).map(|tls| tls.acceptor(door)).serve(service).await }.await
         }
         _ => {
             let server = axum_server::from_tcp(listener);
-            async { server?.handle(handle).serve(service).await }.await
+            async { server?.handle(handle).acceptor(door).serve(service).await }.await
         }
     };
     ending.abort();

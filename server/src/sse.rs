@@ -1,6 +1,7 @@
 //! Server-sent events: frames, heartbeats, and how a stream ends.
 
 use crate::app::App;
+use crate::lanes::{self, Lane};
 use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName};
@@ -52,6 +53,11 @@ pub trait Frames: Send + 'static {
     /// The next frame; `None` at the end. Dropping the future loses nothing.
     fn next(&mut self) -> impl Future<Output = Option<Frame>> + Send;
 
+    /// Bytes in memory that follow the frame that was given last.
+    fn waiting_bytes(&self) -> usize {
+        0
+    }
+
     /// The last frame when the server stops.
     fn stopping(&self) -> Frame;
 }
@@ -74,10 +80,19 @@ pub fn answer(app: &Arc<App>, frames: impl Frames) -> Response {
     (headers, body).into_response()
 }
 
+/// The next frame, once enough of what the tenant was sent is read.
+async fn next(frames: &mut impl Frames, lane: Option<&Lane>) -> Option<Frame> {
+    if let Some(lane) = lane {
+        lane.room().await;
+    }
+    frames.next().await
+}
+
 fn bytes(app: Arc<App>, frames: impl Frames) -> impl Stream<Item = Bytes> {
     let begin = format!("retry: {RETRY_MS}\n\n");
+    let lane = lanes::current().map(|errand| errand.lane.clone());
     futures_util::stream::unfold((Some(begin), Some(frames)), move |(begin, frames)| {
-        let app = app.clone();
+        let (app, lane) = (app.clone(), lane.clone());
         async move {
             if let Some(begin) = begin {
                 return Some((Bytes::from(begin), (None, frames)));
@@ -89,9 +104,12 @@ fn bytes(app: Arc<App>, frames: impl Frames) -> impl Stream<Item = Bytes> {
                     let last = format!("retry: {RETRY_MS}\n{}", frames.stopping().text());
                     Some((Bytes::from(last), (None, None)))
                 }
-                frame = frames.next() => {
-                    frame.map(|frame| (Bytes::from(frame.text()), (None, Some(frames))))
-                }
+                frame = next(&mut frames, lane.as_deref()) => frame.map(|frame| {
+                    let text = frame.text();
+                    let bytes = text.len() + frames.waiting_bytes();
+                    let charge = lane.and_then(|lane| lane.charge(bytes));
+                    (lanes::charged(text.into_bytes(), charge), (None, Some(frames)))
+                }),
                 () = tokio::time::sleep(app.config.heartbeat) => {
                     Some((Bytes::from_static(b": still here\n\n"), (None, Some(frames))))
                 }

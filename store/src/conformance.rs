@@ -95,6 +95,7 @@ macro_rules! conformance {
             the_same_id_lives_apart_in_two_tenants
             every_tenant_is_listed_once
             events_are_read_in_pages
+            pages_end_when_their_bytes_do
             history_pages_join_to_the_whole
             history_leaves_out_what_is_superseded_unless_asked
             a_turn_is_superseded_once

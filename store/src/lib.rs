@@ -44,6 +44,9 @@ pub trait Log: Send + Sync {
 
     /// Events of a conversation with `seq` greater than `after`, ascending, at most `limit`. For a fork, its parent's
     /// events come first, under the parent's conversation id.
+    ///
+    /// A page also ends once its bodies reach `PAGE_BYTES_MAX` bytes, so it may be shorter than `limit`; only an empty
+    /// page is the end.
     fn events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error>;
 
     /// The text of open turns that is durable, with the number of bytes. Empty for a turn that is not open.
@@ -432,9 +435,18 @@ pub struct TurnQuery {
     pub as_of: Option<u64>,
     /// At most this many.
     pub limit: usize,
+    /// End the page once its messages reach this many bytes; it always has one turn.
+    pub bytes_max: Option<usize>,
 }
 
 impl TurnQuery {
+    /// Whether a page with these turns is full.
+    pub(crate) fn is_full(&self, page: &[Turn], bytes: &mut usize) -> bool {
+        let message = page.last().and_then(|turn| turn.message.as_ref());
+        *bytes += message.map_or(0, |message| message.get().len());
+        page.len() >= self.limit || self.bytes_max.is_some_and(|max| *bytes >= max)
+    }
+
     /// Whether a row is asked for, its place aside.
     pub(crate) fn takes(&self, row: &everturn_core::turn::TurnRow) -> bool {
         (self.include_superseded || (row.superseded_by.is_none() && row.status != Status::Aborted))

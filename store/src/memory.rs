@@ -17,6 +17,7 @@ use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{EventId, Key, KeyId, TurnId};
 use everturn_core::json::Raw;
+use everturn_core::limits::PAGE_BYTES_MAX;
 use everturn_core::turn::{Turn, TurnRow, join_chunks};
 use everturn_core::write::{
     Action, AssetReference, AssetRow, FactRow, ForkPoint, SummaryRow, Write, absent, absent_turn,
@@ -152,7 +153,14 @@ fn events(levels: &[Level<'_>], after: u64, limit: usize) -> Vec<Event> {
     let own = |level: &Level<'_>| {
         level.entry.events.iter().filter(|e| e.seq <= level.cap).cloned().collect::<Vec<_>>()
     };
-    levels.iter().rev().flat_map(own).filter(|event| event.seq > after).take(limit).collect()
+    let found = levels.iter().rev().flat_map(own).filter(|event| event.seq > after).take(limit);
+    let mut bytes = 0;
+    let fits = |event: &Event| {
+        let full = bytes >= PAGE_BYTES_MAX;
+        bytes += event.text().map_or(0, str::len);
+        !full
+    };
+    found.take_while(fits).collect()
 }
 
 fn turn_row(levels: &[Level<'_>], id: TurnId) -> Option<TurnRow> {

@@ -79,7 +79,7 @@ impl Shared {
         let mut events = Vec::with_capacity(fold.facts.len());
         // Statements of the same turns stand next to each other: each run is one read.
         for run in fold.facts.chunk_by(|one, next| one.seq + 1 == next.seq) {
-            events.extend(self.log.events(key, run[0].seq - 1, run.len())?);
+            events.extend(self.events_between(key, run[0].seq - 1, run[0].seq - 1 + run.len() as u64)?);
         }
         Ok(events)
     }

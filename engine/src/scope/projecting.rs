@@ -107,7 +107,10 @@ impl Scope {
     fn messages(&self, key: &Key, after: u64, through: u64) -> Result<Vec<Message>, Error> {
         let mut messages = Vec::new();
         let query = TurnQuery { after: Some(after), as_of: Some(through), ..TurnQuery::default() };
+        let mut bytes = 0;
         self.each_turn(key, query, |turn| {
+            bytes += turn.message.as_ref().map_or(0, |message| message.get().len() as u64);
+            self.shared().check_whole(bytes)?;
             messages.extend(turn.message.map(Message::read).transpose()?);
             Ok(ControlFlow::Continue(()))
         })?;

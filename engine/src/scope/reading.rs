@@ -8,6 +8,7 @@ use everturn_core::asset::{Asset, Payload};
 use everturn_core::chain::Hash;
 use everturn_core::event::{Event, check_name};
 use everturn_core::id::{ConversationId, Key, TurnId, clip};
+use everturn_core::limits::PAGE_BYTES_MAX;
 use everturn_core::turn::Turn;
 use everturn_core::write::{Action, Write};
 use everturn_store::TurnQuery;
@@ -36,7 +37,7 @@ impl Scope {
         mut query: TurnQuery,
         mut each: impl FnMut(Turn) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
-        query.limit = TURNS_PAGE;
+        (query.limit, query.bytes_max) = (TURNS_PAGE, Some(PAGE_BYTES_MAX));
         loop {
             let page = self.shared().index.turns(key, &query)?;
             let Some(last) = page.last() else { return Ok(()) };
@@ -64,6 +65,7 @@ impl Scope {
             include_superseded: query.include_superseded,
             as_of: None,
             limit: limit + 1,
+            bytes_max: Some(PAGE_BYTES_MAX),
         };
         let mut data: Vec<Entry> = self
             .shared()
@@ -72,7 +74,9 @@ impl Scope {
             .into_iter()
             .map(|turn| Entry::Turn(Box::new(turn)))
             .collect();
-        let next = more(&mut data, limit, Entry::seq);
+        // A page that ends early, because of its bytes, is not known to be the last.
+        let (last, full) = (data.last().map(Entry::seq), bytes(&data) >= PAGE_BYTES_MAX);
+        let next = more(&mut data, limit, Entry::seq).or(last.filter(|_| full));
         Ok(Page { data, next })
     }
 
@@ -89,13 +93,27 @@ impl Scope {
             query.after.unwrap_or(0),
             query.before.map_or(head, |before| before.saturating_sub(1)).min(head),
         );
-        let (from, through) = match query.order {
+        let (mut from, mut through) = match query.order {
             Order::Ascending => (low, high.min(low.saturating_add(limit as u64))),
             Order::Descending => (low.max(high.saturating_sub(limit as u64)), high),
         };
         if from >= through {
             return Ok(Page { data: Vec::new(), next: None });
         }
+        let events = loop {
+            let events = self.shared().log.events(&self.key(id), from, (through - from) as usize)?;
+            match events.last() {
+                // Cut short by its bytes: the part that is there is the page.
+                Some(last) if last.seq < through && query.order == Order::Ascending => through = last.seq,
+                // The part that is wanted is the other one.
+                Some(last) if last.seq < through => {
+                    from = through - (through - from).div_ceil(2);
+                    continue;
+                }
+                _ => {}
+            }
+            break events;
+        };
         let turns = TurnQuery {
             before: Some(through + 1),
             after: Some(from),
@@ -110,7 +128,6 @@ impl Scope {
             .into_iter()
             .map(|turn| (turn.seq, turn))
             .collect();
-        let events = self.shared().log.events(&self.key(id), from, (through - from) as usize)?;
         let asked_for = |turn: &Turn| {
             (query.include_superseded || turn.superseded_by.is_none())
                 && (query.actors.is_empty()
@@ -133,7 +150,8 @@ impl Scope {
         Ok(Page { data, next })
     }
 
-    /// Events after a place, oldest first.
+    /// Events after a place, oldest first. A page may end before `limit`, at `PAGE_BYTES_MAX`; only an empty one is the
+    /// end.
     pub fn events(&self, id: ConversationId, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
         self.shared().log.events(&self.key(id), after, page_limit(limit)?)
     }
@@ -223,4 +241,13 @@ fn kept_here(asset: &Asset) -> Result<Hash, Error> {
             format!("the bytes of {} are not kept here; its storage says where", asset.id),
         )
     })
+}
+
+/// Bytes of the messages of a page.
+fn bytes(page: &[Entry]) -> usize {
+    let length = |entry: &Entry| match entry {
+        Entry::Turn(turn) => turn.message.as_ref().map_or(0, |message| message.get().len()),
+        Entry::Event(event) => event.text().map_or(0, str::len),
+    };
+    page.iter().map(length).sum()
 }

@@ -29,6 +29,11 @@ pub const SCRIPT_CALLS_MAX: usize = 32;
 /// Most variables of one function.
 pub const SCRIPT_VARIABLES_MAX: usize = 128;
 
+/// Most scripts that run in one process at a time: more of them would take too much memory together.
+pub const SCRIPTS_AT_ONCE_MAX: usize = 3;
+/// How long a script waits for its turn, in milliseconds: as long as those before it may run.
+pub const SCRIPT_WAIT_MS_MAX: u64 = 2 * SCRIPT_TIME_MS_MAX;
+
 /// A limit as errors tell it.
 #[derive(Clone, Copy)]
 pub(super) struct Limit {

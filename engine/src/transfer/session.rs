@@ -97,7 +97,7 @@ impl Scope {
         let mut end = conversation.head.seq;
         while end > 0 {
             let after = end.saturating_sub(PAGE);
-            let page = self.shared().log.events(&self.key(conversation.id), after, (end - after) as usize)?;
+            let page = self.shared().events_between(&self.key(conversation.id), after, end)?;
             let markers = page.iter().rev().filter(|event| event.kind == kind::IMPORT_FINISHED);
             let progress = markers.filter_map(|event| event.read::<Progress>()).find(|p| p.format == FORMAT);
             if let Some(progress) = progress {

@@ -3,7 +3,7 @@
 //! A key that is taken back in this process is forgotten at once, one that another process takes back within
 //! [`BELIEVED`](super::BELIEVED). Kept under the hash of the words, so that memory holds no words.
 
-use super::{BELIEVED, Caller};
+use super::{BELIEVED, Caller, Credential};
 use crate::app::{App, blocking};
 use crate::problem::Problem;
 use everturn_core::Error;
@@ -55,10 +55,13 @@ impl Cache {
             Err(Error::NotFound(detail)) => return Err(Problem::unauthorized(detail.text)),
             other => other?,
         };
+        let scope = app.store.tenant(grant.tenant.as_str())?;
         let caller = Caller {
-            scope: app.store.tenant(grant.tenant.as_str())?,
+            lane: app.access.lane(&scope),
+            scope,
             role: grant.role,
             who: Some(Arc::from(grant.key.to_string())),
+            credential: Credential::Key { id: grant.key, expires: grant.expires },
         };
         let id = grant.key;
         let found = Found { grant, caller: caller.clone(), at: Instant::now(), changes };

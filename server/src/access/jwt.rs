@@ -4,6 +4,7 @@ use crate::config::{Jwt, JwtKeys};
 use crate::problem::Problem;
 use everturn_core::Error;
 use everturn_core::access::Role;
+use everturn_core::time::Timestamp;
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
@@ -16,7 +17,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// How long the server of the keys may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How far clocks may differ.
+/// How far clocks may differ before a token begins. Its end has no leeway: streams end at that moment too.
 const LEEWAY_S: u64 = 30;
 
 pub struct Verifier {
@@ -37,6 +38,8 @@ pub struct Bearer {
     pub tenant: String,
     pub role: Role,
     pub who: String,
+    /// The claim `exp`.
+    pub expires: Timestamp,
 }
 
 impl Verifier {
@@ -128,7 +131,10 @@ impl Verifier {
             Problem::unauthorized("the role in the token is none of reader, writer and admin; ask its issuer")
         })?;
         let who = format!("jwt:{tenant}/{}", text("sub").unwrap_or("-"));
-        Ok(Bearer { tenant: tenant.to_string(), role, who: everturn_core::id::clip(&who) })
+        let expires = claims.get("exp").and_then(Value::as_f64).unwrap_or_default();
+        // Saturates: a token may say that it never ends.
+        let expires = Timestamp((expires * 1e6) as i64);
+        Ok(Bearer { tenant: tenant.to_string(), role, who: everturn_core::id::clip(&who), expires })
     }
 
     /// Which keys to try.

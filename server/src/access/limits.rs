@@ -1,10 +1,9 @@
-//! How much one key may ask for, and how often one address may try.
+//! How much one key and one tenant may ask for, and how often one address may try.
 
 use crate::config::Limits;
+use crate::lanes::Lane;
 use crate::problem::Problem;
-use axum::body::{Body, HttpBody};
-use axum::response::Response;
-use futures_util::StreamExt;
+use everturn_core::id::Tenant;
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use std::collections::HashMap;
@@ -20,6 +19,7 @@ const KNOWN_MAX: usize = 10_000;
 pub struct Limiters {
     limits: Limits,
     rate: DefaultKeyedRateLimiter<Arc<str>>,
+    tenant_rate: DefaultKeyedRateLimiter<Tenant>,
     running: Mutex<HashMap<Arc<str>, Arc<Semaphore>>>,
     failures: DefaultKeyedRateLimiter<IpAddr>,
     /// Addresses that tried too often, until when.
@@ -29,7 +29,7 @@ pub struct Limiters {
 
 /// A request that runs. It counts until its answer was sent.
 pub struct Running {
-    _permit: OwnedSemaphorePermit,
+    _permits: [OwnedSemaphorePermit; 2],
 }
 
 impl Limiters {
@@ -39,6 +39,10 @@ impl Limiters {
         Limiters {
             limits,
             rate: RateLimiter::keyed(rate.allow_burst(at_least_one(limits.burst))),
+            tenant_rate: RateLimiter::keyed(
+                Quota::per_second(at_least_one(limits.tenant_requests_per_second))
+                    .allow_burst(at_least_one(limits.tenant_burst)),
+            ),
             running: Mutex::default(),
             failures: RateLimiter::keyed(Quota::per_minute(at_least_one(limits.failures_per_minute))),
             blocked: Mutex::default(),
@@ -47,7 +51,7 @@ impl Limiters {
     }
 
     /// Lets a request of this caller in, or says when to come again.
-    pub fn enter(&self, who: &Arc<str>) -> Result<Running, Problem> {
+    pub fn enter(&self, who: &Arc<str>, tenant: &Tenant, lane: &Lane) -> Result<Running, Problem> {
         if self.rate.len() > KNOWN_MAX {
             self.rate.retain_recent();
         }
@@ -56,6 +60,20 @@ impl Limiters {
             let text = format!("one key may send {} requests a second", self.limits.requests_per_second);
             return Err(Problem::later("access.rate", wait, text));
         }
+        if self.tenant_rate.len() > KNOWN_MAX {
+            self.tenant_rate.retain_recent();
+        }
+        if let Err(until) = self.tenant_rate.check_key(tenant) {
+            let wait = until.wait_time_from(self.clock.now());
+            let limit = self.limits.tenant_requests_per_second;
+            let text = format!("one tenant may send {limit} requests a second, with all its keys");
+            return Err(Problem::later("access.tenant_rate", wait, text));
+        }
+        let of_tenant = lane.enter().ok_or_else(|| {
+            let limit = self.limits.tenant_concurrent;
+            let text = format!("{limit} requests or streams of this tenant run already");
+            Problem::later("access.tenant_concurrency", Duration::from_secs(1), text)
+        })?;
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if running.len() > KNOWN_MAX {
             running.retain(|_, semaphore| semaphore.available_permits() < self.limits.concurrent);
@@ -63,7 +81,7 @@ impl Limiters {
         let semaphore =
             running.entry(who.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.limits.concurrent)));
         match semaphore.clone().try_acquire_owned() {
-            Ok(permit) => Ok(Running { _permit: permit }),
+            Ok(permit) => Ok(Running { _permits: [of_tenant, permit] }),
             Err(_) => {
                 let text = format!("{} requests or streams of this key run already", self.limits.concurrent);
                 Err(Problem::later("access.concurrency", Duration::from_secs(1), text))
@@ -97,22 +115,5 @@ impl Limiters {
             }
             blocked.insert(peer, until);
         }
-    }
-}
-
-impl Running {
-    /// Counts a stream until it ends. An answer whose length is known is as good as sent.
-    pub fn until_sent(self, response: Response) -> Response {
-        if response.body().size_hint().exact().is_some() {
-            return response;
-        }
-        response.map(|body| {
-            let mut held = Some(self);
-            let end = futures_util::stream::poll_fn(move |_| {
-                held.take();
-                std::task::Poll::Ready(None)
-            });
-            Body::from_stream(body.into_data_stream().chain(end))
-        })
     }
 }

@@ -5,16 +5,17 @@
 
 use super::Shared;
 use super::service::Service;
-use crate::access::Reader;
+use crate::access::{Caller, Lease, Reader};
 use crate::app::App;
+use crate::json;
 use crate::problem::Problem;
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router};
 use everturn_core::id::Tenant;
 use futures_util::StreamExt;
 use rmcp::transport::streamable_http_server::session::SessionManager;
@@ -29,7 +30,7 @@ const MCP_SESSIONS_MAX: usize = 1000;
 const SESSION_ID: &str = "mcp-session-id";
 
 /// `/mcp`.
-pub fn routes(app: &App) -> Router<Arc<App>> {
+pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     let mut shared =
         Shared::new("http", app.store.listings(), app.config.mcp_record.clone(), app.stopping.clone());
     shared.fixtures = app.config.mcp_fixtures;
@@ -41,6 +42,7 @@ pub fn routes(app: &App) -> Router<Arc<App>> {
         .disable_allowed_hosts();
     let sessions = Arc::new(Sessions {
         shared: shared.clone(),
+        app: app.clone(),
         idle: app.config.mcp_session_idle,
         open: Mutex::default(),
     });
@@ -52,6 +54,7 @@ pub fn routes(app: &App) -> Router<Arc<App>> {
 /// The sessions that are open.
 struct Sessions {
     shared: Arc<Shared>,
+    app: Arc<App>,
     /// How long one may be silent.
     idle: Duration,
     open: Mutex<HashMap<String, Open>>,
@@ -96,7 +99,7 @@ impl Sessions {
     }
 
     /// Whose the new session is. `false` if they have too many.
-    fn begin(self: &Arc<Sessions>, id: &str, tenant: Tenant) -> bool {
+    fn begin(self: &Arc<Sessions>, id: &str, tenant: Tenant, lease: Option<Lease>) -> bool {
         let ended = CancellationToken::new();
         let mut sessions = self.open();
         let theirs = sessions.values().filter(|open| open.tenant == tenant).count();
@@ -106,8 +109,23 @@ impl Sessions {
             return false;
         }
         sessions.insert(id.into(), open);
-        tokio::spawn(self.clone().wait_until_idle(id.into(), ended));
+        tokio::spawn(self.clone().wait_until_idle(id.into(), ended.clone()));
+        if let Some(lease) = lease {
+            tokio::spawn(self.clone().end_with(id.into(), lease, ended));
+        }
         true
+    }
+
+    fn lease(&self, caller: &Caller) -> Option<Lease> {
+        self.app.access.lease(&self.app, caller.credential)
+    }
+
+    /// Ends a session, and what it follows, together with the credential that began it.
+    async fn end_with(self: Arc<Sessions>, id: String, lease: Lease, ended: CancellationToken) {
+        tokio::select! {
+            () = lease.ended() => self.end(&id).await,
+            () = ended.cancelled() => {}
+        }
     }
 
     async fn wait_until_idle(self: Arc<Sessions>, id: String, ended: CancellationToken) {
@@ -139,6 +157,7 @@ impl Sessions {
 async fn guard(
     State(sessions): State<Arc<Sessions>>,
     Reader(scope): Reader,
+    Extension(caller): Extension<Caller>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -152,12 +171,16 @@ async fn guard(
         None => None,
     };
     let ends = request.method() == Method::DELETE;
+    let request = match read(&sessions.app, request).await {
+        Ok(request) => request,
+        Err(problem) => return problem.into_response(),
+    };
     let response = next.run(request).await;
     match (named, session_id(response.headers())) {
         (Some(id), _) if ends && response.status().is_success() => {
             sessions.open().remove(&id);
         }
-        (None, Some(id)) if !sessions.begin(&id, tenant) => {
+        (None, Some(id)) if !sessions.begin(&id, tenant, sessions.lease(&caller)) => {
             sessions.end(&id).await;
             let text = format!(
                 "MCP_SESSIONS_MAX is {MCP_SESSIONS_MAX}; end sessions that are not needed with DELETE"
@@ -179,6 +202,13 @@ async fn guard(
         }
         _ => response,
     }
+}
+
+/// Reads the body of a request, inside the limits of the tenant.
+async fn read(app: &App, request: Request) -> Result<Request, Problem> {
+    let (parts, body) = request.into_parts();
+    let bytes = json::bytes(Request::new(body), &app.config, app.config.body_bytes_max).await?;
+    Ok(Request::from_parts(parts, Body::from(bytes)))
 }
 
 fn session_id(headers: &HeaderMap) -> Option<String> {

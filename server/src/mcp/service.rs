@@ -3,7 +3,8 @@
 use super::record::Recorder;
 use super::{Shared, fixtures, prompts, protocol_error, resources, tools, watch};
 use crate::access::{Caller, Role};
-use crate::app::blocking;
+use crate::app::{blocking, large};
+use crate::lanes::Lane;
 use axum::http::request::Parts;
 use everturn_core::Error;
 use everturn_core::id::Tenant;
@@ -37,6 +38,23 @@ pub struct Who {
     pub scope: Scope,
     /// What they may do.
     pub role: Role,
+    /// The tenant's lane, over HTTP.
+    pub lane: Option<Arc<Lane>>,
+}
+
+impl Who {
+    /// Runs what asks the store, within what the tenant may have running.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        is_large: bool,
+        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let work = async { if is_large { large(work).await } else { blocking(work).await } };
+        match &self.lane {
+            Some(lane) => lane.run(work).await,
+            None => work.await,
+        }
+    }
 }
 
 /// Answers one client.
@@ -63,7 +81,7 @@ impl Service {
     fn caller(&self, extensions: &Extensions) -> Result<Who, ErrorData> {
         let asked = || {
             let caller = extensions.get::<Parts>()?.extensions.get::<Caller>()?;
-            Some(Who { scope: caller.scope.clone(), role: caller.role })
+            Some(Who { scope: caller.scope.clone(), role: caller.role, lane: Some(caller.lane.clone()) })
         };
         self.local.clone().or_else(asked).ok_or_else(|| {
             ErrorData::invalid_request(
@@ -88,7 +106,8 @@ impl Service {
         let caller = self.caller(&context.extensions)?;
         let recorder = self.recorder(&caller);
         let began = Instant::now();
-        let answer = blocking(move || work(&caller.scope)).await.map_err(protocol_error);
+        let scope = caller.scope.clone();
+        let answer = caller.blocking(false, move || work(&scope)).await.map_err(protocol_error);
         if let Some(recorder) = recorder {
             recorder.dispatched(method, parameters, &answer, began.elapsed());
         }
@@ -117,7 +136,8 @@ impl Service {
             return Ok(tools::refused(&Error::invalid("access.role", text)));
         }
         let arguments = request.arguments.clone().unwrap_or_default();
-        let answer = blocking(move || Ok(row.call(&caller.scope, arguments))).await;
+        let (scope, is_large) = (caller.scope.clone(), request.name == "project");
+        let answer = caller.blocking(is_large, move || Ok(row.call(&scope, arguments))).await;
         Ok(answer.unwrap_or_else(|error| tools::refused(&error)))
     }
 

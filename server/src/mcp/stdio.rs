@@ -34,7 +34,7 @@ pub fn stdio(options: Stdio) -> Result<(), Error> {
         let stopping = CancellationToken::new();
         let role = if options.read_only { Role::Reader } else { Role::Writer };
         let shared = Shared::new("stdio", options.scope.listings(), options.record, stopping.clone());
-        let service = Service::new(Arc::new(shared), Some(Who { scope: options.scope, role }));
+        let service = Service::new(Arc::new(shared), Some(Who { scope: options.scope, role, lane: None }));
         tokio::spawn(stop_signal(stopping.clone()));
         let running = service.serve_with_ct(rmcp::transport::io::stdio_pipes(), stopping).await;
         match running {

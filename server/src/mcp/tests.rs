@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use crate::access::{Caller, Role};
+use crate::access::{Caller, Credential, Role};
 use crate::app::App;
 use crate::config::Config;
 use axum::Router;
@@ -53,8 +53,9 @@ impl Door {
             request = request.header("mcp-session-id", id);
         }
         if let Some((tenant, role)) = who {
-            request =
-                request.extension(Caller { scope: self.app.store.tenant(tenant).unwrap(), role, who: None });
+            let scope = self.app.store.tenant(tenant).unwrap();
+            let (credential, lane) = (Credential::None, self.app.access.lane(&scope));
+            request = request.extension(Caller { scope, role, who: None, credential, lane });
         }
         let response = self.router.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
         let status = response.status();

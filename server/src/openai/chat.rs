@@ -107,11 +107,12 @@ fn request(model: &Chosen, mut body: Fields, messages: Vec<Raw>) -> Result<Reque
 /// The whole answer, recorded. Who is recorded is heard out, also if the client does not wait.
 pub async fn said(steps: Steps, recorder: Option<Recorder>) -> Result<Answer, Error> {
     let Some(recorder) = recorder else { return answer(steps).await };
-    let work = tokio::spawn(async move {
+    let work = async move {
         let answer = answer(steps).await?;
         recorder.answer(&answer).await?;
         Ok(answer)
-    });
+    };
+    let work = tokio::spawn(crate::lanes::inherited(crate::lanes::current(), work));
     work.await.unwrap_or_else(|_| Err(sse::endless()))
 }
 

@@ -164,6 +164,15 @@ pub fn in_stream(error: &Error, anthropic: bool) -> Value {
     }
 }
 
+/// The last frame of a stream that ends because of a problem.
+pub fn last_frame(path: &str, problem: &Problem) -> String {
+    if path.starts_with("/v1/messages") {
+        format!("event: error\ndata: {}\n\n", anthropic_body(problem.status, &problem.detail))
+    } else {
+        format!("data: {}\n\n", openai_body(problem.status, problem.code, &problem.detail, None).1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

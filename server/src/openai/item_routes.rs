@@ -3,7 +3,7 @@
 use super::conversations::{Paging, append, new_turns, object, page};
 use super::error::Refused;
 use super::fields::Fields;
-use super::{ids, items};
+use super::{ids, items, kept};
 use crate::access::{Admin, Reader, Writer};
 use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};
@@ -144,12 +144,11 @@ pub fn locate(scope: &Scope, id: ConversationId, item: &str) -> Result<At, Error
         return Ok(At { turn, items, index });
     }
     let query = HistoryQuery { after: Some(turn.seq), limit: ANSWER_TURNS_MAX, ..HistoryQuery::default() };
-    for entry in scope.history(id, query)?.data {
-        let Entry::Turn(turn) = entry else { continue };
+    for turn in kept::turns(scope, id, query)? {
         if items::generation(&turn).answer == Some(named_after) {
             let (items, index) = place(&turn);
             if index.is_some() {
-                return Ok(At { turn: *turn, items, index });
+                return Ok(At { turn, items, index });
             }
         }
     }

@@ -6,7 +6,7 @@ use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
 use everturn_engine::model::{Answer, Finish};
-use everturn_engine::{Entry, HistoryQuery, Scope};
+use everturn_engine::{Entry, HistoryQuery, Order, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -129,6 +129,25 @@ pub fn find(scope: &Scope, id: &str) -> Result<(Turn, Kept), Error> {
     };
     let kept = turn.metadata.get(KEY).and_then(|raw| raw.read()).ok_or_else(absent)?;
     Ok((turn, kept))
+}
+
+/// The turns that a query asks for, up to its limit: a page of them may end earlier, by its bytes.
+pub fn turns(scope: &Scope, id: ConversationId, mut query: HistoryQuery) -> Result<Vec<Turn>, Error> {
+    let wanted = query.limit;
+    let mut turns = Vec::new();
+    loop {
+        query.limit = wanted - turns.len();
+        let page = scope.history(id, query.clone())?;
+        turns.extend(page.data.into_iter().filter_map(|entry| match entry {
+            Entry::Turn(turn) => Some(*turn),
+            Entry::Event(_) => None,
+        }));
+        match (page.next, query.order) {
+            (Some(next), Order::Ascending) if turns.len() < wanted => query.after = Some(next),
+            (Some(next), Order::Descending) if turns.len() < wanted => query.before = Some(next),
+            _ => return Ok(turns),
+        }
+    }
 }
 
 /// The turns of an answer: the one that was open, and those that followed in the same batch.

@@ -215,15 +215,7 @@ fn new_input(scope: &Scope, id: ConversationId, input: &[Raw]) -> Result<Vec<New
         limit: (turns.len() + 1).min(PAGE_ENTRIES_MAX),
         ..HistoryQuery::default()
     };
-    let last: Vec<Turn> = scope
-        .history(id, query)?
-        .data
-        .into_iter()
-        .filter_map(|entry| match entry {
-            Entry::Turn(turn) => Some(*turn),
-            Entry::Event(_) => None,
-        })
-        .collect();
+    let last = kept::turns(scope, id, query)?;
     let failed = last.first().is_some_and(|turn| {
         turn.status == Status::Aborted && turn.role == Role::Assistant && turn.metadata.contains_key(KEY)
     });

@@ -6,6 +6,7 @@
 //! this: each is appended once, and again when it changes.
 
 use super::error::Refused;
+use super::kept;
 use crate::app::blocking;
 use axum::http::HeaderMap;
 use everturn_core::Error;
@@ -14,7 +15,7 @@ use everturn_core::json::Raw;
 use everturn_core::message::{self, Part};
 use everturn_core::turn::{Role, Status, Tokens, Turn};
 use everturn_engine::model::Answer;
-use everturn_engine::{AppendOptions, Entry, HistoryQuery, NewTurn, Order, Scope};
+use everturn_engine::{AppendOptions, HistoryQuery, NewTurn, Order, Scope};
 use serde_json::Value;
 
 /// The header that names the conversation.
@@ -79,14 +80,8 @@ impl Recorder {
     fn new_of(&self, messages: Vec<Raw>) -> Result<Vec<Raw>, Error> {
         let query =
             HistoryQuery { limit: COMPARED_TURNS_MAX, order: Order::Descending, ..HistoryQuery::default() };
-        let mut known: Vec<Turn> = Vec::new();
-        for entry in self.scope.history(self.id, query)?.data {
-            if let Entry::Turn(turn) = entry
-                && turn.status != Status::Pending
-            {
-                known.push(*turn);
-            }
-        }
+        let mut known = kept::turns(&self.scope, self.id, query)?;
+        known.retain(|turn| turn.status != Status::Pending);
         known.reverse();
         let say = |role: fn(Role) -> bool| -> Vec<String> {
             let said = known.iter().filter(|turn| role(turn.role)).filter_map(Turn::value);

@@ -24,7 +24,7 @@ use everturn_core::id::{GenerationId, TurnId};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::{Status, Turn};
 use everturn_engine::model::{Answer, Delta, Step};
-use everturn_engine::{Entry, HistoryQuery, Receipt, Scope, SystemWorld, Update, World};
+use everturn_engine::{HistoryQuery, Receipt, Scope, SystemWorld, Update, World};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -263,13 +263,7 @@ fn given(scope: &Scope, turn: &Turn, kept: &Kept) -> Result<Vec<Turn>, Error> {
         limit: kept.inputs.min(PAGE_ENTRIES_MAX),
         ..HistoryQuery::default()
     };
-    let turns = scope.history(turn.conversation, query)?.data.into_iter();
-    Ok(turns
-        .filter_map(|entry| match entry {
-            Entry::Turn(turn) => Some(*turn),
-            Entry::Event(_) => None,
-        })
-        .collect())
+    kept::turns(scope, turn.conversation, query)
 }
 
 async fn input_items(

@@ -1,6 +1,7 @@
 //! Streams of server-sent events.
 
 use crate::app::App;
+use crate::lanes;
 use axum::body::{Body, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
@@ -66,7 +67,7 @@ impl Feed {
 /// A response whose events are made by this work, which goes on also if the client does not wait for it.
 pub fn respond<F: Future<Output = ()> + Send + 'static>(app: &App, work: impl FnOnce(Feed) -> F) -> Response {
     let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
-    tokio::spawn(work(Feed(sender)));
+    tokio::spawn(lanes::inherited(lanes::current(), work(Feed(sender))));
     let stopping = app.stopping.clone();
     let events = futures_util::stream::unfold((receiver, stopping), async |(mut receiver, stopping)| {
         let next = tokio::select! {

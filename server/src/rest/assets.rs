@@ -1,7 +1,7 @@
 //! Assets: large or non-text payloads and their descriptors.
 
 use crate::access::{Reader, Writer};
-use crate::app::{App, blocking};
+use crate::app::{App, blocking, large_thread};
 use crate::headers::{IfNoneMatch, etag, text};
 use crate::json::{self, Path, Query};
 use crate::page::Page;
@@ -61,9 +61,11 @@ async fn add_asset(
 ) -> Result<Response, Problem> {
     let mime_type = text(request.headers(), &CONTENT_TYPE)?;
     let mime_type = mime_type.unwrap_or_else(|| "application/octet-stream".into());
-    let bytes = json::bytes(request, app.config.asset_bytes_max).await?;
+    let thread = large_thread().await?;
+    let bytes = json::bytes(request, &app.config, app.config.asset_bytes_max).await?;
     let asset =
         blocking(move || scope.add_asset(add.conversation, add.name, &mime_type, bytes.into())).await?;
+    drop(thread);
     let location = format!("/api/v1/assets/{}", asset.id);
     Ok((StatusCode::CREATED, [(LOCATION, location)], axum::Json(asset)).into_response())
 }

@@ -12,7 +12,6 @@ use axum::extract::State;
 use axum::http::header::HeaderName;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_engine::{Position, Scope, Subscription, Update};
@@ -74,7 +73,7 @@ async fn list_events(
 ) -> Result<Response, Problem> {
     let from = events.from.unwrap_or(1).max(1);
     if !sse::is_wanted(&headers) {
-        return Ok(page(scope, id, from, events.limit.unwrap_or(50)).await?.into_response());
+        return page(scope, id, from, events.limit.unwrap_or(50)).await;
     }
     let last = headers::text(&headers, &HeaderName::from_static("last-event-id"))?;
     let after: Position = match last.filter(|last| !last.is_empty()) {
@@ -85,18 +84,11 @@ async fn list_events(
     Ok(sse::answer(&app, Following(subscription)))
 }
 
-async fn page(
-    scope: Scope,
-    id: ConversationId,
-    from: u64,
-    limit: usize,
-) -> Result<Page<everturn_core::event::Event>, Error> {
-    blocking(move || {
+async fn page(scope: Scope, id: ConversationId, from: u64, limit: usize) -> Result<Response, Problem> {
+    crate::app::json(move || {
         let data = scope.events(id, from - 1, limit)?;
         let next = match data.last() {
-            Some(last) if data.len() == limit && !scope.events(id, last.seq, 1)?.is_empty() => {
-                Some((last.seq + 1).to_string())
-            }
+            Some(last) if !scope.events(id, last.seq, 1)?.is_empty() => Some((last.seq + 1).to_string()),
             _ => None,
         };
         Ok(Page { data, next })
@@ -124,6 +116,10 @@ impl Frames for Following {
             }
             Update::Deleted => Frame::new("deleted", &json!({})),
         })
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.0.waiting_bytes()
     }
 
     fn stopping(&self) -> Frame {

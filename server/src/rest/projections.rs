@@ -1,7 +1,7 @@
 //! Which slice of a transcript the next request sees.
 
 use crate::access::{Reader, Writer};
-use crate::app::{App, blocking};
+use crate::app::{App, large};
 use crate::json::{Json, Path};
 use crate::page::Page;
 use crate::problem::Problem;
@@ -48,7 +48,7 @@ struct Project {
     responses((status = 200, description = "The view.", body = schema::View))
 )]
 async fn project_transcript(Reader(_): Reader, Json(body): Json<Project>) -> Result<Response, Problem> {
-    let view = blocking(move || {
+    let view = large(move || {
         let options = options(&body.options.unwrap_or(json!({})))?;
         let (messages, summary) = transcript::messages(&body.transcript)?;
         Raw::of(&projection::project(&messages, summary.as_deref(), &options)?)
@@ -67,7 +67,7 @@ async fn project_conversation(
     Path(id): Path<ConversationId>,
     Json(asked): Json<Value>,
 ) -> Result<axum::Json<Raw>, Problem> {
-    let view = blocking(move || scope.project(id, &options(&asked)?));
+    let view = large(move || scope.project(id, &options(&asked)?));
     Ok(axum::Json(view.await?.result))
 }
 
@@ -82,7 +82,7 @@ async fn record_projection(
     Path(id): Path<ConversationId>,
     Json(asked): Json<Value>,
 ) -> Result<Response, Problem> {
-    let (view, event) = blocking(move || scope.project_turn(id, &options(&asked)?)).await?;
+    let (view, event) = large(move || scope.project_turn(id, &options(&asked)?)).await?;
     let location = format!("/api/v1/conversations/{id}/projections/{}", event.seq);
     Ok((StatusCode::CREATED, [(LOCATION, location)], axum::Json(view.result)).into_response())
 }
@@ -97,5 +97,5 @@ async fn replay_projection(
     Reader(scope): Reader,
     Path((id, seq)): Path<(ConversationId, u64)>,
 ) -> Result<Page<Raw>, Problem> {
-    Ok(Page::whole(blocking(move || scope.replay_projection(id, seq)).await?))
+    Ok(Page::whole(large(move || scope.replay_projection(id, seq)).await?))
 }

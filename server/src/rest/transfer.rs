@@ -1,21 +1,22 @@
 //! In, out, and proof.
 
 use crate::access::{Admin, Reader, Writer};
-use crate::app::{App, blocking};
-use crate::json::{Path, Query};
+use crate::app::{App, blocking, large, large_thread};
+use crate::json::{Path, Query, stalled};
+use crate::lanes;
 use crate::pipe;
 use crate::problem::Problem;
 use crate::schema;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Report};
 use everturn_core::id::ConversationId;
-use everturn_engine::{Doctor, Format, Imported};
+use everturn_engine::{Doctor, Format, Imported, Scope};
 use serde::{Deserialize, Serialize};
-use std::io::Read;
+use std::io::{self, Read};
 use std::sync::Arc;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -37,8 +38,18 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
     responses((status = 200, description = "The transcript.", body = schema::Transcript))
 )]
 async fn get_transcript(Reader(scope): Reader, Path(id): Path<ConversationId>) -> Result<Response, Problem> {
-    let text = blocking(move || scope.transcript(id)).await?;
+    let text = transcript(scope, id).await?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
+}
+
+async fn transcript(scope: Scope, id: ConversationId) -> Result<Bytes, Error> {
+    let errand = lanes::current();
+    large(move || {
+        let text = scope.transcript(id)?.into_bytes();
+        let charge = errand.and_then(|errand| errand.lane.charge(text.len()));
+        Ok(lanes::charged(text, charge))
+    })
+    .await
 }
 
 /// Which format.
@@ -75,11 +86,11 @@ async fn export(
         (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
     ];
     let body = match format {
-        Format::Transcript => blocking(move || scope.transcript(id)).await?.into(),
+        Format::Transcript => transcript(scope, id).await?.into(),
         _ => {
             // What can be refused is refused before the first byte.
             let scope = blocking(move || scope.get(id).map(|_| scope)).await?;
-            pipe::written(move |out| scope.export(id, format, out, &mut |_| {}))
+            pipe::written(large_thread().await?, move |out| scope.export(id, format, out, &mut |_| {}))
         }
     };
     Ok((headers, Body::into_response(body)).into_response())
@@ -117,7 +128,7 @@ async fn verify(
     Query(verify): Query<Verify>,
 ) -> Result<Response, Problem> {
     let head: Option<Hash> = verify.head.as_deref().map(str::parse).transpose()?;
-    let (report, mut problems) = match blocking(move || scope.verify(id, head)).await {
+    let (report, mut problems) = match large(move || scope.verify(id, head)).await {
         Ok(report) => (Some(report), Vec::new()),
         Err(Error::Corrupt(found)) => (None, vec![found.text]),
         Err(error) => return Err(error.into()),
@@ -162,8 +173,10 @@ async fn import(
     body: Body,
 ) -> Result<axum::Json<Imported>, Problem> {
     let bytes_max = app.config.import_bytes_max;
-    let mut file = pipe::read(body);
+    let thread = large_thread().await?;
+    let mut file = pipe::read(body, app.config.limits.body_timeout);
     let imported = tokio::task::spawn_blocking(move || {
+        let _thread = thread;
         let mut within = Read::by_ref(&mut file).take(bytes_max);
         let imported = scope.import_as(import.name.as_deref(), &mut within, &mut |_| {});
         let too_large = within.limit() == 0 && file.read(&mut [0]).is_ok_and(|more| more > 0);
@@ -178,7 +191,8 @@ async fn import(
             ),
         )
         .into()),
-        Ok((_, _, true)) => {
+        Ok((_, _, Some(io::ErrorKind::TimedOut))) => Err(stalled(&app.config)),
+        Ok((_, _, Some(_))) => {
             let text = "the file ended before it was whole; send it again, what is here already is left out";
             Err(Error::invalid("body.broken", text).into())
         }
@@ -195,5 +209,5 @@ async fn import(
     responses((status = 200, description = "What was found; nothing is wrong if `findings` is empty.", body = schema::Doctor))
 )]
 async fn doctor(Admin(scope): Admin) -> Result<axum::Json<Doctor>, Problem> {
-    Ok(axum::Json(blocking(move || scope.doctor(&mut |_| {})).await?))
+    Ok(axum::Json(large(move || scope.doctor(&mut |_| {})).await?))
 }

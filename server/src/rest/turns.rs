@@ -1,7 +1,7 @@
 //! Turns: append, read, supersede, erase.
 
 use crate::access::{Admin, Reader, Writer};
-use crate::app::{App, blocking};
+use crate::app::{App, blocking, json};
 use crate::headers::Once;
 use crate::json::{Json, Path, Query, given};
 use crate::page::Page;
@@ -15,7 +15,7 @@ use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Tokens, Turn};
-use everturn_engine::{AppendOptions, Entry, HistoryQuery, NewTurn, Order};
+use everturn_engine::{AppendOptions, HistoryQuery, NewTurn, Order};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ async fn list_turns(
     Path(id): Path<ConversationId>,
     Query(history): Query<History>,
     Query(fields): Query<Vec<(String, String)>>,
-) -> Result<Page<Entry>, Problem> {
+) -> Result<Response, Problem> {
     let known = ["before", "after", "limit", "order", "actor", "include_superseded", "include_events"];
     if let Some((name, _)) = fields.iter().find(|(name, _)| !known.contains(&name.as_str())) {
         let name = everturn_core::id::clip(name);
@@ -218,8 +218,11 @@ async fn list_turns(
         include_superseded: history.include_superseded,
         include_events: history.include_events,
     };
-    let page = blocking(move || scope.history(id, query)).await?;
-    Ok(Page { data: page.data, next: page.next.map(|seq| seq.to_string()) })
+    json(move || {
+        let page = scope.history(id, query)?;
+        Ok(Page { data: page.data, next: page.next.map(|seq| seq.to_string()) })
+    })
+    .await
 }
 
 /// As which conversation sees it.

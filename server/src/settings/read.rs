@@ -58,18 +58,46 @@ impl Settings {
             behind_tls_proxy: self.flag("behind_tls_proxy").unwrap_or(false),
             keys_required: self.flag("keys.required"),
             jwt,
-            limits: Limits {
-                requests_per_second: self.at_least_one("limits.requests_per_second")?,
-                burst: self.at_least_one("limits.burst")?,
-                concurrent: self.at_least_one("limits.concurrent")? as usize,
-                failures_per_minute: self.at_least_one("limits.failures_per_minute")?,
-            },
+            limits: self.limits()?,
             cors_origins,
             log_content: self.flag("log_content").unwrap_or(false),
             mcp_record: self.text("mcp.record").map(Into::into),
             mcp_session_idle: Duration::from_secs(self.at_least_one("mcp.session_idle_s")?.into()),
             mcp_fixtures: false,
         })
+    }
+
+    fn limits(&self) -> Result<Limits, Error> {
+        let number = |name: &str| self.at_least_one(&format!("limits.{name}"));
+        let size = |name: &str| number(name).map(|number| number as usize);
+        let seconds = |name: &str| number(name).map(|number| Duration::from_secs(number.into()));
+        let limits = Limits {
+            requests_per_second: number("requests_per_second")?,
+            burst: number("burst")?,
+            concurrent: size("concurrent")?,
+            failures_per_minute: number("failures_per_minute")?,
+            tenant_requests_per_second: number("tenant_requests_per_second")?,
+            tenant_burst: number("tenant_burst")?,
+            tenant_concurrent: size("tenant_concurrent")?,
+            tenant_threads: size("tenant_threads")?,
+            tenant_large_operations: size("tenant_large_operations")?,
+            large_operations: size("large_operations")?,
+            tenant_body_bytes: size("tenant_body_bytes")?,
+            tenant_unsent_bytes: size("tenant_unsent_bytes")?,
+            whole_bytes: size("whole_bytes")?,
+            wait: seconds("wait_s")?,
+            connections_per_address: size("connections_per_address")?,
+            connections: size("connections")?,
+            header_timeout: seconds("header_timeout_s")?,
+            body_timeout: seconds("body_timeout_s")?,
+            idle_timeout: seconds("idle_timeout_s")?,
+        };
+        let body = self.at_least_one("body_bytes_max")? as usize;
+        if limits.tenant_body_bytes < body {
+            let why = format!("must be at least body_bytes_max, which is {body}");
+            return Err(self.wrong("limits.tenant_body_bytes", &why));
+        }
+        Ok(limits)
     }
 
     fn listen(&self) -> Result<SocketAddr, Error> {

@@ -1,11 +1,13 @@
 //! Who may do what: the whole table of routes, tried by everybody.
 
+use crate::live::Live;
 use crate::openapi::{document, operations};
 use crate::stage::{Stage, config};
 use crate::tokens::{self, SECRET, jwt_config};
 use everturn_core::access::Role;
 use everturn_core::id::{ConversationId, KeyId};
-use everturn_engine::{Everturn, NewFact, NewKey, NewStream, NewTurn};
+use everturn_core::time::Timestamp;
+use everturn_engine::{Everturn, NewFact, NewKey, NewStream, NewTurn, Options};
 use everturn_server::{Config, Limits};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -266,4 +268,150 @@ async fn the_first_key_closes_the_door() {
     assert_eq!(ask(stage.request(Method::DELETE, &revoke), Some(words)).await.0, 200);
     stage.get("/api/v1/conversations", 401).await;
     stage.stop().await;
+}
+
+/// A server with an admin's and a reader's key of `acme`, which has one conversation.
+struct Watched {
+    stage: Stage,
+    store: Everturn,
+    admin: String,
+    reader: (KeyId, String),
+    events: String,
+}
+
+impl Watched {
+    async fn new() -> Watched {
+        Watched::over(Everturn::open("memory:").unwrap()).await
+    }
+
+    async fn over(store: Everturn) -> Watched {
+        let ((_, admin), reader) = (key(&store, "acme", Role::Admin), key(&store, "acme", Role::Reader));
+        let id = store.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+        let stage = Stage::over(store.clone(), asking()).await;
+        Watched { stage, store, admin, reader, events: format!("/api/v1/conversations/{id}/events") }
+    }
+
+    async fn follow(&self, words: &str) -> Live {
+        let mut live = Live::connect(self.stage.request(Method::GET, &self.events).bearer_auth(words)).await;
+        live.expect("event").await;
+        live
+    }
+
+    async fn revoke(&self, key: KeyId) {
+        let revoke = self.stage.request(Method::DELETE, &format!("/api/v1/keys/{key}"));
+        assert_eq!(ask(revoke, Some(&self.admin)).await.0, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_revoked_ends_its_live_streams() {
+    let watched = Watched::new().await;
+    let (id, words) = &watched.reader;
+    let (mut one, mut other) = (watched.follow(words).await, watched.follow(words).await);
+    let mut unrelated = watched.follow(&watched.admin).await;
+    watched.revoke(*id).await;
+    for live in [&mut one, &mut other] {
+        assert_eq!(live.expect("error").await.data["code"], "access.ended");
+        assert!(live.next().await.is_none(), "the stream has ended");
+    }
+    let again = watched.stage.request(Method::GET, &watched.events);
+    assert_eq!(ask(again, Some(words)).await.0, 401);
+    let scope = watched.store.tenant("acme").unwrap();
+    let conversation = watched.events.split('/').nth(4).unwrap().parse().unwrap();
+    scope.append(conversation, vec![NewTurn::user("still here")], Default::default()).wait().unwrap();
+    unrelated.expect("event").await;
+    watched.stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_expires_ends_its_live_streams() {
+    let watched = Watched::new().await;
+    let expires = Some(Timestamp(tokens::now() as i64 * 1_000_000).plus_s(2));
+    let new = NewKey { tenant: "acme".into(), role: Role::Reader, label: None, expires };
+    let (_, words) = watched.store.keys().create(new).unwrap();
+    let mut live = watched.follow(&words).await;
+    assert_eq!(live.expect("error").await.data["code"], "access.ended");
+    assert!(live.next().await.is_none(), "the stream has ended");
+    watched.stage.stop().await;
+}
+
+/// The server reads the file that another process writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_another_process_revokes_ends_its_live_streams() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("store.db").display());
+    let writer = Everturn::open(&url).unwrap();
+    let (id, words) = key(&writer, "acme", Role::Reader);
+    let conversation = writer.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+    let reading = Everturn::open_with(&url, Options { read_only: true, ..Options::default() }).unwrap();
+    let stage = Stage::over(reading, asking()).await;
+    let events = stage.request(Method::GET, &format!("/api/v1/conversations/{conversation}/events"));
+    let mut live = Live::connect(events.bearer_auth(&words)).await;
+    live.expect("event").await;
+    writer.keys().revoke("acme", id).unwrap();
+    assert_eq!(live.expect("error").await.data["code"], "access.ended");
+    assert!(live.next().await.is_none(), "the stream has ended");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_expires_ends_its_live_streams() {
+    let store = Everturn::open("memory:").unwrap();
+    let id = store.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+    let config = Config { jwt: Some(jwt_config()), ..asking() };
+    let stage = Stage::over(store, config).await;
+    let claims = json!({"tenant": "acme", "role": "reader", "sub": "ann"});
+    let token = tokens::hs256(SECRET, &claims, Some(tokens::now() + 2));
+    let events = format!("/api/v1/conversations/{id}/events");
+    let mut live = Live::connect(stage.request(Method::GET, &events).bearer_auth(&token)).await;
+    live.expect("event").await;
+    assert_eq!(live.expect("error").await.data["code"], "access.ended");
+    assert!(live.next().await.is_none(), "the stream has ended");
+    assert_eq!(ask(stage.request(Method::GET, &events), Some(&token)).await.0, 401);
+    stage.stop().await;
+}
+
+/// In the shape that each client raises its own exception for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_key_ends_streams_of_answers_in_the_clients_words() {
+    for (path, pointer, word) in [
+        ("/v1/chat/completions", "/error/code", "access.ended"),
+        ("/v1/responses", "/error/code", "access.ended"),
+        ("/v1/messages", "/error/type", "authentication_error"),
+        ("/api/v1/conversations/{id}/generate", "/code", "access.ended"),
+    ] {
+        let (store, steps) = crate::generations::store();
+        let ((_, _admin), (id, words)) =
+            (key(&store, "acme", Role::Admin), key(&store, "acme", Role::Writer));
+        let conversation = store.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+        let stage = Stage::over(store.clone(), asking()).await;
+        let body = if path.starts_with("/v1/responses") {
+            json!({"model": "default", "stream": true, "input": "hi"})
+        } else if path.starts_with("/v1") {
+            let messages = json!([{"role": "user", "content": "hi"}]);
+            json!({"model": "default", "stream": true, "messages": messages, "max_tokens": 64})
+        } else {
+            json!({"input": [{"role": "user", "content": "hi"}], "stream": true})
+        };
+        let path = path.replace("{id}", &conversation.to_string());
+        // Some answer only once the model has begun to.
+        steps.send(crate::generations::text("Lisb")).unwrap();
+        let request = stage.request(Method::POST, &path).bearer_auth(&words);
+        let request =
+            request.header("content-type", "application/json").header("accept", "text/event-stream");
+        let mut response = request.body(body.to_string()).send().await.unwrap();
+        assert_eq!(response.status(), 200, "{path}");
+        let mut seen = String::new();
+        while !seen.contains("Lisb") {
+            seen += std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap();
+        }
+        store.keys().revoke("acme", id).unwrap();
+        while let Some(chunk) = response.chunk().await.unwrap() {
+            seen += std::str::from_utf8(&chunk).unwrap();
+        }
+        let last = seen.lines().rev().find_map(|line| line.strip_prefix("data: ")).unwrap();
+        let last: Value = serde_json::from_str(last).unwrap();
+        assert_eq!(last.pointer(pointer), Some(&json!(word)), "{path}: {seen}");
+        stage.stop().await;
+    }
 }

@@ -36,11 +36,16 @@ impl Generate for Told {
 
 /// A server with such a model, and where to tell it.
 pub async fn stage() -> (Stage, UnboundedSender<Result<Step, Error>>) {
+    let (store, tell) = store();
+    (Stage::over(store, config()).await, tell)
+}
+
+/// A store with such a model, and where to tell it.
+pub fn store() -> (Everturn, UnboundedSender<Result<Step, Error>>) {
     let (tell, told) = unbounded_channel();
     let model = Configured::new(Arc::new(Told(Mutex::new(Some(told)))));
     let models = BTreeMap::from([("default".to_string(), model)]);
-    let store = Everturn::open_with("memory:", Options { models, ..Options::default() }).unwrap();
-    (Stage::over(store, config()).await, tell)
+    (Everturn::open_with("memory:", Options { models, ..Options::default() }).unwrap(), tell)
 }
 
 pub fn text(text: &str) -> Result<Step, Error> {

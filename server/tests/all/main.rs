@@ -4,6 +4,7 @@
 
 mod access;
 mod assets;
+mod attacks;
 mod context;
 mod conversations;
 mod events;

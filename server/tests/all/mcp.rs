@@ -1,7 +1,8 @@
 //! MCP over HTTP, message by message: what needs no client of somebody else's.
 
 use crate::stage::{Stage, config};
-use everturn_engine::{Everturn, Options};
+use everturn_core::access::Role;
+use everturn_engine::{Everturn, NewKey, Options};
 use everturn_server::Config;
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -322,6 +323,37 @@ async fn a_session_ends_when_it_is_deleted_or_idle() {
     let answer = nobody.send("tools/list", json!({})).await;
     assert_eq!(answer.status(), 404);
     assert_eq!(last(answer).await["code"], "mcp.session_absent");
+    stage.stop().await;
+}
+
+/// The session ends with the key that began it: its stream, and what it follows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_ends_with_its_key() {
+    let store = Everturn::open("memory:").unwrap();
+    let new = NewKey { tenant: "acme".into(), role: Role::Admin, label: None, expires: None };
+    let (_, admin) = store.keys().create(new.clone()).unwrap();
+    let (key, words) = store.keys().create(new).unwrap();
+    let id = store.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+    let mut stage = Stage::over(store.clone(), Config { keys_required: None, ..config() }).await;
+    stage.bearer(&words);
+    let client = Client::begin(&stage).await;
+    let mut stream = client.request(Method::GET).send().await.unwrap();
+    client.ask("resources/subscribe", json!({"uri": format!("everturn://conversations/{id}")})).await;
+    store.keys().revoke("acme", key.id).unwrap();
+    let mut seen = String::new();
+    let end = async {
+        while let Some(chunk) = stream.chunk().await.unwrap() {
+            seen += std::str::from_utf8(&chunk).unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), end).await.expect("the stream ends");
+    assert!(seen.contains("was revoked"), "{seen}");
+    assert_eq!(client.send("tools/list", json!({})).await.status(), 401);
+    // Nobody else goes on with it either.
+    let session = client.session.clone();
+    stage.bearer(&admin);
+    let other = Client { stage: &stage, session };
+    while other.send("tools/list", json!({})).await.status() != 404 {}
     stage.stop().await;
 }
 

@@ -18,6 +18,8 @@ pub struct Stage {
     pub url: String,
     /// A client.
     pub http: reqwest::Client,
+    /// Key that every request brings.
+    bearer: Option<String>,
     stop: Option<oneshot::Sender<()>>,
     running: Option<JoinHandle<()>>,
 }
@@ -51,12 +53,21 @@ impl Stage {
         // Fails only where another test of this process was first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        Stage { url, http, stop: Some(stop), running: Some(running) }
+        Stage { url, http, bearer: None, stop: Some(stop), running: Some(running) }
     }
 
     /// A request to a path.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.url))
+        let request = self.http.request(method, format!("{}{path}", self.url));
+        match &self.bearer {
+            Some(words) => request.bearer_auth(words),
+            None => request,
+        }
+    }
+
+    /// Sends this key with every request from now on.
+    pub fn bearer(&mut self, words: &str) {
+        self.bearer = Some(words.into());
     }
 
     /// Posts JSON, expects this status and gives the answer.

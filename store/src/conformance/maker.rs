@@ -269,7 +269,16 @@ pub fn append(store: &dyn Backend, key: &Key, drafts: Vec<Draft>) -> Committed {
 /// Everything of its log.
 #[track_caller]
 pub fn log(store: &dyn Backend, key: &Key) -> Vec<Event> {
-    store.events(key, 0, usize::MAX).unwrap_or_else(|error| panic!("unreadable: {error:?}"))
+    let mut events: Vec<Event> = Vec::new();
+    loop {
+        let after = events.last().map_or(0, |event| event.seq);
+        let page = store.events(key, after, usize::MAX);
+        let page = page.unwrap_or_else(|error| panic!("unreadable: {error:?}"));
+        if page.is_empty() {
+            return events;
+        }
+        events.extend(page);
+    }
 }
 
 /// Every turn, superseded ones included.

@@ -6,7 +6,7 @@ use everturn_core::Error;
 use everturn_core::conversation::{Retention, Settings, State, SystemPrompt};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key};
-use everturn_core::limits::EPHEMERAL_TTL_S;
+use everturn_core::limits::{EPHEMERAL_TTL_S, PAGE_BYTES_MAX};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Successor, Turn};
 
@@ -32,6 +32,39 @@ pub fn events_are_read_in_pages(store: &dyn Backend) {
     }
     assert!(store.events(&key, 0, 0).expect("a page").is_empty());
     assert!(store.events(&key, u64::MAX, 10).expect("a page").is_empty());
+}
+
+/// A page of large turns is cut by its bytes, and the pages together are the whole: in a fork and its parent, written a
+/// moment ago or long before.
+pub fn pages_end_when_their_bytes_do(store: &dyn Backend) {
+    let m = Maker::default();
+    let (parent, key) = (m.key(), m.key());
+    let large = || m.say(&"x".repeat(PAGE_BYTES_MAX / 3));
+    create(store, &parent, vec![m.created(), m.say("a"), large(), large(), large(), large(), m.say("b")]);
+    done(store, m.fork(&key, &parent, 6));
+    append(store, &key, vec![m.say("c"), large(), large()]);
+    append(store, &key, vec![large(), large(), m.say("d")]);
+    let (mut after, mut sizes) = (0, Vec::new());
+    loop {
+        let page = store.events(&key, after, 1000).expect("a page");
+        let Some(last) = page.last() else { break };
+        after = last.seq;
+        let bytes: usize = page.iter().filter_map(|event| event.text()).map(str::len).sum();
+        assert!(bytes < 2 * PAGE_BYTES_MAX, "{bytes}");
+        sizes.push(page.len());
+    }
+    assert_eq!((sizes.iter().sum::<usize>(), sizes.len()), (13, 3), "{sizes:?}");
+    for descending in [false, true] {
+        let base = TurnQuery { descending, bytes_max: Some(PAGE_BYTES_MAX), ..TurnQuery::default() };
+        let seqs = joined(store, &key, &base, 100).iter().map(|turn| turn.seq).collect::<Vec<_>>();
+        let mut all: Vec<u64> = history(store, &key).iter().map(|turn| turn.seq).collect();
+        if descending {
+            all.reverse();
+        }
+        assert_eq!(seqs, all);
+        let first = store.turns(&key, &TurnQuery { limit: 100, ..base }).expect("a page");
+        assert!(first.len() < all.len() && !first.is_empty(), "{}", first.len());
+    }
 }
 
 /// A conversation with several actors, superseded and aborted turns, forked in the middle.

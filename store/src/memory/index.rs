@@ -76,7 +76,14 @@ impl Index for Memory {
         if query.descending {
             rows.reverse();
         }
-        rows.into_iter().take(query.limit).map(|row| read(&levels, row)).collect()
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        for row in rows.into_iter().take(query.limit) {
+            page.push(read(&levels, row)?);
+            if query.is_full(&page, &mut bytes) {
+                break;
+            }
+        }
+        Ok(page)
     }
 
     fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error> {

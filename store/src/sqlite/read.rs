@@ -6,6 +6,7 @@ use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::Conversation;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
+use everturn_core::limits::PAGE_BYTES_MAX;
 use everturn_core::turn::{Turn, TurnRow};
 use everturn_core::write::Place;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -109,6 +110,7 @@ pub fn hash_at(db: &Connection, lineage: &Lineage, seq: u64) -> rusqlite::Result
 pub fn events(db: &Connection, lineage: &Lineage, after: u64, limit: usize) -> rusqlite::Result<Vec<Event>> {
     let mut out: Vec<Event> = Vec::new();
     let mut prev = None;
+    let mut bytes = 0;
     for level in lineage.levels.iter().rev() {
         let from = after.max(level.floor);
         if from >= level.cap || out.len() == limit {
@@ -128,12 +130,22 @@ pub fn events(db: &Connection, lineage: &Lineage, after: u64, limit: usize) -> r
             };
             let event = rows::event(row, level.id, before)?;
             prev = Some(event.hash);
+            bytes += event.text().map_or(0, str::len);
             out.push(event);
+            if bytes >= PAGE_BYTES_MAX {
+                return Ok(out);
+            }
         }
     }
     let settled = out.last().map_or(after, |event| event.seq);
     let rest = lineage.recent.iter().filter(|event| event.seq > settled).take(limit - out.len());
-    out.extend(rest.map(|event| Event::clone(event)));
+    for event in rest {
+        bytes += event.text().map_or(0, str::len);
+        out.push(Event::clone(event));
+        if bytes >= PAGE_BYTES_MAX {
+            break;
+        }
+    }
     Ok(out)
 }
 
@@ -177,6 +189,7 @@ pub fn turns(db: &Connection, lineage: &Lineage, query: &TurnQuery) -> rusqlite:
         Some(seq) => row.as_of(seq),
         None => row,
     };
+    let mut bytes = 0;
     while low <= high && out.len() < query.limit {
         let page = turn_page(db, lineage, low, high, query.descending, query.limit)?;
         let Some(last) = page.last().map(|row| row.seq) else { break };
@@ -186,8 +199,11 @@ pub fn turns(db: &Connection, lineage: &Lineage, query: &TurnQuery) -> rusqlite:
             low = last + 1
         }
         for row in page.into_iter().map(seen) {
-            if query.takes(&row) && out.len() < query.limit {
+            if query.takes(&row) {
                 out.push(read(db, lineage, row)?);
+                if query.is_full(&out, &mut bytes) {
+                    return Ok(out);
+                }
             }
         }
     }

@@ -75,7 +75,7 @@ impl Import<'_> {
         let mut next = None;
         while end > 0 && next.is_none() {
             let after = end.saturating_sub(PAGE);
-            let page = log.events(&target.key, after, (end - after) as usize)?;
+            let page = self.scope.shared().events_between(&target.key, after, end)?;
             next = page.iter().rev().find_map(|event| Some((event.seq, self.marker(event)?)));
             end = after;
         }

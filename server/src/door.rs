@@ -1,0 +1,340 @@
+//! Connections: how many there may be, and how long one may keep us waiting.
+//!
+//! A connection is idle while no request of it is being answered. Where there are too many, from one address or in all, the
+//! one that has been idle longest makes room for the new one; so half-sent headers cost their sender's own connections, and
+//! whoever has sent a request is not affected. A watcher ends connections that keep us waiting for a header, or that do not
+//! take what is sent to them.
+
+use crate::config::{Config, Limits};
+use crate::lanes::hold_until_sent;
+use axum::extract::Request;
+use axum::response::Response;
+use axum_server::accept::Accept;
+use futures_util::future::BoxFuture;
+use futures_util::task::AtomicWaker;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+use tower::Service;
+
+/// How often connections are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The connections of a server.
+#[derive(Clone)]
+pub struct Door(Arc<Inner>);
+
+struct Inner {
+    limits: Limits,
+    /// A proxy's connections all come from its own address, which says nothing about clients.
+    by_address: bool,
+    began: Instant,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    next: u64,
+    connections: HashMap<u64, Arc<Connection>>,
+    by_address: HashMap<IpAddr, usize>,
+}
+
+struct Connection {
+    address: IpAddr,
+    /// Requests that are being answered.
+    busy: AtomicUsize,
+    /// Whether a request was ever answered.
+    used: AtomicBool,
+    /// Since when it has been idle, in milliseconds since the door was opened.
+    idle_since: AtomicU64,
+    /// Since when it takes nothing of what is sent; 0 if it does.
+    stalled_since: AtomicU64,
+    ended: AtomicBool,
+    reader: AtomicWaker,
+    writer: AtomicWaker,
+}
+
+impl Connection {
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.reader.wake();
+        self.writer.wake();
+    }
+
+    fn is_idle(&self) -> bool {
+        self.busy.load(Ordering::SeqCst) == 0 && !self.ended.load(Ordering::SeqCst)
+    }
+}
+
+impl Door {
+    pub fn new(config: &Config) -> Door {
+        let (mut limits, by_address) = (config.limits, !config.behind_tls_proxy);
+        if let Some(files) =
+            open_files_max().map(|files| files / 4 * 3).filter(|files| *files < limits.connections)
+        {
+            tracing::warn!(
+                connections = files,
+                "the process may open too few files for limits.connections; raise `ulimit -n`"
+            );
+            limits.connections = files;
+        }
+        limits.connections_per_address =
+            limits.connections_per_address.min(limits.connections.div_ceil(4) * 3);
+        Door(Arc::new(Inner { limits, by_address, began: Instant::now(), open: Mutex::default() }))
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Never 0.
+    fn now(&self) -> u64 {
+        self.0.began.elapsed().as_millis() as u64 + 1
+    }
+
+    /// Takes a connection in, in the place of an idle one if need be; `None` if there is no room.
+    fn enter(&self, address: IpAddr) -> Option<Entered> {
+        let limits = &self.0.limits;
+        let mut open = self.open();
+        let same = open.by_address.get(&address).copied().unwrap_or_default();
+        let room = if self.0.by_address && same >= limits.connections_per_address {
+            open.make_room(|connection| connection.address == address)
+        } else if open.connections.len() >= limits.connections {
+            open.make_room(|_| true)
+        } else {
+            true
+        };
+        if !room {
+            metrics::counter!("everturn_connections_refused_total").increment(1);
+            return None;
+        }
+        let connection = Arc::new(Connection {
+            address,
+            busy: AtomicUsize::new(0),
+            used: AtomicBool::new(false),
+            idle_since: AtomicU64::new(self.now()),
+            stalled_since: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+            reader: AtomicWaker::new(),
+            writer: AtomicWaker::new(),
+        });
+        open.next += 1;
+        let no = open.next;
+        open.connections.insert(no, connection.clone());
+        *open.by_address.entry(address).or_default() += 1;
+        Some(Entered { door: self.clone(), no, connection })
+    }
+
+    /// Ends connections that keep us waiting, until the server stops.
+    pub async fn watch(self, stopping: CancellationToken) {
+        while stopping.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
+            let (now, limits) = (self.now(), &self.0.limits);
+            let past = |since: u64, limit: Duration| now.saturating_sub(since) > limit.as_millis() as u64;
+            for connection in self.open().connections.values() {
+                let used = connection.used.load(Ordering::Relaxed);
+                let patience = if used { limits.idle_timeout } else { limits.header_timeout };
+                let waits =
+                    connection.is_idle() && past(connection.idle_since.load(Ordering::SeqCst), patience);
+                let stalled = connection.stalled_since.load(Ordering::SeqCst);
+                if waits || (stalled > 0 && past(stalled, limits.body_timeout)) {
+                    connection.end();
+                }
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Ends the connection that has been idle longest among those that fit; `false` if none is idle.
+    fn make_room(&mut self, fits: impl Fn(&Connection) -> bool) -> bool {
+        let idle = self.connections.iter().filter(|(_, connection)| connection.is_idle() && fits(connection));
+        // One that never sent a request goes before one that is kept for the next.
+        let longest = idle.min_by_key(|(no, connection)| {
+            (connection.used.load(Ordering::Relaxed), connection.idle_since.load(Ordering::SeqCst), **no)
+        });
+        let Some(no) = longest.map(|(no, _)| *no) else { return false };
+        self.leave(no);
+        true
+    }
+
+    fn leave(&mut self, no: u64) {
+        let Some(connection) = self.connections.remove(&no) else { return };
+        connection.end();
+        if let Some(count) = self.by_address.get_mut(&connection.address) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_address.remove(&connection.address);
+            }
+        }
+    }
+}
+
+/// Files that this process may open, where the system tells.
+fn open_files_max() -> Option<usize> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// A connection that counts until it is dropped.
+struct Entered {
+    door: Door,
+    no: u64,
+    connection: Arc<Connection>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.door.open().leave(self.no);
+    }
+}
+
+impl<S: Send + 'static> Accept<TcpStream, S> for Door {
+    type Stream = Counted;
+    type Service = Counting<S>;
+    type Future = std::future::Ready<io::Result<(Counted, Counting<S>)>>;
+
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        let address = stream.peer_addr().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
+        // Answers are written whole: waiting for more to send along would only delay them.
+        let _ = stream.set_nodelay(true);
+        let Some(entered) = self.enter(address) else {
+            return std::future::ready(Err(io::ErrorKind::ConnectionRefused.into()));
+        };
+        let (door, connection) = (self.clone(), entered.connection.clone());
+        std::future::ready(Ok((Counted { stream, entered }, Counting { service, door, connection })))
+    }
+}
+
+/// The bytes of a connection.
+pub struct Counted {
+    stream: TcpStream,
+    entered: Entered,
+}
+
+impl Counted {
+    fn check(&self) -> io::Result<()> {
+        match self.entered.connection.ended.load(Ordering::SeqCst) {
+            true => Err(io::ErrorKind::ConnectionAborted.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes whether the other side takes what is sent, and waits to be ended if it does not.
+    fn wrote<T>(&self, context: &Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let connection = &self.entered.connection;
+        if written.is_ready() {
+            if connection.stalled_since.load(Ordering::Relaxed) > 0 {
+                connection.stalled_since.store(0, Ordering::SeqCst);
+            }
+            return written;
+        }
+        let now = self.entered.door.now();
+        let _ = connection.stalled_since.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst);
+        connection.writer.register(context.waker());
+        self.check()?;
+        Poll::Pending
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check()?;
+        if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, into) {
+            return Poll::Ready(read);
+        }
+        self.entered.connection.reader.register(context.waker());
+        self.check()?;
+        Poll::Pending
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.check()?;
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.check()?;
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.wrote(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Notes which connections have a request that is being answered.
+#[derive(Clone)]
+pub struct Counting<S> {
+    service: S,
+    door: Door,
+    connection: Arc<Connection>,
+}
+
+/// A request that is being answered.
+struct Answering {
+    door: Door,
+    connection: Arc<Connection>,
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.connection.idle_since.store(self.door.now(), Ordering::SeqCst);
+        self.connection.busy.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl<S, B> Service<Request<B>> for Counting<S>
+where
+    S: Service<Request<B>, Response = Response>,
+    S::Future: Send + 'static,
+{
+    type Response = Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Response, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        ready!(self.service.poll_ready(context))?;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.connection.busy.fetch_add(1, Ordering::SeqCst);
+        self.connection.used.store(true, Ordering::Relaxed);
+        let answering = Answering { door: self.door.clone(), connection: self.connection.clone() };
+        let answer = self.service.call(request);
+        Box::pin(async move { Ok(hold_until_sent(answer.await?, answering)) })
+    }
+}

@@ -1,0 +1,264 @@
+//! How much one tenant may have running at once.
+//!
+//! Every tenant has a lane: so many requests and streams, so many threads, so many bytes of answers that wait to be sent.
+//! A request that finds its lane full waits for its turn, for a bounded time, and is then told to come again; other
+//! tenants do not notice. `access` opens the lane of a request and [`blocking`](crate::app::blocking) finds it.
+
+use crate::config::Limits;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::Response;
+use everturn_core::Error;
+use everturn_core::id::Tenant;
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+/// Past this many tenants, lanes in which nothing runs are forgotten.
+const LANES_MAX: usize = 10_000;
+/// Bodies and answers up to this many bytes are not counted.
+pub const SMALL_BYTES: usize = 64 * 1024;
+
+tokio::task_local! {
+    static ERRAND: Arc<Errand>;
+}
+
+/// One request on its way through a lane.
+pub struct Errand {
+    pub lane: Arc<Lane>,
+    /// Memory that its body takes.
+    body: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+/// The lanes of all tenants.
+pub struct Lanes {
+    limits: Limits,
+    /// Large operations of all tenants together.
+    large: Arc<Semaphore>,
+    lanes: Mutex<HashMap<Tenant, Arc<Lane>>>,
+}
+
+/// The lane of one tenant.
+pub struct Lane {
+    limits: Limits,
+    /// Requests and streams.
+    running: Arc<Semaphore>,
+    /// Threads.
+    threads: Arc<Semaphore>,
+    /// Large operations.
+    large: Arc<Semaphore>,
+    large_of_all: Arc<Semaphore>,
+    /// Bytes of request bodies.
+    bodies: Arc<Semaphore>,
+    /// Bytes of answers that are not sent yet.
+    unsent: AtomicUsize,
+    /// Told when some were.
+    sent: Notify,
+}
+
+impl Lanes {
+    pub fn new(limits: Limits) -> Lanes {
+        let large = Arc::new(Semaphore::new(limits.large_operations));
+        Lanes { limits, large, lanes: Mutex::default() }
+    }
+
+    pub fn of(&self, tenant: &Tenant) -> Arc<Lane> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lane) = lanes.get(tenant) {
+            return lane.clone();
+        }
+        if lanes.len() >= LANES_MAX {
+            lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
+        }
+        let limits = self.limits;
+        let lane = Arc::new(Lane {
+            limits,
+            running: Arc::new(Semaphore::new(limits.tenant_concurrent)),
+            threads: Arc::new(Semaphore::new(limits.tenant_threads)),
+            large: Arc::new(Semaphore::new(limits.tenant_large_operations)),
+            large_of_all: self.large.clone(),
+            bodies: Arc::new(Semaphore::new(limits.tenant_body_bytes)),
+            unsent: AtomicUsize::new(0),
+            sent: Notify::new(),
+        });
+        lanes.insert(tenant.clone(), lane.clone());
+        lane
+    }
+}
+
+/// The request that this task answers.
+pub fn current() -> Option<Arc<Errand>> {
+    ERRAND.try_with(Arc::clone).ok()
+}
+
+/// A future that goes on in the lane of this task, for a task of its own.
+pub async fn inherited<T>(errand: Option<Arc<Errand>>, work: impl Future<Output = T>) -> T {
+    match errand {
+        Some(errand) => errand.lane.run(work).await,
+        None => work.await,
+    }
+}
+
+impl Errand {
+    /// Waits for memory for a body, which is held until the request is answered.
+    pub async fn reserve(&self, bytes: usize) -> Result<(), Error> {
+        let limits = &self.lane.limits;
+        // A body above the limit of all bodies has them for itself.
+        let permits = bytes.min(limits.tenant_body_bytes) as u32;
+        let memory =
+            async { self.lane.bodies.clone().acquire_many_owned(permits).await.into_iter().collect() };
+        let mut reserved =
+            self.lane.within("limits.tenant_body_bytes", limits.tenant_body_bytes, memory).await?;
+        *self.body.lock().unwrap_or_else(PoisonError::into_inner) = reserved.permits.pop();
+        Ok(())
+    }
+}
+
+/// Permission to use a thread.
+pub struct Thread {
+    permits: Vec<OwnedSemaphorePermit>,
+}
+
+impl Lane {
+    /// Runs a future in this lane.
+    pub async fn run<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
+        ERRAND.scope(Arc::new(Errand { lane: self.clone(), body: Mutex::default() }), work).await
+    }
+
+    /// Lets a request in; `None` if too many run.
+    pub fn enter(&self) -> Option<OwnedSemaphorePermit> {
+        self.running.clone().try_acquire_owned().ok()
+    }
+
+    /// Waits for a thread.
+    pub async fn thread(&self) -> Result<Thread, Error> {
+        if self.unsent.load(Ordering::Relaxed) <= self.limits.tenant_unsent_bytes
+            && let Ok(permit) = self.threads.clone().try_acquire_owned()
+        {
+            return Ok(Thread { permits: vec![permit] });
+        }
+        self.within("limits.tenant_threads", self.limits.tenant_threads, async {
+            self.room().await;
+            vec![acquire(&self.threads).await]
+        })
+        .await
+    }
+
+    /// Waits for a thread for work that needs much memory or processor, or that may wait for the client.
+    pub async fn large(&self) -> Result<Thread, Error> {
+        self.within("limits.tenant_large_operations", self.limits.tenant_large_operations, async {
+            self.room().await;
+            vec![acquire(&self.large).await, acquire(&self.large_of_all).await]
+        })
+        .await
+    }
+
+    async fn within(
+        &self,
+        name: &str,
+        limit: usize,
+        permits: impl Future<Output = Vec<OwnedSemaphorePermit>>,
+    ) -> Result<Thread, Error> {
+        let wait = self.limits.wait;
+        match tokio::time::timeout(wait, permits).await {
+            Ok(permits) => Ok(Thread { permits: permits }),
+            Err(_) => Err(Error::busy(
+                "tenant.busy",
+                format!(
+                    "{name} is {limit}, and none ended within {} s; send fewer requests at once, or read the answers",
+                    wait.as_secs()
+                ),
+            )),
+        }
+    }
+
+    /// Waits until enough of what was answered is sent.
+    pub async fn room(&self) {
+        loop {
+            let sent = self.sent.notified();
+            if self.unsent.load(Ordering::Relaxed) <= self.limits.tenant_unsent_bytes {
+                return;
+            }
+            // A wake-up may be lost between the look and the wait.
+            let _ = tokio::time::timeout(Duration::from_millis(100), sent).await;
+        }
+    }
+
+    /// Counts bytes that wait to be sent; `None` for a few.
+    pub fn charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+        (bytes > SMALL_BYTES).then(|| {
+            self.unsent.fetch_add(bytes, Ordering::Relaxed);
+            Charge { lane: self.clone(), bytes }
+        })
+    }
+}
+
+async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    match semaphore.clone().acquire_owned().await {
+        Ok(permit) => permit,
+        Err(_) => unreachable!("nobody closes it"),
+    }
+}
+
+/// Bytes that wait to be sent, until it is dropped.
+pub struct Charge {
+    lane: Arc<Lane>,
+    bytes: usize,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.lane.unsent.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.lane.sent.notify_waiters();
+    }
+}
+
+/// Bytes that carry their charge with them.
+pub fn charged(text: Vec<u8>, charge: Option<Charge>) -> Bytes {
+    struct Charged(Vec<u8>, #[allow(dead_code, reason = "held until the bytes are sent")] Charge);
+    impl AsRef<[u8]> for Charged {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    match charge {
+        Some(charge) => Bytes::from_owner(Charged(text, charge)),
+        None => Bytes::from(text),
+    }
+}
+
+/// Keeps something for as long as an answer is being sent. An answer whose length is known and small is as good as sent.
+pub fn hold_until_sent(response: Response, held: impl Send + 'static) -> Response {
+    if response.body().size_hint().exact().is_some_and(|bytes| bytes <= SMALL_BYTES as u64) {
+        return response;
+    }
+    response.map(|body| Body::new(Holding { body, _held: Box::new(held) }))
+}
+
+struct Holding {
+    body: Body,
+    _held: Box<dyn std::any::Any + Send>,
+}
+
+impl HttpBody for Holding {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}

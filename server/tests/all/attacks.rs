@@ -1,0 +1,322 @@
+//! One client that takes what it can, beside another that goes on being served.
+
+use crate::stage::{Stage, answer, config};
+use everturn_core::access::Role;
+use everturn_engine::{Everturn, NewKey, NewTurn, Options};
+use everturn_server::{Config, Limits};
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// A server with a key of each of two tenants.
+struct Two {
+    stage: Stage,
+    store: Everturn,
+    greedy: String,
+    modest: String,
+}
+
+impl Two {
+    async fn with(limits: Limits) -> Two {
+        let options = Options { index: false, auto_compaction: false, ..Options::default() };
+        let store = Everturn::open_with("memory:", options).unwrap();
+        let key = |tenant: &str| {
+            let new = NewKey { tenant: tenant.into(), role: Role::Admin, label: None, expires: None };
+            store.keys().create(new).unwrap().1
+        };
+        let (greedy, modest) = (key("greedy"), key("modest"));
+        let config = Config { keys_required: None, limits, ..config() };
+        Two { stage: Stage::over(store.clone(), config).await, store, greedy, modest }
+    }
+
+    /// A connection on which this has been sent.
+    async fn send(&self, text: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.stage.url.trim_start_matches("http://")).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// The head of a request with a key and a body of this length.
+    fn head(&self, request: &str, key: &str, length: usize) -> String {
+        format!(
+            "{request} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        )
+    }
+
+    /// The other tenant makes a conversation, appends to it and reads it.
+    async fn modest_is_served(&self) {
+        let ask = |method, path: &str, body: Value| {
+            let request = self.stage.request(method, path).bearer_auth(&self.modest);
+            request.header("content-type", "application/json").body(body.to_string())
+        };
+        let served = async {
+            let made = answer(ask(Method::POST, "/api/v1/conversations", json!({})), 201).await;
+            let turns = format!("/api/v1/conversations/{}/turns", made["id"].as_str().unwrap());
+            let said = json!({"turns": [{"role": "user", "content": "hello"}]});
+            answer(ask(Method::POST, &turns, said), 201).await;
+            let transcript = turns.replace("/turns", "/transcript");
+            answer(ask(Method::GET, &transcript, json!({})), 200).await;
+        };
+        timeout(Duration::from_secs(5), served).await.expect("the other tenant is served");
+    }
+}
+
+/// Everything that is sent on a connection until it ends.
+async fn rest(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    // A reset is an end as well.
+    let _ = timeout(Duration::from_secs(30), stream.read_to_end(&mut text)).await.expect("it ends");
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// What an answer says on a connection that stays open.
+async fn said(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    let read = async {
+        loop {
+            let seen = String::from_utf8_lossy(&text).into_owned();
+            if seen.contains("\r\n\r\n{") && seen.ends_with('}') {
+                return seen;
+            }
+            assert_ne!(stream.read_buf(&mut text).await.unwrap(), 0, "{seen}");
+        }
+    };
+    timeout(Duration::from_secs(30), read).await.expect("an answer")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_sent_headers_lock_nobody_out() {
+    let header_timeout = Duration::from_secs(1);
+    for (total, per_address) in [(16, 1000), (1000, 16)] {
+        let limits = Limits {
+            connections: total,
+            connections_per_address: per_address,
+            header_timeout,
+            ..Limits::default()
+        };
+        let two = Two::with(limits).await;
+        let mut half = Vec::new();
+        for _ in 0..50 {
+            half.push(two.send("GET /api/v1/conversations HTTP/1.1\r\nhost: loc").await);
+        }
+        two.modest_is_served().await;
+        // Those that are still open end by themselves.
+        for stream in &mut half {
+            assert_eq!(rest(stream).await, "");
+        }
+        two.stage.stop().await;
+    }
+}
+
+/// A connection that sends nothing at all, or a byte now and then, is no request either.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_end() {
+    let limits = Limits { header_timeout: Duration::from_millis(500), ..Limits::default() };
+    let two = Two::with(limits).await;
+    let mut silent = two.send("").await;
+    assert_eq!(rest(&mut silent).await, "");
+    let (began, mut drip) = (Instant::now(), two.send("GET ").await);
+    while drip.write_all(b"/").await.is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(30), "it goes on for ever");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    two.stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_stalls_is_ended_and_one_that_is_slow_is_not() {
+    let limits = Limits { body_timeout: Duration::from_secs(1), ..Limits::default() };
+    let two = Two::with(limits).await;
+    for request in ["POST /api/v1/conversations", "POST /api/v1/import", "POST /mcp"] {
+        let mut stalled = two.send(&two.head(request, &two.greedy, 100)).await;
+        stalled.write_all(b"{\"title\"").await.unwrap();
+        let said = said(&mut stalled).await;
+        assert!(said.starts_with("HTTP/1.1 408"), "{request}: {said}");
+        assert!(said.contains("body.stalled") && said.contains("limits.body_timeout_s"), "{request}: {said}");
+    }
+    let body = r#"{"title": "slow but steady"}"#;
+    let mut slow = two.send(&two.head("POST /api/v1/conversations", &two.greedy, body.len())).await;
+    for byte in body.as_bytes() {
+        slow.write_all(&[*byte]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(80)).await;
+    }
+    assert!(said(&mut slow).await.starts_with("HTTP/1.1 201"));
+    two.stage.stop().await;
+}
+
+/// Each waits for its client on a thread of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_imports_take_no_thread_of_others() {
+    let limits = Limits {
+        tenant_large_operations: 2,
+        large_operations: 3,
+        wait: Duration::from_millis(300),
+        body_timeout: Duration::from_secs(60),
+        ..Limits::default()
+    };
+    let two = Two::with(limits).await;
+    let mut imports = Vec::new();
+    for _ in 0..6 {
+        let mut import = two.send(&two.head("POST /api/v1/import", &two.greedy, 1000)).await;
+        import.write_all(b"{\"_type\"").await.unwrap();
+        imports.push(import);
+    }
+    let mut refused = 0;
+    for import in &mut imports {
+        if let Ok(said) = timeout(Duration::from_secs(2), said(import)).await {
+            assert!(said.starts_with("HTTP/1.1 503") && said.contains("retry-after"), "{said}");
+            assert!(said.contains("limits.tenant_large_operations is 2"), "{said}");
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 4, "two run");
+    two.modest_is_served().await;
+    drop(imports);
+    two.stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_has_limits_over_all_its_keys() {
+    let limits = Limits { tenant_concurrent: 2, ..Limits::default() };
+    let two = Two::with(limits).await;
+    let scope = two.store.tenant("greedy").unwrap();
+    let id = scope.create(Default::default()).wait().unwrap().id;
+    let new = NewKey { tenant: "greedy".into(), role: Role::Admin, label: None, expires: None };
+    let other = two.store.keys().create(new).unwrap().1;
+    let path = format!("/api/v1/conversations/{id}/events");
+    let follow = |key: &str| {
+        let request = two.stage.request(Method::GET, &path).bearer_auth(key);
+        request.header("accept", "text/event-stream").send()
+    };
+    let (_one, _two) = (follow(&two.greedy).await.unwrap(), follow(&other).await.unwrap());
+    let third = follow(&other).await.unwrap();
+    assert_eq!(third.status(), 429);
+    assert!(third.headers().contains_key("retry-after"));
+    assert!(third.text().await.unwrap().contains("access.tenant_concurrency"));
+    two.modest_is_served().await;
+    two.stage.stop().await;
+
+    let limits = Limits { tenant_requests_per_second: 1, tenant_burst: 4, ..Limits::default() };
+    let two = Two::with(limits).await;
+    let list = |key: &str| two.stage.request(Method::GET, "/api/v1/conversations").bearer_auth(key).send();
+    let mut refused = None;
+    for _ in 0..10 {
+        let response = list(&two.greedy).await.unwrap();
+        if response.status() == 429 {
+            refused = Some(response.text().await.unwrap());
+            break;
+        }
+    }
+    assert!(refused.expect("ten at once are too many").contains("access.tenant_rate"));
+    assert_eq!(list(&two.modest).await.unwrap().status(), 200);
+    two.stage.stop().await;
+}
+
+/// Answers that nobody reads stay in memory: past a limit the tenant's next requests wait until they are read.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_are_not_read_stop_their_own_tenant_only() {
+    let limits = Limits {
+        tenant_unsent_bytes: 1024 * 1024,
+        wait: Duration::from_millis(300),
+        body_timeout: Duration::from_secs(2),
+        ..Limits::default()
+    };
+    let two = Two::with(limits).await;
+    let scope = two.store.tenant("greedy").unwrap();
+    let id = scope.create(Default::default()).wait().unwrap().id;
+    // More than the buffers of a socket hold.
+    let large = NewTurn::user(&"x".repeat(12 * 1024 * 1024));
+    scope.append(id, vec![large], Default::default()).wait().unwrap();
+    let turns = format!("GET /api/v1/conversations/{id}/turns");
+    let mut unread = two.send(&two.head(&turns, &two.greedy, 0)).await;
+    unread.readable().await.unwrap();
+    let mut next = two.send(&two.head(&turns, &two.greedy, 0)).await;
+    let said = said(&mut next).await;
+    assert!(said.starts_with("HTTP/1.1 503") && said.contains("tenant.busy"), "{said}");
+    two.modest_is_served().await;
+    // Whoever does not read at all is let go, and makes room.
+    let again = async {
+        loop {
+            let request =
+                two.stage.request(Method::GET, turns.trim_start_matches("GET ")).bearer_auth(&two.greedy);
+            if request.send().await.unwrap().status() == 200 {
+                return;
+            }
+        }
+    };
+    timeout(Duration::from_secs(30), again).await.expect("the tenant is served again");
+    assert!(rest(&mut unread).await.len() < 12 * 1024 * 1024);
+    two.stage.stop().await;
+}
+
+/// A thousand large turns are several pages, each of which says where the next one begins.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_is_bounded_in_bytes() {
+    let two = Two::with(Limits::default()).await;
+    let scope = two.store.tenant("greedy").unwrap();
+    let id = scope.create(Default::default()).wait().unwrap().id;
+    for n in 0..20 {
+        let text = format!("{n} {}", "x".repeat(512 * 1024));
+        scope.append(id, vec![NewTurn::user(&text)], Default::default()).wait().unwrap();
+    }
+    for (path, forward, fields) in [
+        ("turns", "after", ""),
+        ("turns", "before", "&order=desc"),
+        ("turns", "after", "&include_events=true"),
+        ("turns", "before", "&include_events=true&order=desc"),
+        ("events", "from", ""),
+    ] {
+        let (mut seen, mut next, mut pages) = (Vec::new(), None::<String>, 0);
+        loop {
+            let place = next.map_or(String::new(), |next| format!("&{forward}={next}"));
+            let path = format!("/api/v1/conversations/{id}/{path}?limit=1000{fields}{place}");
+            let text = two.stage.request(Method::GET, &path).bearer_auth(&two.greedy).send().await.unwrap();
+            let text = text.text().await.unwrap();
+            assert!(text.len() < 10 * 1024 * 1024, "{path}: {}", text.len());
+            let page: Value = serde_json::from_str(&text).unwrap();
+            seen.extend(page["data"].as_array().unwrap().iter().map(|entry| entry["seq"].as_u64().unwrap()));
+            pages += 1;
+            match page["next"].as_str() {
+                Some(place) => next = Some(place.to_string()),
+                None => break,
+            }
+        }
+        if forward == "before" {
+            seen.reverse();
+        }
+        let first = if path == "events" || fields.contains("include_events") { 1 } else { 2 };
+        assert_eq!(seen, (first..=21).collect::<Vec<u64>>(), "{path}{fields}");
+        assert!(pages >= 2, "{path}{fields}: {pages}");
+    }
+    two.stage.stop().await;
+}
+
+/// A transcript is one value, which is held in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transcript_is_bounded_in_bytes_and_an_export_is_not() {
+    let options = Options { whole_bytes_max: 1024 * 1024, ..Options::default() };
+    let store = Everturn::open_with("memory:", options).unwrap();
+    let scope = store.tenant("default").unwrap();
+    let id = scope.create(Default::default()).wait().unwrap().id;
+    for _ in 0..3 {
+        scope.append(id, vec![NewTurn::user(&"x".repeat(400_000))], Default::default()).wait().unwrap();
+    }
+    let stage = Stage::over(store, config()).await;
+    for path in ["transcript", "export?format=transcript"] {
+        let refused = stage.get(&format!("/api/v1/conversations/{id}/{path}"), 413).await;
+        assert_eq!(refused["code"], "limit.exceeded");
+        let detail = refused["detail"].as_str().unwrap();
+        assert!(
+            detail.contains("WHOLE_BYTES_MAX is 1048576, this is 12") && detail.contains("jsonl"),
+            "{detail}"
+        );
+    }
+    stage.post(&format!("/api/v1/conversations/{id}/project"), &json!({}), 413).await;
+    let export = stage.request(Method::GET, &format!("/api/v1/conversations/{id}/export"));
+    assert!(export.send().await.unwrap().text().await.unwrap().len() > 1_200_000);
+    stage.stop().await;
+}
