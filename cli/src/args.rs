@@ -1,8 +1,8 @@
 //! What can be asked, and how. What belongs to one verb stands beside it, in [`verbs`](crate::verbs).
 
 use crate::verbs::{
-    append, compact, completions, context, delete, doctor, erase, export, facts, fork, history, import, keys,
-    list, mcp, new, project, recall, serve, session, state, tail, verify,
+    append, backup, compact, completions, context, delete, doctor, erase, export, facts, fork, history,
+    import, keys, list, mcp, new, project, recall, restore, serve, session, state, tail, verify,
 };
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args as ClapArgs, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -165,6 +165,10 @@ pub enum Verb {
     Keys(keys::Keys),
     /// Offer conversations to an MCP client over standard input and output
     Mcp(mcp::Mcp),
+    /// Back up the whole store, all of it or what is new, also while it is in use
+    Backup(backup::Backup),
+    /// Make a store from a backup
+    Restore(restore::Restore),
     /// Check the whole store
     Doctor(doctor::Doctor),
     /// Print completions for a shell

@@ -193,9 +193,10 @@ pub trait Backup: Send + Sync {
     fn members(&self) -> Result<Vec<Member>, Error>;
     /// One of them as it is now. `NotFound` if there never was one with this number.
     fn member(&self, no: u64) -> Result<Member, Error>;
-    /// Its own events after one place up to another, ascending, at most `limit`. Of a deleted conversation only those
-    /// that its forks still need.
-    fn member_events(&self, no: u64, after: u64, through: u64, limit: usize) -> Result<Vec<Event>, Error>;
+    /// Its own events after one place up to another, ascending: at least one, and no more once their bodies have
+    /// `bytes_max` bytes. Of a deleted conversation only those that its forks still need.
+    fn member_events(&self, no: u64, after: u64, through: u64, bytes_max: usize)
+    -> Result<Vec<Event>, Error>;
     /// Its requests with idempotency keys, for events after one place up to another, at most `limit`, in the order of
     /// their last events. A page never ends between two requests with the same last event.
     fn requests(
@@ -225,6 +226,8 @@ pub struct Member {
     pub parent: Option<(u64, u64)>,
     /// Last own event that is there; 0 if none is.
     pub through: u64,
+    /// That event's hash; `None` if the conversation is deleted.
+    pub hash: Option<Hash>,
     /// If it was deleted, what stays of it.
     pub deleted: Option<Tombstone>,
 }
@@ -364,6 +367,9 @@ pub struct Unembedded {
     /// Which turn or fact.
     pub id: EntryId,
 }
+
+/// Counted for an event beside its body, so that many small ones end a page too.
+pub(crate) const EVENT_BYTES: usize = 300;
 
 /// No conversation with this number.
 pub(crate) fn absent_member(no: u64) -> Error {

@@ -2,7 +2,7 @@
 
 use super::write::conversation_scope;
 use super::{Entry, Kept, Memory};
-use crate::{Backup, ErasedPage, Member, absent_member};
+use crate::{Backup, EVENT_BYTES, ErasedPage, Member, absent_member};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::event::Event;
@@ -21,11 +21,23 @@ impl Backup for Memory {
         Ok(member(place, entry))
     }
 
-    fn member_events(&self, no: u64, after: u64, through: u64, limit: usize) -> Result<Vec<Event>, Error> {
+    fn member_events(
+        &self,
+        no: u64,
+        after: u64,
+        through: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<Event>, Error> {
         let kept = self.kept();
         let (_, entry) = kept.numbered(no)?;
         let asked = entry.events.iter().filter(|event| event.seq > after && event.seq <= through);
-        Ok(asked.take(limit).cloned().collect())
+        let mut bytes = 0;
+        let fits = |event: &&Event| {
+            let fits = bytes == 0 || bytes < bytes_max;
+            bytes += EVENT_BYTES + event.text().map_or(0, str::len);
+            fits
+        };
+        Ok(asked.take_while(fits).cloned().collect())
     }
 
     fn requests(
@@ -86,6 +98,7 @@ fn member(place: usize, entry: &Entry) -> Member {
         created: conversation.created,
         parent: parent.map(|(above, parent)| (above as u64 + 1, parent.at_seq)),
         through: entry.events.last().map_or(0, |event| event.seq),
+        hash: entry.deleted.is_none().then_some(conversation.head.hash),
         deleted: entry.deleted.clone(),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::rows::{self, Bytes, EVENT_COLUMNS, Failure, signed};
 use super::{Sqlite, keys, write};
-use crate::{Backup, ErasedPage, Member};
+use crate::{Backup, EVENT_BYTES, ErasedPage, Member};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::chain::{Hash, Head};
@@ -30,14 +30,18 @@ impl Backup for Sqlite {
                 .prepare_cached(&format!("{MEMBERS} ORDER BY c.no"))?
                 .query_map([], member)?
                 .collect::<Result<_, _>>()?;
-            let mut unsettled: HashMap<u64, u64> = db
+            // Of each group the last event: SQLite gives the other columns of the row with the maximum.
+            let mut unsettled: HashMap<u64, (u64, Hash)> = db
                 .prepare_cached(
-                    "SELECT conversation, max(seq) AS seq FROM events WHERE no > (SELECT event FROM settled) GROUP BY conversation",
+                    "SELECT conversation, max(seq) AS seq, hash FROM events WHERE no > (SELECT event FROM settled)
+                     GROUP BY conversation",
                 )?
-                .query_map([], |row| Ok((rows::unsigned(row, "conversation")?, rows::unsigned(row, "seq")?)))?
+                .query_map([], |row| Ok((rows::unsigned(row, "conversation")?, end(row)?)))?
                 .collect::<Result<_, _>>()?;
             for member in &mut members {
-                member.through = unsettled.remove(&member.no).unwrap_or(member.through);
+                if let Some((seq, hash)) = unsettled.remove(&member.no) {
+                    (member.through, member.hash) = (seq, Some(hash));
+                }
             }
             Ok(members)
         })
@@ -50,46 +54,60 @@ impl Backup for Sqlite {
                 .query_row([signed(no)], member)
                 .optional()?
                 .ok_or_else(|| crate::absent_member(no))?;
-            let unsettled: Option<i64> = db
+            let unsettled = db
                 .prepare_cached(
-                    "SELECT max(seq) FROM events WHERE no > (SELECT event FROM settled) AND conversation = ?",
+                    "SELECT seq, hash FROM events WHERE no > (SELECT event FROM settled) AND conversation = ?
+                     ORDER BY no DESC LIMIT 1",
                 )?
-                .query_row([signed(no)], |row| row.get(0))?;
-            found.through = unsettled.map_or(found.through, |seq| seq as u64);
+                .query_row([signed(no)], end)
+                .optional()?;
+            if let Some((seq, hash)) = unsettled {
+                (found.through, found.hash) = (seq, Some(hash));
+            }
             Ok(found)
         })
     }
 
-    fn member_events(&self, no: u64, after: u64, through: u64, limit: usize) -> Result<Vec<Event>, Error> {
+    fn member_events(
+        &self,
+        no: u64,
+        after: u64,
+        through: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<Event>, Error> {
         self.reading(|db| {
             let conversation: Option<Bytes<16>> = db
                 .prepare_cached("SELECT id FROM conversations WHERE no = ?")?
                 .query_row([signed(no)], |row| row.get(0))
                 .optional()?;
             let id = ConversationId::from_bytes(conversation.ok_or_else(|| crate::absent_member(no))?.0);
-            let mut events = Vec::new();
+            let mut events: Vec<Event> = Vec::new();
+            let mut bytes = 0;
             let settled = format!(
                 "SELECT {EVENT_COLUMNS} FROM places p JOIN events ON events.no = p.event
-                 WHERE p.conversation = ? AND p.seq > ? AND p.seq <= ? ORDER BY p.seq LIMIT ?"
+                 WHERE p.conversation = ? AND p.seq > ? AND p.seq <= ? ORDER BY p.seq"
             );
             let waiting = format!(
                 "SELECT {EVENT_COLUMNS} FROM events WHERE no > (SELECT event FROM settled)
-                 AND conversation = ? AND seq > ? AND seq <= ? ORDER BY no LIMIT ?"
+                 AND conversation = ? AND seq > ? AND seq <= ? ORDER BY no"
             );
             for sql in [settled, waiting] {
-                let from = events.last().map_or(after, |event: &Event| event.seq);
-                if from >= through || events.len() == limit {
-                    break;
-                }
-                let left = signed((limit - events.len()) as u64);
+                let from = events.last().map_or(after, |event| event.seq);
                 let mut statement = db.prepare_cached(&sql)?;
-                let mut found = statement.query(params![signed(no), signed(from), signed(through), left])?;
-                while let Some(row) = found.next()? {
+                let mut found = statement.query(params![signed(no), signed(from), signed(through)])?;
+                while events.is_empty() || bytes < bytes_max {
+                    let Some(row) = found.next()? else { break };
                     let prev = match events.last() {
                         Some(last) => last.hash,
                         None => hash_before(db, no, rows::unsigned(row, "seq")?)?,
                     };
-                    events.push(rows::event(row, id, prev)?);
+                    let event = rows::event(row, id, prev)?;
+                    bytes += EVENT_BYTES + event.text().map_or(0, str::len);
+                    events.push(event);
+                }
+                if events.last().is_some_and(|event| event.seq == through) || bytes >= bytes_max && bytes > 0
+                {
+                    break;
                 }
             }
             Ok(events)
@@ -178,10 +196,14 @@ fn hash_before(db: &Connection, no: u64, seq: u64) -> Result<Hash, Failure> {
         .prepare_cached(
             "SELECT hash FROM events WHERE no > (SELECT event FROM settled) AND conversation = ? AND seq = ?",
         )?
-        .query_row(params![signed(no), signed(seq - 1)], |row| row.get::<_, Bytes<32>>(0))
+        .query_row(params![signed(no), signed(seq.saturating_sub(1))], |row| row.get::<_, Bytes<32>>(0))
         .optional()?;
     // A hole in the chain shows as a wrong `prev`, which verification then reports.
     Ok(waiting.map_or(Hash([0; 32]), |hash| Hash(hash.0)))
+}
+
+fn end(row: &Row<'_>) -> rusqlite::Result<(u64, Hash)> {
+    Ok((rows::unsigned(row, "seq")?, Hash(row.get::<_, Bytes<32>>("hash")?.0)))
 }
 
 fn member(row: &Row<'_>) -> rusqlite::Result<Member> {
@@ -209,6 +231,10 @@ fn member(row: &Row<'_>) -> rusqlite::Result<Member> {
         created: Timestamp(row.get("created")?),
         parent: parent.transpose()?,
         through: rows::unsigned(row, "through")?,
+        hash: match deleted {
+            None => Some(Hash(row.get::<_, Bytes<32>>("head_hash")?.0)),
+            Some(_) => None,
+        },
         deleted: deleted.transpose()?,
     })
 }
