@@ -349,7 +349,7 @@ fn nothing_is_made_of_a_damaged_backup() {
         // The next backup notices, instead of building on it.
         std::fs::write(path, &whole[..whole.len() - 1]).unwrap();
         let next = store.backup_to_folder(&folder, FolderOptions::default(), &mut |_, _| {});
-        refused(next, "backup.damaged", "--full begins anew");
+        refused(next, "backup.cut", "--full begins anew");
         std::fs::write(path, &whole).unwrap();
     }
     restore(&archives, &copy);

@@ -6,6 +6,8 @@ use std::io::{self, Read, Write};
 
 /// Begins a frame that Zstandard skips, with 32 bytes in it. Frozen.
 const TRAILER_HEAD: [u8; 8] = [0x5e, 0x2a, 0x4d, 0x18, 32, 0, 0, 0];
+/// How data of Zstandard begins.
+const ZSTANDARD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// The whole frame.
 const TRAILER_BYTES: usize = TRAILER_HEAD.len() + 32;
 /// How much is read at a time.
@@ -56,12 +58,22 @@ pub struct Checking<R> {
     ended: bool,
     /// The source itself failed, which says nothing about what is in it.
     pub failed: bool,
+    /// Whether it begins as Zstandard does; `None` before the first read.
+    pub is_zstandard: Option<bool>,
 }
 
 impl<R: Read> Checking<R> {
     pub fn new(source: R) -> Checking<R> {
         let hasher = Sha256::new();
-        Checking { source, hasher, pending: Vec::new(), given: 0, ended: false, failed: false }
+        Checking {
+            source,
+            hasher,
+            pending: Vec::new(),
+            given: 0,
+            ended: false,
+            failed: false,
+            is_zstandard: None,
+        }
     }
 
     fn fill(&mut self) -> io::Result<()> {
@@ -97,6 +109,7 @@ impl<R: Read> Checking<R> {
 impl<R: Read> Read for Checking<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.fill()?;
+        self.is_zstandard.get_or_insert(self.pending.starts_with(&ZSTANDARD));
         let end = self.pending.len().saturating_sub(TRAILER_BYTES).max(self.given);
         let count = buffer.len().min(end - self.given);
         let piece = &self.pending[self.given..self.given + count];

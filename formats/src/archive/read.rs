@@ -82,8 +82,9 @@ impl<R: Read> Reader<R> {
         };
         let first = match reader.line() {
             Ok(Some(line)) => line,
-            Err(error) if !matches!(error, Error::Corrupt(_)) => return Err(error),
-            _ => return Err(foreign()),
+            Err(Error::Corrupt(_)) if !reader.is_zstandard() => return Err(foreign()),
+            Err(error) => return Err(error),
+            Ok(None) => return Err(foreign()),
         };
         // Whatever a later version writes into its header, its number can be read.
         #[derive(serde::Deserialize)]
@@ -106,6 +107,10 @@ impl<R: Read> Reader<R> {
             _ => return Err(foreign()),
         }
         Ok(reader)
+    }
+
+    fn is_zstandard(&self) -> bool {
+        self.lines.get_ref().get_ref().get_ref().is_zstandard == Some(true)
     }
 
     /// What the archive is.
