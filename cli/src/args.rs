@@ -15,6 +15,8 @@ use std::path::PathBuf;
     version,
     disable_help_subcommand = true,
     max_term_width = 100,
+    // As usual, without the empty line above the usage: without a verb this is shown, and has to fit on one screen.
+    help_template = "{about-with-newline}{usage-heading} {usage}\n\n{all-args}{after-help}",
     after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
 )]
 pub struct Args {
@@ -172,6 +174,7 @@ pub enum Verb {
     /// Check the whole store
     Doctor(doctor::Doctor),
     /// Print completions for a shell
+    #[command(hide = true)]
     Completions(completions::Completions),
 }
 

@@ -46,7 +46,7 @@ fn a_folder_gets_a_full_backup_and_then_what_is_new_beside_a_server() {
     assert!(said.contains("everturn-000001-full.jsonl.zst  full backup: 1 conversation, "), "{said}");
     let said = serving.ask(
         &format!("POST /api/v1/conversations/{id}/turns"),
-        r#"{"message":{"role":"user","content":"the unspeakable word"}}"#,
+        r#"{"turns":[{"message":{"role":"user","content":"the unspeakable word"}}]}"#,
     );
     assert!(said.starts_with("HTTP/1.1 201"), "{said}");
     let turn = said.split("\"id\":\"turn_").nth(1).unwrap().split('"').next().unwrap().to_string();
