@@ -214,7 +214,7 @@ pub fn what_a_backup_reads_gives_the_same_answers_elsewhere(store: &dyn Backend)
         Write { key: elsewhere(&talking), action: Action::Begin { created: m.now(), parent: None } },
         "conversation.exists",
     );
-    assert_eq!(store.check().expect("a check"), Vec::<String>::new());
+    assert_eq!(store.check().expect("a check"), []);
 }
 
 /// Whatever erased a body, and in whatever conversation, it is listed.
