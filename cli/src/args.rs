@@ -1,8 +1,8 @@
 //! What can be asked, and how. What belongs to one verb stands beside it, in [`verbs`](crate::verbs).
 
 use crate::verbs::{
-    append, compact, completions, context, delete, doctor, erase, export, facts, fork, history, import, keys,
-    list, mcp, new, project, recall, serve, session, state, tail, verify,
+    append, backup, compact, completions, context, delete, doctor, erase, export, facts, fork, history,
+    import, keys, list, mcp, new, project, recall, restore, serve, session, state, tail, verify,
 };
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args as ClapArgs, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -15,6 +15,8 @@ use std::path::PathBuf;
     version,
     disable_help_subcommand = true,
     max_term_width = 100,
+    // As usual, without the empty line above the usage: without a verb this is shown, and has to fit on one screen.
+    help_template = "{about-with-newline}{usage-heading} {usage}\n\n{all-args}{after-help}",
     after_help = "CONV is a conversation's id, its beginning, or @last. `everturn VERB --help` shows examples."
 )]
 pub struct Args {
@@ -165,9 +167,14 @@ pub enum Verb {
     Keys(keys::Keys),
     /// Offer conversations to an MCP client over standard input and output
     Mcp(mcp::Mcp),
+    /// Back up the whole store, all of it or what is new, also while it is in use
+    Backup(backup::Backup),
+    /// Make a store from a backup
+    Restore(restore::Restore),
     /// Check the whole store
     Doctor(doctor::Doctor),
     /// Print completions for a shell
+    #[command(hide = true)]
     Completions(completions::Completions),
 }
 

@@ -81,6 +81,8 @@ fn run(args: &Args, matches: &ArgMatches) -> Result<(), Failure> {
         Some(Verb::Erase(verb)) => verbs::erase::run(args, verb),
         Some(Verb::Delete(verb)) => verbs::delete::run(args, verb),
         Some(Verb::Mcp(verb)) => verbs::mcp::run(args, verb),
+        Some(Verb::Backup(verb)) => verbs::backup::run(args, verb),
+        Some(Verb::Restore(verb)) => verbs::restore::run(args, verb),
         Some(Verb::Doctor(verb)) => verbs::doctor::run(args, verb),
         Some(Verb::Completions(verb)) => verbs::completions::run(verb),
     }

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::asset::Asset;
 use crate::budget::Usage;
 use crate::chain::{self, Hash, Head};
-use crate::conversation::{BudgetRef, CheckpointRef, Conversation, Parent, Settings, State};
+use crate::conversation::{BudgetRef, CheckpointRef, Conversation, Parent, Settings, State, Tombstone};
 use crate::echo;
 use crate::event::{Draft, Event, kind};
 use crate::fact;
@@ -54,6 +54,24 @@ pub enum Action {
     Restore {
         /// In order, without gaps.
         events: Vec<Event>,
+    },
+    /// Begin it without events, as a backup has it. Its events follow as restores; a deleted conversation that is only
+    /// kept because of its forks may have none left.
+    Begin {
+        /// When it was created.
+        created: Timestamp,
+        /// Where it leaves its parent.
+        parent: Option<Parent>,
+    },
+    /// Delete it as it was deleted elsewhere: its tombstone comes from a backup and may name a later head.
+    Bury {
+        /// Kept as it is.
+        tombstone: Tombstone,
+    },
+    /// Remember requests that were answered elsewhere, so that a client that repeats one writes nothing.
+    Remember {
+        /// Requests whose events are there already.
+        requests: Vec<AnsweredRequest>,
     },
     /// Make a piece of an open turn durable. Not an event: the turn's end will be one.
     Chunk {
@@ -102,6 +120,21 @@ pub struct Place {
     pub conversation: ConversationId,
     /// Its place there.
     pub seq: u64,
+}
+
+/// A request with an idempotency key that was answered: what a store keeps to recognise it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AnsweredRequest {
+    /// Whether it created the conversation. Such keys are unique in a tenant, others in their conversation.
+    pub creation: bool,
+    /// Chosen by the client.
+    pub key: String,
+    /// See [`Idempotency::fingerprint`].
+    pub fingerprint: Hash,
+    /// Its first event.
+    pub first_seq: u64,
+    /// Its last event.
+    pub last_seq: u64,
 }
 
 /// A key that a client may send again, and the hash of what it sent.
@@ -321,7 +354,7 @@ pub fn plan(
     lookup: &dyn Lookup,
 ) -> Result<Plan, Error> {
     match (action, existing) {
-        (Action::Create { .. }, Some(conversation)) => Err(Error::conflict(
+        (Action::Create { .. } | Action::Begin { .. }, Some(conversation)) => Err(Error::conflict(
             "conversation.exists",
             format!(
                 "{} exists already, with {} events; append to it instead",
@@ -333,12 +366,18 @@ pub fn plan(
             let conversation = begin(key, first.at, parent, lookup)?;
             append(conversation, drafts, lookup)
         }
+        (Action::Begin { created, parent }, None) => {
+            let conversation = begin(key, created, parent, lookup)?;
+            Ok(Plan { conversation, events: Vec::new(), changes: Changes::default() })
+        }
         (
             Action::Append { .. }
             | Action::Derive { .. }
             | Action::Erase { .. }
             | Action::Chunk { .. }
-            | Action::Delete { .. },
+            | Action::Delete { .. }
+            | Action::Bury { .. }
+            | Action::Remember { .. },
             None,
         ) => Err(absent(key)),
         (Action::Append { drafts, expected_seq, .. }, Some(conversation)) => {
@@ -374,9 +413,10 @@ pub fn plan(
             }
             append(conversation, vec![draft], lookup)
         }
-        (Action::Chunk { .. } | Action::Delete { .. }, Some(_)) => {
-            Err(Error::internal("write.not_planned", "chunks and deletions write no events"))
-        }
+        (
+            Action::Chunk { .. } | Action::Delete { .. } | Action::Bury { .. } | Action::Remember { .. },
+            Some(_),
+        ) => Err(Error::internal("write.not_planned", "this request writes no events")),
     }
 }
 

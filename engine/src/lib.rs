@@ -18,9 +18,10 @@
 //!
 //! Reading order: [`Everturn`] opens a store, [`Scope`] is what a tenant can do, `ingest` turns input into events,
 //! `writer` commits them, `hub` and `stream` show them live, `generation` keeps account of answers on their way,
-//! `indexer` makes it findable by its words and `meaning` by what it means, `background` cleans up, `proof` checks.
+//! `backup` copies whole stores, `indexer` makes it findable by its words and `meaning` by what it means, `background` cleans up, `proof` checks.
 
 mod background;
+pub mod backup;
 mod budget;
 mod folds;
 mod generation;
@@ -199,6 +200,7 @@ pub(crate) struct Shared {
     pub meaning: Meaning,
     pub assets: Arc<dyn Assets>,
     pub keys: Arc<dyn everturn_store::Keys>,
+    pub backup: Arc<dyn everturn_store::Backup>,
     pub key_notes: keys::KeyNotes,
     pub source: Source,
     pub queue: Queue,
@@ -228,7 +230,14 @@ pub(crate) struct Shared {
 }
 
 /// What a store is made of.
-type Kept = (Arc<dyn Log>, Arc<dyn Index>, Arc<dyn Recall>, Arc<dyn everturn_store::Keys>, Arc<dyn Assets>);
+type Kept = (
+    Arc<dyn Log>,
+    Arc<dyn Index>,
+    Arc<dyn Recall>,
+    Arc<dyn everturn_store::Keys>,
+    Arc<dyn everturn_store::Backup>,
+    Arc<dyn Assets>,
+);
 
 /// News of lists that may wait for whoever is slow to hear them.
 const LISTED_AHEAD: usize = 64;
@@ -244,10 +253,11 @@ impl Everturn {
 
     /// Opens a store with options.
     pub fn open_with(url: &str, options: Options) -> Result<Everturn, Error> {
-        let (log, index, recall, keys, assets): Kept = match Location::parse(url)? {
+        let (log, index, recall, keys, backup, assets): Kept = match Location::parse(url)? {
             Location::Memory => {
                 let memory = Arc::new(Memory::default());
-                (memory.clone(), memory.clone(), memory.clone(), memory, Arc::new(ObjectAssets::memory()))
+                let assets = Arc::new(ObjectAssets::memory());
+                (memory.clone(), memory.clone(), memory.clone(), memory.clone(), memory, assets)
             }
             Location::Sqlite(path) => {
                 let store = if options.read_only {
@@ -258,7 +268,7 @@ impl Everturn {
                     Sqlite::open(&path, options.patience)?
                 };
                 let (store, assets) = (Arc::new(store), ObjectAssets::folder(&assets_folder(&path)));
-                (store.clone(), store.clone(), store.clone(), store, Arc::new(assets))
+                (store.clone(), store.clone(), store.clone(), store.clone(), store, Arc::new(assets))
             }
         };
         let mirror = match &options.mirror {
@@ -273,6 +283,7 @@ impl Everturn {
             meaning: Meaning::default(),
             assets,
             keys,
+            backup,
             key_notes: keys::KeyNotes::default(),
             source: Source::new(options.world.clone()),
             queue: Queue::default(),

@@ -7,6 +7,7 @@
 //! Each promise is a function that panics with what is wrong, and becomes one test. A behaviour that is not in this
 //! list is not promised. Nothing here looks at a clock or makes up ids: [`Maker`] counts, so a failure comes again.
 
+mod backup;
 mod erasing;
 mod facts;
 mod forks;
@@ -22,6 +23,7 @@ mod vectors;
 mod views;
 mod writing;
 
+pub use backup::*;
 pub use erasing::*;
 pub use facts::*;
 pub use forks::*;
@@ -37,12 +39,12 @@ pub use vectors::*;
 pub use views::*;
 pub use writing::*;
 
-use crate::{Index, Keys, Log, Recall};
+use crate::{Backup, Index, Keys, Log, Recall};
 
 /// What the promises are about.
-pub trait Backend: Log + Index + Keys + Recall {}
+pub trait Backend: Log + Index + Keys + Recall + Backup {}
 
-impl<T: Log + Index + Keys + Recall> Backend for T {}
+impl<T: Log + Index + Keys + Recall + Backup> Backend for T {}
 
 /// Makes one test of each promise, every one with a store of its own. The argument is a function; what it returns
 /// derefs to the store and may keep a folder alive beside it.
@@ -158,6 +160,12 @@ macro_rules! conformance {
             a_key_is_revoked_once_and_by_its_tenant_only
             the_last_use_of_a_key_never_goes_back
             a_store_knows_whether_any_key_is_valid
+            every_conversation_is_a_member_with_its_own_events
+            a_deleted_parent_is_a_member_with_what_its_forks_need
+            what_a_backup_reads_gives_the_same_answers_elsewhere
+            erased_bodies_are_listed_wherever_they_were
+            a_restored_request_is_answered_and_not_repeated
+            keys_of_all_tenants_are_read_at_once
         );
     };
     ($make:expr; $($promise:ident)*) => {

@@ -2,6 +2,7 @@
 //!
 //! It keeps every promise of [`mod@crate::conformance`] except that nothing outlives the process.
 
+mod backup;
 mod erase;
 mod index;
 mod keys;
@@ -181,7 +182,7 @@ fn read(levels: &[Level<'_>], row: TurnRow) -> Result<Turn, Error> {
 
 impl Log for Memory {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
-        if batch.iter().any(|write| matches!(write.action, Action::Delete { .. })) {
+        if batch.iter().any(|write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. })) {
             self.catalog.deletions.store(true, Ordering::SeqCst);
         }
         let mut kept = self.kept();

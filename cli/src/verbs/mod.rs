@@ -1,6 +1,7 @@
 //! One file a verb.
 
 pub mod append;
+pub mod backup;
 pub mod compact;
 pub mod completions;
 pub mod context;
@@ -18,6 +19,7 @@ pub mod mcp;
 pub mod new;
 pub mod project;
 pub mod recall;
+pub mod restore;
 pub mod serve;
 pub mod session;
 pub mod state;

@@ -1,5 +1,7 @@
 //! `everturn verify`
 
+use super::backup::beside_the_store;
+use super::restore::{self, Archives};
 use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
@@ -8,11 +10,12 @@ use everturn_core::Error;
 use everturn_core::chain::{Hash, Report};
 use everturn_core::id::ConversationId;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_engine::ListQuery;
+use everturn_engine::backup::{archives_of, check};
+use everturn_engine::{ListQuery, Options};
 use everturn_formats::jsonl;
 use serde::Serialize;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 #[derive(ClapArgs)]
@@ -20,10 +23,12 @@ use std::path::Path;
     everturn verify @last\n  \
     everturn verify --all\n  \
     everturn verify session.jsonl            (offline, needs no store)\n  \
-    everturn verify @last --head 9f2c…       (does it still contain what you noted?)")]
+    everturn verify @last --head 9f2c…       (does it still contain what you noted?)\n  \
+    everturn verify monday.jsonl.zst         (a backup, or a folder of them: is it whole?)\n  \
+    everturn verify --against /var/backups/everturn    (does the store still have what was backed up?)")]
 pub struct Verify {
-    /// A conversation, or an exported file
-    #[arg(value_name = "CONV | FILE", required_unless_present = "all")]
+    /// A conversation, an exported file, a backup, or a folder of backups
+    #[arg(value_name = "CONV | FILE", required_unless_present_any = ["all", "against"])]
     target: Option<String>,
     /// Every conversation of the tenant
     #[arg(long, conflicts_with = "target")]
@@ -31,6 +36,9 @@ pub struct Verify {
     /// Also check that the log contains this head hash, noted earlier
     #[arg(long, value_name = "HASH", conflicts_with = "all")]
     head: Option<String>,
+    /// Check that the store still has everything of a backup, of all tenants: a folder, or archives in their order
+    #[arg(long, value_name = "BACKUP", num_args = 1.., conflicts_with_all = ["target", "all", "head"])]
+    against: Vec<String>,
 }
 
 /// What a verification says, for people and as JSON.
@@ -46,6 +54,12 @@ struct Verdict {
 }
 
 pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
+    if !verb.against.is_empty() {
+        return against(args, &verb.against);
+    }
+    if let Some(target) = verb.target.as_deref().filter(|target| is_backup(Path::new(target))) {
+        return backup(args, target);
+    }
     let head: Option<Hash> = verb.head.as_deref().map(str::parse).transpose()?;
     let verdicts = match verb.target.as_deref() {
         None => all(args)?,
@@ -62,6 +76,66 @@ pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
         (true, true) => output::json_list(&verdicts, None)?,
         (true, false) => verdicts.iter().try_for_each(output::json)?,
         (false, _) => verdicts.iter().try_for_each(|verdict| output::text(verdict.text()))?,
+    }
+    if good { Ok(()) } else { Err(Failure::Said) }
+}
+
+/// How every file of Zstandard begins, and no file of text.
+const ZSTANDARD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+fn is_backup(path: &Path) -> bool {
+    let mut start = [0; 4];
+    path.is_dir()
+        || File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == ZSTANDARD
+}
+
+/// Reads a backup to its end.
+fn backup(args: &Args, target: &str) -> Result<(), Failure> {
+    let found = check(&archives_of(Path::new(target), None)?)?;
+    if args.json {
+        return output::json(&found);
+    }
+    let style = anstyle::AnsiColor::Green.on_default().bold();
+    output::text(format!("{style}ok{style:#}  {}, id {}", restore::summary(&found), found.id))
+}
+
+/// Holds the store against a backup.
+fn against(args: &Args, names: &[String]) -> Result<(), Failure> {
+    beside_the_store(args, "verify --against")?;
+    let archives = Archives::find(names, None)?;
+    let store = open::store(args, Options { read_only: true, ..Options::default() })?;
+    let bar = output::progress(0, "events");
+    let found = store.compare(&archives.paths, &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    let good = found.differences.is_empty();
+    if args.json {
+        output::json(&found)?;
+    } else {
+        for difference in &found.differences {
+            let style = anstyle::AnsiColor::Red.on_default().bold();
+            let about = difference.conversation.map(|id| format!("{id} ")).unwrap_or_default();
+            let text = format!("{style}LOST{style:#}  {}  {about}{}", difference.tenant, difference.problem);
+            output::text(text)?;
+        }
+        let mut since = String::new();
+        if found.erased > 0 {
+            since += &format!(", {} erased since", found.erased);
+        }
+        if found.deleted > 0 {
+            since += &format!(", {} deleted since", found.deleted);
+        }
+        let checked = format!(
+            "{}, {}{since}",
+            show::count(found.conversations, "conversation"),
+            show::count(found.events, "event")
+        );
+        output::text(match good {
+            true => format!("the store has everything that the backup has: {checked}"),
+            false => format!("of what the backup has, the store has {checked}"),
+        })?;
     }
     if good { Ok(()) } else { Err(Failure::Said) }
 }

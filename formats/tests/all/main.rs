@@ -3,6 +3,7 @@
 
 mod agents;
 mod agents_any;
+mod archive;
 mod jsonl;
 mod log;
 mod provider;

@@ -77,15 +77,49 @@ impl Kept {
                 Ok(committed)
             }
             Action::Create { ref idempotency, .. } => {
-                let asked = idempotency.clone().map(|i| (format!("tenant:{}", key.tenant), i));
+                let asked = idempotency.clone().map(|i| (tenant_scope(&key), i));
                 self.append(&key, existing, action, asked)
             }
             Action::Append { ref idempotency, .. } => {
-                let asked =
-                    idempotency.clone().map(|i| (format!("conversation:{}/{}", key.tenant, key.id), i));
+                let asked = idempotency.clone().map(|i| (conversation_scope(&key), i));
                 self.append(&key, existing, action, asked)
             }
-            Action::Restore { .. } | Action::Derive { .. } => self.append(&key, existing, action, None),
+            Action::Restore { .. } | Action::Derive { .. } | Action::Begin { .. } => {
+                self.append(&key, existing, action, None)
+            }
+            Action::Bury { tombstone } => {
+                let conversation = existing.ok_or_else(|| absent(&key))?;
+                let place = self.place(&key)?;
+                self.entries[place].deleted = Some(tombstone);
+                self.purge(place);
+                Ok(Committed {
+                    conversation: conversation.into(),
+                    events: Vec::new(),
+                    repeated: false,
+                    released: Vec::new(),
+                    erased: Vec::new(),
+                })
+            }
+            Action::Remember { requests } => {
+                let conversation = existing.ok_or_else(|| absent(&key))?;
+                let place = self.place(&key)?;
+                for request in requests {
+                    let scope = if request.creation { tenant_scope(&key) } else { conversation_scope(&key) };
+                    self.requests.entry((scope, request.key)).or_insert(Request {
+                        fingerprint: request.fingerprint,
+                        place,
+                        first_seq: request.first_seq,
+                        last_seq: request.last_seq,
+                    });
+                }
+                Ok(Committed {
+                    conversation: conversation.into(),
+                    events: Vec::new(),
+                    repeated: false,
+                    released: Vec::new(),
+                    erased: Vec::new(),
+                })
+            }
         }
     }
 
@@ -199,6 +233,16 @@ impl Entry {
         self.facts.extend(changes.facts);
         self.summaries.extend(changes.summaries);
     }
+}
+
+/// Keys of creations are unique in a tenant.
+fn tenant_scope(key: &Key) -> String {
+    format!("tenant:{}", key.tenant)
+}
+
+/// Keys of appends are unique in a conversation.
+pub(super) fn conversation_scope(key: &Key) -> String {
+    format!("conversation:{}/{}", key.tenant, key.id)
 }
 
 /// What a plan asks of the store, in one conversation.

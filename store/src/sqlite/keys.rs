@@ -15,7 +15,7 @@ const COLUMNS: &str = "id, tenant, role, label, created, expires, revoked, last_
 
 impl Sqlite {
     /// Reads the table, or gives `none` where a file of before it was made is only read.
-    fn reading_keys<T>(
+    pub(super) fn reading_keys<T>(
         &self,
         none: T,
         body: impl FnOnce(&Connection) -> Result<T, Failure>,
@@ -96,6 +96,11 @@ fn find(db: &Connection, id: KeyId) -> rusqlite::Result<Option<AccessKey>> {
     db.prepare_cached(&format!("SELECT {COLUMNS} FROM keys WHERE id = ?"))?
         .query_row([Bytes(id.to_bytes())], read)
         .optional()
+}
+
+/// Every key of every tenant.
+pub(super) fn all(db: &Connection) -> rusqlite::Result<Vec<AccessKey>> {
+    db.prepare_cached(&format!("SELECT {COLUMNS} FROM keys ORDER BY id"))?.query_map([], read)?.collect()
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<AccessKey> {

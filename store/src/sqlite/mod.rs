@@ -2,6 +2,7 @@
 //!
 //! A commit is one transaction with one sync. Readers have their own connections and never wait for the writer.
 
+mod backup;
 mod branches;
 mod derived;
 pub(crate) mod door;
@@ -333,9 +334,12 @@ impl Log for Sqlite {
         let Writer { connection, ownership, head, known, wal_limit, unlooked, .. } = &mut *guard;
         let erases: Vec<bool> = batch
             .iter()
-            .map(|write| matches!(write.action, Action::Erase { .. } | Action::Delete { .. }))
+            .map(|write| {
+                matches!(write.action, Action::Erase { .. } | Action::Delete { .. } | Action::Bury { .. })
+            })
             .collect();
-        let deletes = batch.iter().any(|write| matches!(write.action, Action::Delete { .. }));
+        let deletes =
+            batch.iter().any(|write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. }));
         let written = (|| {
             let transaction = self.begin(connection, *ownership)?;
             let before = self.recent.read().unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,9 @@ use everturn_core::conversation::{Conversation, Parent};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::turn::{Status, TurnRow};
-use everturn_core::write::{self, Action, Changes, ForkPoint, Idempotency, Lookup, Place, Plan, Write};
+use everturn_core::write::{
+    self, Action, AnsweredRequest, Changes, ForkPoint, Idempotency, Lookup, Place, Plan, Write,
+};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -186,15 +188,33 @@ impl<'a> Batch<'a> {
                 Ok(committed)
             }
             Action::Create { ref idempotency, .. } => {
-                let asked = idempotency.clone().map(|i| (format!("tenant:{}", key.tenant), i));
+                let asked = idempotency.clone().map(|i| (tenant_scope(&key), i));
                 self.events(&key, existing, action, asked)
             }
             Action::Append { ref idempotency, .. } => {
                 let (no, _) = existing.as_ref().ok_or_else(|| write::absent(&key))?;
-                let asked = idempotency.clone().map(|i| (format!("conversation:{no}"), i));
+                let asked = idempotency.clone().map(|i| (conversation_scope(*no), i));
                 self.events(&key, existing, action, asked)
             }
-            Action::Restore { .. } | Action::Derive { .. } => self.events(&key, existing, action, None),
+            Action::Restore { .. } | Action::Derive { .. } | Action::Begin { .. } => {
+                self.events(&key, existing, action, None)
+            }
+            Action::Bury { tombstone } => {
+                let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
+                self.settle()?;
+                super::erase::delete(self.db, no, tombstone.deleted, &tombstone.reason)?;
+                super::backup::set_head(self.db, no, tombstone.head)?;
+                self.known.conversations.remove(&key);
+                Ok(Committed { conversation, events: Vec::new(), repeated: false, released: Vec::new(), erased: Vec::new() })
+            }
+            Action::Remember { requests } => {
+                let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
+                for request in requests {
+                    let scope = if request.creation { tenant_scope(&key) } else { conversation_scope(no) };
+                    remember(self.db, &scope, no, &request)?;
+                }
+                Ok(Committed { conversation, events: Vec::new(), repeated: false, released: Vec::new(), erased: Vec::new() })
+            }
         }
     }
 
@@ -255,16 +275,15 @@ impl<'a> Batch<'a> {
         if let (Some((scope, asked)), Some(first), Some(last)) = (idempotency, events.first(), events.last())
         {
             let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
-            self.db.prepare_cached("INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?, ?)")?.execute(
-                params![
-                    scope,
-                    asked.key,
-                    Bytes(asked.fingerprint(&salt).0),
-                    no,
-                    signed(first.seq),
-                    signed(last.seq)
-                ],
-            )?;
+            let fingerprint = asked.fingerprint(&salt);
+            let request = AnsweredRequest {
+                creation: false,
+                key: asked.key,
+                fingerprint,
+                first_seq: first.seq,
+                last_seq: last.seq,
+            };
+            remember(self.db, &scope, no, &request)?;
         }
         self.known.put(key.clone(), no, conversation.clone());
         Ok(Committed { conversation, events, repeated: false, released: Vec::new(), erased: Vec::new() })
@@ -331,6 +350,29 @@ impl<'a> Batch<'a> {
             erased: Vec::new(),
         }))
     }
+}
+
+/// Keys of creations are unique in a tenant.
+pub fn tenant_scope(key: &Key) -> String {
+    format!("tenant:{}", key.tenant)
+}
+
+/// Keys of appends are unique in a conversation.
+pub fn conversation_scope(no: i64) -> String {
+    format!("conversation:{no}")
+}
+
+fn remember(db: &Connection, scope: &str, no: i64, request: &AnsweredRequest) -> rusqlite::Result<()> {
+    db.prepare_cached("INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?, ?)")?
+        .execute(params![
+            scope,
+            request.key,
+            Bytes(request.fingerprint.0),
+            no,
+            signed(request.first_seq),
+            signed(request.last_seq)
+        ])
+        .map(drop)
 }
 
 /// Writes events with all their rows. Nothing else may wait to be settled. Gives the number and the hash of the last one.

@@ -1,0 +1,93 @@
+//! `everturn restore`
+
+use super::backup::beside_the_store;
+use crate::args::Args;
+use crate::output::{self, Failure};
+use crate::{open, show};
+use clap::Args as ClapArgs;
+use everturn_core::Error;
+use everturn_engine::Everturn;
+use everturn_engine::backup::{Restored, archives_of};
+use std::path::{Path, PathBuf};
+
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    everturn restore /var/backups/everturn --store sqlite:restored.db\n  \
+    everturn restore /var/backups/everturn --through 12 --store sqlite:then.db\n  \
+    everturn restore monday.jsonl.zst tuesday.jsonl.zst --store sqlite:restored.db\n  \
+    ssh elsewhere cat everturn.jsonl.zst | everturn restore - --store sqlite:restored.db\n\n\
+    The store must not exist yet; it appears when all of it is there and checked. See docs/backup.md.")]
+pub struct Restore {
+    /// A folder of backups, or archives in their order, the full one first; - is standard input
+    #[arg(value_name = "BACKUP", required = true)]
+    backup: Vec<String>,
+    /// Of a folder: up to this archive, by its number or its name
+    #[arg(long, value_name = "ARCHIVE")]
+    through: Option<String>,
+}
+
+pub fn run(args: &Args, verb: &Restore) -> Result<(), Failure> {
+    beside_the_store(args, "restore")?;
+    let url = open::url(&args.store, true)?;
+    let found = Archives::find(&verb.backup, verb.through.as_deref())?;
+    let bar = output::progress(0, "events");
+    let restored = Everturn::restore(&url, &found.paths, &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    if args.json {
+        return output::json(&restored);
+    }
+    output::text(format!("restored {}", summary(&restored)))
+}
+
+/// What is in archives, for people.
+pub fn summary(restored: &Restored) -> String {
+    let counts = &restored.counts;
+    let mut parts = vec![
+        show::count(counts.conversations, "conversation"),
+        show::count(counts.events, "event"),
+        show::count(counts.assets, "asset"),
+        show::count(counts.keys, "key"),
+    ];
+    if counts.erased > 0 {
+        parts.push(format!("{} erased", counts.erased));
+    }
+    if counts.deleted > 0 {
+        parts.push(format!("{} deleted", counts.deleted));
+    }
+    format!("{} from {}", parts.join(", "), show::count(restored.archives as u64, "archive"))
+}
+
+/// Archives, and the copy of standard input if it is one of them: they are read more than once.
+pub struct Archives {
+    pub paths: Vec<PathBuf>,
+    _copy: Option<tempfile::NamedTempFile>,
+}
+
+impl Archives {
+    pub fn find(names: &[String], through: Option<&str>) -> Result<Archives, Error> {
+        let mut found = Archives { paths: Vec::new(), _copy: None };
+        for name in names {
+            if name == "-" {
+                let copy = copy_of_input().map_err(|error| {
+                    let text =
+                        format!("cannot keep standard input in a file: {error}; make room, or set TMPDIR");
+                    Error::internal("backup.input", text)
+                })?;
+                found.paths.push(copy.path().to_path_buf());
+                found._copy = Some(copy);
+            } else {
+                found.paths.extend(archives_of(Path::new(name), through)?);
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn copy_of_input() -> std::io::Result<tempfile::NamedTempFile> {
+    let mut copy = tempfile::NamedTempFile::new()?;
+    std::io::copy(&mut std::io::stdin().lock(), copy.as_file_mut())?;
+    Ok(copy)
+}

@@ -1,0 +1,171 @@
+//! Backup of a whole store, restore, and the question whether a store still has what a backup has.
+//!
+//! `take` writes an archive, `folder` keeps archives in a folder, `restore` makes a store from archives, `compare` holds
+//! a store against them. The format is in `formats::archive`; nothing here knows a backend.
+
+mod compare;
+mod folder;
+mod restore;
+mod take;
+
+pub use compare::{Comparison, Difference};
+pub use folder::{FolderOptions, archives_of};
+pub use restore::{Restored, check};
+
+use crate::Everturn;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_formats::archive::{Contents, Counts};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// What a backup wrote.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct BackedUp {
+    /// Where, unless it was a stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// The archive's id: the hash of its bytes.
+    pub id: Hash,
+    /// The archive that it follows; none if it is full.
+    pub follows: Option<Hash>,
+    /// 1 for a full archive, one more for each increment after it.
+    pub number: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// What is in it.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// What could not be backed up because the store is damaged.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+}
+
+/// Hears how many events are done, of how many.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+impl Everturn {
+    /// Writes everything of every tenant as one stream: in full, or what is new since the archives that `previous` has
+    /// read. Works beside a process that writes and does not hold it up.
+    pub fn backup(
+        &self,
+        out: impl Write,
+        previous: &Contents,
+        progress: Progress<'_>,
+    ) -> Result<BackedUp, Error> {
+        take::take(&self.inner.shared, out, previous, progress).map(|(_, done)| done)
+    }
+
+    /// Writes an archive into a file: full, or what is new since the archives `after`, which are given from the full one
+    /// on. Nothing stands under that name before it is whole, synced, and read again.
+    pub fn backup_to_file(
+        &self,
+        path: &Path,
+        after: &[PathBuf],
+        progress: Progress<'_>,
+    ) -> Result<BackedUp, Error> {
+        let previous = contents(after)?;
+        self.write_archive(path, previous, progress)
+    }
+
+    /// Adds an archive to a folder: an increment if there is a backup of this store in it, else a full one.
+    pub fn backup_to_folder(
+        &self,
+        folder: &Path,
+        options: FolderOptions,
+        progress: Progress<'_>,
+    ) -> Result<BackedUp, Error> {
+        folder::add(self, folder, options, progress)
+    }
+
+    /// Says whether this store still has everything that is in the archives, which are given from the full one on.
+    pub fn compare(&self, archives: &[PathBuf], progress: Progress<'_>) -> Result<Comparison, Error> {
+        compare::compare(&self.inner.shared, archives, progress)
+    }
+
+    /// Makes a store from archives, which are given from the full one on. The store must not exist yet, and does not
+    /// until all of it is there.
+    pub fn restore(url: &str, archives: &[PathBuf], progress: Progress<'_>) -> Result<Restored, Error> {
+        restore::restore(url, archives, progress)
+    }
+
+    fn write_archive(
+        &self,
+        path: &Path,
+        previous: Contents,
+        progress: Progress<'_>,
+    ) -> Result<BackedUp, Error> {
+        let partial = beside(path, ".partial");
+        let written = self.write_partial(&partial, previous, progress).and_then(|done| {
+            std::fs::rename(&partial, path).map_err(|error| cannot_write(path, &error))?;
+            sync_folder(folder_of(path))?;
+            Ok(BackedUp { path: Some(path.to_path_buf()), ..done })
+        });
+        if written.is_err() {
+            // What stays behind is removed by the next backup into the same folder.
+            let _ = std::fs::remove_file(&partial);
+        }
+        written
+    }
+
+    fn write_partial(
+        &self,
+        partial: &Path,
+        mut previous: Contents,
+        progress: Progress<'_>,
+    ) -> Result<BackedUp, Error> {
+        let file = File::create(partial).map_err(|error| cannot_write(partial, &error))?;
+        let (out, done) = take::take(&self.inner.shared, BufWriter::new(file), &previous, progress)
+            .map_err(|error| error.at(partial.display()))?;
+        let file = out.into_inner().map_err(|error| cannot_write(partial, error.error()))?;
+        file.sync_all().map_err(|error| cannot_write(partial, &error))?;
+        let again = File::open(partial).map_err(|error| cannot_read(partial, &error))?;
+        previous.add(again).map_err(|error| error.at(partial.display()))?;
+        Ok(done)
+    }
+}
+
+/// Reads archives to their end: what they add up to.
+pub fn contents(archives: &[PathBuf]) -> Result<Contents, Error> {
+    let mut contents = Contents::default();
+    for path in archives {
+        contents.add(open(path)?).map_err(|error| error.at(path.display()))?;
+    }
+    Ok(contents)
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    File::open(path).map_err(|error| cannot_read(path, &error))
+}
+
+fn cannot_read(path: &Path, error: &std::io::Error) -> Error {
+    Error::invalid("backup.cannot_read", format!("cannot read {}: {error}; check the path", path.display()))
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Error {
+    let file = path.display();
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            Error::busy("file.disk_full", format!("cannot write {file}: {error}; make room and try again"))
+        }
+        _ => Error::invalid("backup.cannot_write", format!("cannot write {file}: {error}; check the folder")),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes the names in a folder durable.
+fn sync_folder(folder: &Path) -> Result<(), Error> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|error| cannot_write(folder, &error))
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}

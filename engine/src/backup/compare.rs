@@ -1,0 +1,270 @@
+//! Whether a store still has what a backup has.
+
+use super::{Progress, contents, open};
+use crate::Shared;
+use everturn_core::Error;
+use everturn_core::chain::{body_hash, envelope_hash};
+use everturn_core::event::{Event, kind};
+use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
+use everturn_core::write::ErasedBody;
+use everturn_formats::archive::{Block, Contents, Item, Reader};
+use everturn_store::Member;
+use serde::Serialize;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::PathBuf;
+
+/// Bodies that one read takes into memory, give or take one event.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// What a comparison found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Comparison {
+    /// Conversations of the backup that are here.
+    pub conversations: u64,
+    /// Conversations that were deleted since, with a tombstone.
+    pub deleted: u64,
+    /// Events of the backup that are here.
+    pub events: u64,
+    /// Events whose bodies were erased since, with a record of it.
+    pub erased: u64,
+    /// Assets whose bytes are here.
+    pub assets: u64,
+    /// Access keys that are here.
+    pub keys: u64,
+    /// What is missing or different; empty if nothing is.
+    pub differences: Vec<Difference>,
+}
+
+/// Something that a backup has and the store does not.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Difference {
+    /// Whose.
+    pub tenant: Tenant,
+    /// Which conversation, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationId>,
+    /// What is wrong.
+    pub problem: String,
+}
+
+pub fn compare(shared: &Shared, archives: &[PathBuf], progress: Progress<'_>) -> Result<Comparison, Error> {
+    let contents = contents(archives)?;
+    let members = shared.backup.members()?;
+    let mut comparing = Comparing {
+        shared,
+        contents: &contents,
+        found: find(&members, &contents),
+        lost: HashSet::new(),
+        erasures: HashMap::new(),
+        comparison: Comparison::default(),
+    };
+    drop(members);
+    comparing.conversations();
+    let mut done = 0;
+    for (place, path) in archives.iter().enumerate() {
+        let mut reader = Reader::new(open(path)?)?;
+        let mut page = None;
+        while let Some(item) = reader.next().map_err(|error| error.at(path.display()))? {
+            match item {
+                Item::Block(block) => page = comparing.page(block),
+                Item::Event(line) => {
+                    done += 1;
+                    if let Some(page) = &mut page {
+                        comparing.event(page, &line.event()?)?;
+                    }
+                    if done % 1000 == 0 {
+                        progress(done, contents.counts.events);
+                    }
+                }
+                Item::Asset(asset, Some(_)) => {
+                    if let Some(page) = &page {
+                        comparing.asset(&page.block, asset.sha256)?;
+                    }
+                }
+                Item::Through(_) => page = None,
+                Item::Key(key) if place + 1 == archives.len() => match shared.keys.key(key.id)? {
+                    Some(_) => comparing.comparison.keys += 1,
+                    None => comparing.differences(
+                        &key.tenant,
+                        None,
+                        format!("the access key {} is missing", key.id),
+                    ),
+                },
+                _ => {}
+            }
+        }
+    }
+    Ok(comparing.comparison)
+}
+
+/// The store's number of each conversation of the backup, by its number there.
+fn find(members: &[Member], contents: &Contents) -> HashMap<u64, Member> {
+    let mut by_key: HashMap<&Key, &Member> = HashMap::new();
+    for member in members {
+        // The newest, unless that one is deleted and an older one is not.
+        let known = by_key.get(&member.key);
+        if known.is_none_or(|known| member.deleted.is_none() || known.deleted.is_some()) {
+            by_key.insert(&member.key, member);
+        }
+    }
+    let numbered =
+        |no: u64| members.binary_search_by_key(&no, |member| member.no).ok().map(|place| &members[place]);
+    contents
+        .members
+        .iter()
+        .filter_map(|(no, wanted)| {
+            let same = numbered(*no).filter(|member| member.key == wanted.key);
+            Some((*no, same.or_else(|| by_key.get(&wanted.key).copied())?.clone()))
+        })
+        .collect()
+}
+
+struct Comparing<'a> {
+    shared: &'a Shared,
+    contents: &'a Contents,
+    found: HashMap<u64, Member>,
+    /// Conversations about which enough was said.
+    lost: HashSet<u64>,
+    /// Turns that were erased, by tenant; filled when the first body is missed.
+    erasures: HashMap<Tenant, HashSet<TurnId>>,
+    comparison: Comparison,
+}
+
+/// The store's events of one block.
+struct Page {
+    block: Block,
+    no: u64,
+    events: VecDeque<Event>,
+}
+
+impl Comparing<'_> {
+    fn differences(&mut self, tenant: &Tenant, conversation: Option<ConversationId>, problem: String) {
+        self.comparison.differences.push(Difference { tenant: tenant.clone(), conversation, problem });
+    }
+
+    /// Which conversations are here at all.
+    fn conversations(&mut self) {
+        let contents = self.contents;
+        for (no, wanted) in contents.members.iter().filter(|(_, member)| member.deleted.is_none()) {
+            match self.found.get(no).map(|member| (member.deleted.is_some(), member.through)) {
+                None => {
+                    self.lost.insert(*no);
+                    let text = format!("is missing, with {} events, and was not deleted", wanted.through);
+                    self.differences(&wanted.key.tenant, Some(wanted.key.id), text);
+                }
+                Some((true, _)) => {
+                    self.lost.insert(*no);
+                    self.comparison.deleted += 1;
+                }
+                Some((false, through)) => {
+                    self.comparison.conversations += 1;
+                    if through < wanted.through {
+                        let text =
+                            format!("is cut: it ends at seq {through}, the backup has {}", wanted.through);
+                        self.differences(&wanted.key.tenant, Some(wanted.key.id), text);
+                    }
+                }
+            }
+        }
+    }
+
+    fn page(&self, block: Block) -> Option<Page> {
+        let deleted = self.contents.members.get(&block.no)?.deleted.is_some();
+        if deleted || self.lost.contains(&block.no) {
+            return None;
+        }
+        let no = self.found.get(&block.no)?.no;
+        Some(Page { block, no, events: VecDeque::new() })
+    }
+
+    /// Holds one event against the store's.
+    fn event(&mut self, page: &mut Page, wanted: &Event) -> Result<(), Error> {
+        let no = page.block.no;
+        if self.lost.contains(&no) {
+            return Ok(());
+        }
+        if page.events.is_empty() {
+            let through = self.contents.members.get(&no).map_or(0, |member| member.through);
+            page.events = self
+                .shared
+                .backup
+                .member_events(page.no, wanted.seq.saturating_sub(1), through, PAGE_BYTES)?
+                .into();
+        }
+        let (tenant, id) = (page.block.tenant.clone(), page.block.id);
+        let Some(found) = page.events.pop_front() else {
+            // That it is cut was said already.
+            self.lost.insert(no);
+            return Ok(());
+        };
+        let same = found.hash == wanted.hash && envelope_hash(&found) == wanted.hash;
+        if !same {
+            self.lost.insert(no);
+            let text = format!("was rewritten: it differs from seq {} on", wanted.seq);
+            self.differences(&tenant, Some(id), text);
+            return Ok(());
+        }
+        let expected = wanted.body.is_some()
+            && self.contents.members.get(&no).is_some_and(|member| member.has_body(wanted.seq));
+        match &found.body {
+            Some(body) if body_hash(body) != found.body_hash => {
+                let text = format!("seq {}: its body is not the one that was written", wanted.seq);
+                self.differences(&tenant, Some(id), text);
+            }
+            None if expected && self.is_recorded(&tenant, &found)? => self.comparison.erased += 1,
+            None if expected => {
+                let text = format!("seq {}: its body is gone, and no erasure is recorded", wanted.seq);
+                self.differences(&tenant, Some(id), text);
+            }
+            _ => {}
+        }
+        self.comparison.events += 1;
+        Ok(())
+    }
+
+    /// Whether the log says that this was erased: the turn itself is named; what was derived from turns (a summary, a
+    /// fact, an asset) went with some erasure of the same tenant.
+    fn is_recorded(&mut self, tenant: &Tenant, event: &Event) -> Result<bool, Error> {
+        if !self.erasures.contains_key(tenant) {
+            let turns = erased_turns(self.shared, tenant)?;
+            self.erasures.insert(tenant.clone(), turns);
+        }
+        let erased = &self.erasures[tenant];
+        let own = kind::begins_turn(&event.kind) || kind::ends_turn(&event.kind);
+        Ok(match event.turn.filter(|_| own) {
+            Some(turn) => erased.contains(&turn),
+            None => !erased.is_empty(),
+        })
+    }
+
+    fn asset(&mut self, block: &Block, sha256: everturn_core::chain::Hash) -> Result<(), Error> {
+        let tenant = &block.tenant;
+        // Bytes that the store itself says are unused were given up, not lost.
+        if !self.shared.index.asset_in_use(tenant, sha256)? {
+            return Ok(());
+        }
+        match self.shared.assets.get(tenant, sha256) {
+            Ok(_) => self.comparison.assets += 1,
+            Err(error @ (Error::NotFound(_) | Error::Corrupt(_))) => {
+                self.differences(tenant, Some(block.id), error.text().to_string());
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+fn erased_turns(shared: &Shared, tenant: &Tenant) -> Result<HashSet<TurnId>, Error> {
+    let mut turns = HashSet::new();
+    for member in shared.backup.members()?.into_iter().filter(|member| member.key.tenant == *tenant) {
+        let mut after = 0;
+        while after < member.through {
+            let page = shared.backup.member_events(member.no, after, member.through, PAGE_BYTES)?;
+            let Some(last) = page.last() else { break };
+            after = last.seq;
+            let erasures = page.iter().filter(|event| event.kind == kind::ERASED);
+            turns.extend(erasures.filter_map(|event| event.read::<ErasedBody>()).flat_map(|body| body.turns));
+        }
+    }
+    Ok(turns)
+}

@@ -1,0 +1,359 @@
+//! Making a store from archives.
+//!
+//! The archives are read twice: once to their end, so that nothing is made of a damaged backup and everything is known
+//! that was erased or deleted later; then again to write. Words that a later archive erases never reach the new store.
+
+use super::{Progress, cannot_write, contents, folder_of, open, sync_folder};
+use crate::{Location, assets_folder};
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::{Parent, Tombstone};
+use everturn_core::event::Event;
+use everturn_core::id::{Key, Tenant};
+use everturn_core::write::{Action, AnsweredRequest, Write};
+use everturn_formats::archive::{Block, Contents, Counts, Item, Member, Reader};
+use everturn_store::assets::ObjectAssets;
+use everturn_store::sqlite::Sqlite;
+use everturn_store::{Assets, Index, Keys, Log};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Events and bytes that are committed together.
+const BATCH_EVENTS: usize = 1000;
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
+
+/// What a restore did.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Restored {
+    /// The last archive.
+    pub id: Hash,
+    /// How many archives there were.
+    pub archives: usize,
+    /// What they add up to.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// Reads archives to their end and says what is in them. An error is the first thing that is wrong.
+pub fn check(archives: &[PathBuf]) -> Result<Restored, Error> {
+    report(archives, &contents(archives)?)
+}
+
+fn report(archives: &[PathBuf], contents: &Contents) -> Result<Restored, Error> {
+    let Some((_, id)) = &contents.last else {
+        return Err(Error::invalid("backup.absent", "no archive was named; name at least one"));
+    };
+    Ok(Restored { id: *id, archives: archives.len(), counts: contents.counts })
+}
+
+pub fn restore(url: &str, archives: &[PathBuf], progress: Progress<'_>) -> Result<Restored, Error> {
+    let Location::Sqlite(path) = Location::parse(url)? else {
+        let text = "a store in memory ends with this process; name a file: --store sqlite:PATH";
+        return Err(Error::invalid("restore.memory", text));
+    };
+    check_vacant(&path)?;
+    let contents = contents(archives)?;
+    let restored = report(archives, &contents)?;
+    let name = path.file_name().ok_or_else(|| {
+        Error::invalid("restore.target", format!("{} names no file; name one in it", path.display()))
+    })?;
+    let folder = folder_of(&path);
+    let scratch = tempdir(folder, &name.to_string_lossy())?;
+    let written = (|| {
+        let new = scratch.join(name);
+        let store = Sqlite::open(&new, Duration::ZERO)?;
+        let assets = ObjectAssets::folder(&assets_folder(&new));
+        Restoring::new(Parts { log: &store, index: &store, keys: &store, assets: &assets }, &contents)
+            .run(archives, progress)?;
+        store.settle()?;
+        drop(store);
+        // Somebody may have made a store there meanwhile.
+        check_vacant(&path)?;
+        move_into_place(&scratch, &path)
+    })();
+    // What is left in it is the lock file, or, after an error, the unfinished store.
+    let _ = std::fs::remove_dir_all(&scratch);
+    written.map(|()| restored)
+}
+
+/// A folder beside the target, so that moving out of it is one step.
+fn tempdir(folder: &Path, name: &str) -> Result<PathBuf, Error> {
+    (0..100)
+        .map(|n| folder.join(format!(".{name}.restoring-{}-{n}", std::process::id())))
+        .find_map(|path| match std::fs::create_dir(&path) {
+            Ok(()) => Some(Ok(path)),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => None,
+            Err(error) => Some(Err(cannot_write(&path, &error))),
+        })
+        .unwrap_or_else(|| {
+            let text = format!("{} is full of unfinished restores; remove them", folder.display());
+            Err(Error::invalid("restore.target", text))
+        })
+}
+
+/// Refuses a place where a store is, or where something of one is left: a write-ahead log or an index of another store
+/// beside a new database would become part of it.
+fn check_vacant(path: &Path) -> Result<(), Error> {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let Ok(entries) = std::fs::read_dir(folder_of(path)) else { return Ok(()) };
+    let mut there: Vec<String> = entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|file| *file == name || file.strip_prefix(&name).is_some_and(|rest| rest.starts_with('-')))
+        .collect();
+    there.sort();
+    if there.is_empty() {
+        return Ok(());
+    }
+    Err(Error::conflict(
+        "restore.exists",
+        format!(
+            "{} is not empty: there is {}; restore to another place with --store, or move those files away",
+            path.display(),
+            there.join(", ")
+        ),
+    ))
+}
+
+/// Moves every file of the store, the database last: it is there when it is there.
+fn move_into_place(scratch: &Path, path: &Path) -> Result<(), Error> {
+    let cannot = |error: std::io::Error| cannot_write(path, &error);
+    let folder = folder_of(path);
+    let mut files: Vec<PathBuf> = std::fs::read_dir(scratch)
+        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect())
+        .map_err(cannot)?;
+    let database = |file: &PathBuf| file.file_name() == path.file_name();
+    files.retain(|file| file.extension().is_none_or(|extension| extension != "lock"));
+    files.sort_by_key(database);
+    for file in &files {
+        let name = file.file_name().unwrap_or_default();
+        if database(file) {
+            sync_folder(folder)?;
+        }
+        std::fs::rename(file, folder.join(name)).map_err(cannot)?;
+    }
+    sync_folder(folder)
+}
+
+/// Where a restore writes to.
+#[derive(Clone, Copy)]
+pub(super) struct Parts<'a> {
+    pub log: &'a dyn Log,
+    pub index: &'a dyn Index,
+    pub keys: &'a dyn Keys,
+    pub assets: &'a dyn Assets,
+}
+
+pub(super) struct Restoring<'a> {
+    parts: Parts<'a>,
+    contents: &'a Contents,
+    batch: Vec<Write>,
+    batch_events: usize,
+    batch_bytes: usize,
+    /// How far a fork of each conversation can begin.
+    reach: HashMap<u64, u64>,
+    /// Conversations that are there now and have to go: they are needed until their forks are there.
+    to_bury: BTreeMap<Key, Tombstone>,
+    events: u64,
+}
+
+impl<'a> Restoring<'a> {
+    pub fn new(parts: Parts<'a>, contents: &'a Contents) -> Restoring<'a> {
+        Restoring {
+            parts,
+            contents,
+            batch: Vec::new(),
+            batch_events: 0,
+            batch_bytes: 0,
+            reach: HashMap::new(),
+            to_bury: BTreeMap::new(),
+            events: 0,
+        }
+    }
+
+    pub fn run(mut self, archives: &[PathBuf], progress: Progress<'_>) -> Result<(), Error> {
+        for (place, path) in archives.iter().enumerate() {
+            let last = place + 1 == archives.len();
+            self.archive(open(path)?, last, progress).map_err(|error| error.at(path.display()))?;
+        }
+        for (key, tombstone) in std::mem::take(&mut self.to_bury) {
+            self.push(Write { key, action: Action::Bury { tombstone } }, 0)?;
+        }
+        self.flush()?;
+        self.verify()
+    }
+
+    fn archive(
+        &mut self,
+        source: impl std::io::Read,
+        last: bool,
+        progress: Progress<'_>,
+    ) -> Result<(), Error> {
+        let mut reader = Reader::new(source)?;
+        let mut block = None;
+        let mut events = Vec::new();
+        let mut requests = Vec::new();
+        while let Some(item) = reader.next()? {
+            if let Item::Block(new) = item {
+                self.begin(&new)?;
+                block = Some(new);
+                continue;
+            }
+            let here = block.as_ref().and_then(|block| {
+                Some((
+                    Key { tenant: block.tenant.clone(), id: block.id },
+                    self.contents.members.get(&block.no)?,
+                ))
+            });
+            match (item, here) {
+                (Item::Event(line), Some((key, member))) => {
+                    let mut event = line.event()?;
+                    self.events += 1;
+                    if !member.has(event.seq) {
+                        continue;
+                    }
+                    if !member.has_body(event.seq) {
+                        event.body = None;
+                    }
+                    self.add(&key, event, &mut events)?;
+                    if self.events.is_multiple_of(BATCH_EVENTS as u64) {
+                        progress(self.events, self.contents.counts.events);
+                    }
+                }
+                (Item::Asset(asset, Some(bytes)), Some((key, _))) => {
+                    self.asset(&key.tenant, asset.sha256, bytes)?;
+                }
+                (Item::Request(request), Some((_, member))) if member.deleted.is_none() => {
+                    requests.push(request);
+                }
+                (Item::Text(text), Some((key, member))) if last && member.deleted.is_none() => {
+                    self.events_of(&key, &mut events)?;
+                    let bytes = text.text.len();
+                    let action = Action::Chunk { turn: text.turn, offset: 0, text: text.text };
+                    self.push(Write { key, action }, bytes)?;
+                }
+                (Item::Through(_), Some((key, _))) => {
+                    self.events_of(&key, &mut events)?;
+                    self.remember(&key, std::mem::take(&mut requests))?;
+                    block = None;
+                }
+                (Item::Key(key), _) if last => self.parts.keys.put_key(&key)?,
+                _ => {}
+            }
+        }
+        reader.finish().map(drop)
+    }
+
+    /// Begins a conversation that the archives before did not have.
+    fn begin(&mut self, block: &Block) -> Result<(), Error> {
+        if self.reach.contains_key(&block.no) {
+            return Ok(());
+        }
+        let Some(member) = self.contents.members.get(&block.no) else { return Ok(()) };
+        let key = &member.key;
+        // The id was used before, by a conversation that was deleted; its forks have lower numbers and are there by now.
+        if let Some(tombstone) = self.to_bury.remove(key) {
+            self.push(Write { key: key.clone(), action: Action::Bury { tombstone } }, 0)?;
+        }
+        let parent = self.parent(member)?;
+        let inherited = parent.map_or(0, |parent| parent.at_seq);
+        let own = member.deleted.as_ref().map_or(member.through, |(_, kept)| member.through.min(*kept));
+        self.reach.insert(block.no, own.max(inherited));
+        if let Some((tombstone, _)) = &member.deleted {
+            self.to_bury.insert(key.clone(), tombstone.clone());
+        }
+        let action = Action::Begin { created: member.created, parent };
+        self.push(Write { key: key.clone(), action }, 0)
+    }
+
+    /// Where it leaves its parent. A deleted fork that is only a tombstone may have left behind what is kept of that.
+    fn parent(&self, member: &Member) -> Result<Option<Parent>, Error> {
+        let Some(parent) = member.parent else { return Ok(None) };
+        let above = self.contents.members.get(&parent.no).zip(self.reach.get(&parent.no));
+        let (above, reach) = above.ok_or_else(|| {
+            Error::corrupt("backup.damaged", format!("the parent of {} is not in the backup", member.key.id))
+        })?;
+        let at_seq = parent.at_seq.min(*reach);
+        Ok((at_seq > 0).then_some(Parent { conversation: above.key.id, at_seq }))
+    }
+
+    fn add(&mut self, key: &Key, event: Event, events: &mut Vec<Event>) -> Result<(), Error> {
+        self.batch_bytes += event.text().map_or(0, str::len);
+        self.batch_events += 1;
+        events.push(event);
+        if self.batch_events >= BATCH_EVENTS || self.batch_bytes >= BATCH_BYTES {
+            self.events_of(key, events)?;
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn events_of(&mut self, key: &Key, events: &mut Vec<Event>) -> Result<(), Error> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        let action = Action::Restore { events: std::mem::take(events) };
+        self.push(Write { key: key.clone(), action }, 0)
+    }
+
+    fn remember(&mut self, key: &Key, requests: Vec<AnsweredRequest>) -> Result<(), Error> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        self.push(Write { key: key.clone(), action: Action::Remember { requests } }, 0)
+    }
+
+    /// Puts bytes that something still shows.
+    fn asset(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
+        let shown = self.contents.shown.get(&(tenant.clone(), sha256));
+        let living = |(no, seq): &(u64, u64)| {
+            self.contents.members.get(no).is_some_and(|member| member.has_body(*seq))
+        };
+        if shown.is_some_and(|shown| shown.iter().any(living)) {
+            self.parts.assets.put(tenant, sha256, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, write: Write, bytes: usize) -> Result<(), Error> {
+        self.batch.push(write);
+        self.batch_bytes += bytes;
+        if self.batch.len() >= BATCH_EVENTS || self.batch_bytes >= BATCH_BYTES {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        (self.batch_events, self.batch_bytes) = (0, 0);
+        let batch = std::mem::take(&mut self.batch);
+        let keys: Vec<Key> = batch.iter().map(|write| write.key.clone()).collect();
+        for (answer, key) in self.parts.log.commit(batch).into_iter().zip(keys) {
+            answer.map_err(|error| error.at(format!("{} of tenant {}", key.id, key.tenant)))?;
+        }
+        Ok(())
+    }
+
+    /// Each chain was checked event by event when it was written; this holds its end against what the backup says.
+    fn verify(&self) -> Result<(), Error> {
+        for member in self.contents.members.values().filter(|member| member.deleted.is_none()) {
+            let head = self.parts.index.conversation(&member.key)?.head;
+            if Some(head.hash) != member.hash {
+                return Err(Error::corrupt(
+                    "restore.incomplete",
+                    format!(
+                        "{} ends at seq {}, the backup says {}; report this",
+                        member.key.id, head.seq, member.through
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,341 @@
+//! Writing an archive of a store that goes on being written.
+//!
+//! What belongs to the backup is decided at its start: every conversation with the place where its log ends then. Events
+//! are never rewritten, so they can be read in many short transactions afterwards. What is erased or deleted meanwhile
+//! is found at the end, and the archive says so: a restore never brings it back.
+
+use super::{BackedUp, Progress};
+use crate::Shared;
+use everturn_core::Error;
+use everturn_core::asset::Asset;
+use everturn_core::chain::{Hash, Head, Verifier};
+use everturn_core::event::{Event, kind};
+use everturn_core::id::{Key, Tenant, TurnId};
+use everturn_core::turn::Status;
+use everturn_formats::archive::{
+    Block, Contents, Deleted, Erased, FORMAT, Header, OpenText, ParentNo, Ranges, Through, Writer,
+};
+use everturn_store::Member;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::Write;
+
+/// Bodies that one read takes into memory, give or take one event.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Requests that one read takes into memory.
+const REQUESTS_PAGE: usize = 1000;
+/// Conversations that an error names; the rest is counted.
+const NAMED_MAX: usize = 10;
+
+pub fn take<W: Write>(
+    shared: &Shared,
+    out: W,
+    previous: &Contents,
+    progress: Progress<'_>,
+) -> Result<(W, BackedUp), Error> {
+    let members = shared.backup.members()?;
+    check_continues(&members, previous)?;
+    let (number, follows) = match &previous.last {
+        None => (1, None),
+        Some((header, id)) => (header.number + 1, Some(*id)),
+    };
+    let header = Header { format: FORMAT, number, follows, created: shared.now() };
+    let mut open: HashMap<Key, Vec<TurnId>> = HashMap::new();
+    for (key, turn) in shared.index.open_turns()? {
+        open.entry(key).or_default().push(turn);
+    }
+    let new = |member: &Member| member.through.saturating_sub(archived(previous, member.no));
+    let mut taking = Taking {
+        shared,
+        previous,
+        writer: Writer::new(out, &header)?,
+        open,
+        states: HashMap::new(),
+        assets: HashSet::new(),
+        problems: Vec::new(),
+        total: members.iter().map(new).sum(),
+        progress,
+    };
+    for member in &members {
+        taking.member(member)?;
+    }
+    drop(members);
+    taking.removals()?;
+    for key in shared.backup.all_keys()? {
+        taking.writer.key(key)?;
+    }
+    let counts = *taking.writer.counts();
+    let problems = taking.problems;
+    let (out, id, bytes) = taking.writer.finish()?;
+    Ok((out, BackedUp { path: None, id, follows, number, bytes, counts, problems }))
+}
+
+fn archived(previous: &Contents, no: u64) -> u64 {
+    previous.members.get(&no).map_or(0, |member| member.through)
+}
+
+/// Refuses to continue a backup with a store that is not the one it was made of, or that has lost something since.
+fn check_continues(members: &[Member], previous: &Contents) -> Result<(), Error> {
+    let mut lost = Vec::new();
+    for (no, before) in &previous.members {
+        let place = members.binary_search_by_key(no, |member| member.no);
+        let now = place.ok().map(|place| &members[place]).filter(|member| member.key == before.key);
+        let Some(now) = now else {
+            return Err(Error::conflict(
+                "backup.other_store",
+                format!(
+                    "the archives before are of another store: this one has no conversation {} of tenant {} in that place; name another target, or begin anew with a full backup (--full)",
+                    before.key.id, before.key.tenant
+                ),
+            ));
+        };
+        if now.deleted.is_some() {
+            continue;
+        }
+        if before.deleted.is_some() {
+            lost.push(format!("{} was deleted and is here again", now.key.id));
+        } else if now.through < before.through {
+            lost.push(format!("{} ends at seq {} and had {}", now.key.id, now.through, before.through));
+        } else if now.through == before.through && now.hash != before.hash {
+            lost.push(format!("{} ends with another event at seq {}", now.key.id, now.through));
+        }
+    }
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let more = lost.len().saturating_sub(NAMED_MAX);
+    lost.truncate(NAMED_MAX);
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    Err(Error::corrupt(
+        "backup.lost",
+        format!(
+            "the store no longer has what was backed up: {}{more}. Nothing was written; `everturn verify --against` says more; keep the archives, and begin anew with --full once you know why",
+            lost.join("; ")
+        ),
+    ))
+}
+
+/// What the archives, this one included, have of a conversation.
+struct State {
+    through: u64,
+    /// How far a fork of it can begin: its own events, or what it inherited itself.
+    reach: u64,
+    /// Events that this archive has without a body.
+    erased: Ranges,
+}
+
+struct Taking<'a, W: Write> {
+    shared: &'a Shared,
+    previous: &'a Contents,
+    writer: Writer<W>,
+    /// Turns that were open when the backup began.
+    open: HashMap<Key, Vec<TurnId>>,
+    states: HashMap<u64, State>,
+    /// Bytes that this archive has.
+    assets: HashSet<(Tenant, Hash)>,
+    problems: Vec<String>,
+    total: u64,
+    progress: Progress<'a>,
+}
+
+impl<W: Write> Taking<'_, W> {
+    /// Writes what is new of a conversation.
+    fn member(&mut self, member: &Member) -> Result<(), Error> {
+        let before = self.previous.members.get(&member.no);
+        let after = before.map_or(0, |before| before.through);
+        let inherited = match member.parent {
+            None => 0,
+            Some((parent, at_seq)) => {
+                let reach = self.states.get(&parent).map_or(0, |state| state.reach);
+                // A deleted fork without events of its own needs no more of its parent than there is.
+                if reach < at_seq && (member.deleted.is_none() || member.through > 0) {
+                    let text = "it was forked from a conversation that is damaged before that place";
+                    self.problem(&member.key, text);
+                    return Ok(());
+                }
+                at_seq.min(reach)
+            }
+        };
+        let mut state = State { through: after, reach: 0, erased: Ranges::default() };
+        let open = if member.deleted.is_none() { self.open.remove(&member.key) } else { None };
+        if before.is_none() || member.through > after || open.is_some() {
+            self.writer.block(&Block {
+                no: member.no,
+                tenant: member.key.tenant.clone(),
+                id: member.key.id,
+                created: member.created,
+                parent: member.parent.map(|(no, at_seq)| ParentNo { no, at_seq }),
+                after,
+            })?;
+            let start = match (before.and_then(|before| before.hash), member.parent) {
+                (Some(hash), _) => Some(Head { seq: after, hash }),
+                (None, None) => Some(Head::genesis(member.key.id)),
+                // A fork begins with an event of its parent, which a restore holds it against.
+                (None, Some(_)) => None,
+            };
+            let mut hash = before.and_then(|before| before.hash);
+            let mut verifier = start.map(|head| Verifier::after(member.key.id, head));
+            self.events(member, member.through, &mut state, &mut hash, &mut verifier)?;
+            if let Some(open) = open {
+                self.open_texts(member, open, &mut state, &mut hash, &mut verifier)?;
+            }
+            self.requests(member.no, after, state.through)?;
+            self.writer.through(Through { seq: state.through, hash, erased: state.erased.clone() })?;
+        }
+        state.reach = state.through.max(inherited);
+        self.states.insert(member.no, state);
+        Ok(())
+    }
+
+    /// Writes events up to a place, each held against the one before it. Ends early where the log is damaged, or where
+    /// the conversation was deleted meanwhile.
+    fn events(
+        &mut self,
+        member: &Member,
+        through: u64,
+        state: &mut State,
+        hash: &mut Option<Hash>,
+        verifier: &mut Option<Verifier>,
+    ) -> Result<(), Error> {
+        while state.through < through {
+            let page = self.shared.backup.member_events(member.no, state.through, through, PAGE_BYTES)?;
+            if page.is_empty() {
+                if self.shared.backup.member(member.no)?.deleted.is_none() {
+                    let text = format!("its events after seq {} are missing", state.through);
+                    self.problem(&member.key, &text);
+                }
+                return Ok(());
+            }
+            for event in &page {
+                let first = Head { seq: event.seq.saturating_sub(1), hash: event.prev };
+                let verifier = verifier.get_or_insert_with(|| Verifier::after(member.key.id, first));
+                if let Err(error) = verifier.push(event) {
+                    self.problem(&member.key, error.text());
+                    return Ok(());
+                }
+                self.writer.event(event)?;
+                if event.body.is_none() {
+                    state.erased.insert(event.seq);
+                }
+                if event.kind == kind::ASSET_ADDED {
+                    self.asset(member, event)?;
+                }
+                state.through = event.seq;
+                *hash = Some(event.hash);
+            }
+            (self.progress)(self.writer.counts().events, self.total.max(self.writer.counts().events));
+        }
+        Ok(())
+    }
+
+    fn asset(&mut self, member: &Member, event: &Event) -> Result<(), Error> {
+        let Some(asset) = event.read::<Asset>() else { return Ok(()) };
+        let Some(sha256) = asset.sha256 else { return Ok(()) };
+        let place = (member.key.tenant.clone(), sha256);
+        if self.previous.assets.contains(&place) || self.assets.contains(&place) {
+            return self.writer.asset(event.seq, sha256, None);
+        }
+        match self.shared.assets.get(&member.key.tenant, sha256) {
+            Ok(bytes) => {
+                self.assets.insert(place);
+                self.writer.asset(event.seq, sha256, Some(&bytes))
+            }
+            // Erased meanwhile, or imported without its bytes.
+            Err(Error::NotFound(_)) => self.writer.asset(event.seq, sha256, None),
+            Err(error @ Error::Corrupt(_)) => {
+                self.problem(&member.key, error.text());
+                self.writer.asset(event.seq, sha256, None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes what open turns have said. If one ended since the backup began, its text is in an event now: then the
+    /// conversation is taken as it is now.
+    fn open_texts(
+        &mut self,
+        member: &Member,
+        mut open: Vec<TurnId>,
+        state: &mut State,
+        hash: &mut Option<Hash>,
+        verifier: &mut Option<Verifier>,
+    ) -> Result<(), Error> {
+        loop {
+            let mut texts = Vec::new();
+            for turn in &open {
+                let text = match self.shared.log.open_text(&member.key, *turn) {
+                    Ok(text) => text,
+                    // Deleted meanwhile.
+                    Err(Error::NotFound(_)) => return Ok(()),
+                    Err(error) => return Err(error),
+                };
+                // Asked after the text was read: as long as the turn is open, nothing of the text goes away.
+                match self.shared.index.turn_in(&member.key, *turn) {
+                    Ok(found) if found.status == Status::Pending => {
+                        texts.push(OpenText { turn: *turn, text })
+                    }
+                    Ok(_) => {}
+                    Err(Error::NotFound(_)) => return Ok(()),
+                    Err(error) => return Err(error),
+                }
+            }
+            if texts.len() == open.len() {
+                let said = texts.into_iter().filter(|text| !text.text.is_empty());
+                return said.into_iter().try_for_each(|text| self.writer.open_text(text));
+            }
+            let now = self.shared.backup.member(member.no)?;
+            if now.deleted.is_some() {
+                return Ok(());
+            }
+            self.events(member, now.through, state, hash, verifier)?;
+            let turns = self.shared.index.open_turns()?;
+            open = turns.into_iter().filter(|(key, _)| *key == member.key).map(|(_, turn)| turn).collect();
+            // One that was opened after that place is not in the archive.
+            let before = state.through;
+            open.retain(|turn| {
+                self.shared.index.turn_in(&member.key, *turn).is_ok_and(|turn| turn.seq <= before)
+            });
+        }
+    }
+
+    fn requests(&mut self, no: u64, mut after: u64, through: u64) -> Result<(), Error> {
+        while after < through {
+            let page = self.shared.backup.requests(no, after, through, REQUESTS_PAGE)?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = last.last_seq;
+            page.into_iter().try_for_each(|request| self.writer.request(request))?;
+        }
+        Ok(())
+    }
+
+    /// Writes what was deleted and erased, as it is now: of what this archive has, and of what those before it have.
+    fn removals(&mut self) -> Result<(), Error> {
+        let mut kept: HashMap<u64, u64> = HashMap::new();
+        for member in self.shared.backup.members()? {
+            let Some(state) = self.states.get(&member.no) else { continue };
+            kept.insert(member.no, state.through.min(member.through));
+            let Some(tombstone) = member.deleted else { continue };
+            let before = self.previous.members.get(&member.no).and_then(|before| before.deleted.as_ref());
+            if before.is_none_or(|(known, through)| *known != tombstone || *through != member.through) {
+                self.writer.deleted(Deleted { no: member.no, tombstone, through: member.through })?;
+            }
+        }
+        let mut erased: BTreeMap<u64, Ranges> = BTreeMap::new();
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let page = self.shared.backup.erased(from)?;
+            for (no, seq) in page.erased {
+                let known = self.states.get(&no).is_some_and(|state| state.erased.contains(seq))
+                    || self.previous.members.get(&no).is_some_and(|before| before.erased.contains(seq));
+                if !known && kept.get(&no).is_some_and(|kept| seq <= *kept) {
+                    erased.entry(no).or_default().insert(seq);
+                }
+            }
+            next = page.next;
+        }
+        erased.into_iter().try_for_each(|(no, seqs)| self.writer.erased(Erased { no, seqs }))
+    }
+
+    fn problem(&mut self, key: &Key, text: &str) {
+        self.problems.push(format!("{} of tenant {}: {text}", key.id, key.tenant));
+    }
+}

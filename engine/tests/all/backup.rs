@@ -1,0 +1,535 @@
+//! Backup and restore: what comes back is what was there, and what was erased since does not come back.
+
+use crate::stage::{PATIENCE, Short, Stage, files, quiet, refused, until};
+use everturn_core::access::Role;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::{Conversation, Tombstone};
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, TurnId};
+use everturn_core::state::State;
+use everturn_core::turn::{Status, Turn};
+use everturn_engine::backup::{BackedUp, Comparison, FolderOptions, archives_of, check, contents};
+use everturn_engine::{
+    AppendOptions, Everturn, ListQuery, NewConversation, NewKey, NewStream, NewTurn, Options, Scope,
+};
+use everturn_formats::archive::{Contents, Erased, FORMAT, Header, Ranges, Writer};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const TENANTS: [&str; 2] = ["acme", "globex"];
+
+/// Everything that can be asked of one conversation.
+#[derive(PartialEq, Debug)]
+struct Answer {
+    conversation: Conversation,
+    events: Vec<Event>,
+    turns: Vec<Turn>,
+    verified: Hash,
+    state: State,
+    assets: Vec<Vec<u8>>,
+}
+
+fn answers(store: &Everturn) -> Vec<(Vec<Answer>, Vec<Tombstone>, Vec<everturn_core::access::AccessKey>)> {
+    let of = |name: &&str| {
+        let scope = store.tenant(name).unwrap();
+        let listed = scope.list(ListQuery { limit: 1000, ..ListQuery::default() }).unwrap().data;
+        let each = listed.into_iter().map(|conversation| Answer {
+            events: scope.events(conversation.id, 0, 1000).unwrap(),
+            turns: scope.turns(conversation.id),
+            verified: scope.verify(conversation.id, None).unwrap().head.hash,
+            state: scope.state(conversation.id).unwrap(),
+            assets: scope
+                .assets(conversation.id)
+                .unwrap()
+                .iter()
+                .map(|asset| scope.asset_bytes(asset).unwrap())
+                .collect(),
+            conversation,
+        });
+        (each.collect(), scope.tombstones().unwrap(), store.keys().list(name).unwrap())
+    };
+    TENANTS.iter().map(of).collect()
+}
+
+fn said_once() -> (Vec<NewTurn>, AppendOptions) {
+    let options = AppendOptions { idempotency_key: Some("once".into()), ..AppendOptions::default() };
+    (vec![NewTurn::user("said once")], options)
+}
+
+/// A bit of everything, in two tenants. Gives a conversation that goes on.
+fn fill(store: &Everturn) -> ConversationId {
+    for name in TENANTS {
+        let scope = store.tenant(name).unwrap();
+        store
+            .keys()
+            .create(NewKey { tenant: name.into(), role: Role::Writer, label: None, expires: None })
+            .unwrap();
+        let id = scope.begin();
+        let first = scope.say(id, NewTurn::user(&format!("a first word of {name}")));
+        scope.supersede(id, first.id, NewTurn::user("a better word")).wait().unwrap();
+        let picture = scope.add_asset(id, None, "image/png", format!("the bytes of {name}").into()).unwrap();
+        let block =
+            format!(r#"{{"role":"user","content":[{{"type":"image","asset_id":"{}"}}]}}"#, picture.id);
+        scope.say(id, NewTurn::message(&block));
+        let fork = scope.fork(id, 3).wait().unwrap().id;
+        scope.say(fork, NewTurn::user("another way"));
+        let deep = scope.fork(fork, 2).wait().unwrap().id;
+        scope.say(deep, NewTurn::user("deep"));
+        scope.delete(fork, "no longer wanted").wait().unwrap();
+        let gone = scope.begin();
+        scope.say(gone, NewTurn::user("soon gone"));
+        scope.delete(gone, "asked for").wait().unwrap();
+        let erased = scope.say(deep, NewTurn::user("not for long"));
+        scope.erase(deep, erased.id, None, "asked for").wait().unwrap();
+        scope.archive(deep).wait().unwrap();
+    }
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let (turns, options) = said_once();
+    scope.append(id, turns, options).wait().unwrap();
+    id
+}
+
+fn backup(store: &Everturn, folder: &Path) -> BackedUp {
+    store.backup_to_folder(folder, FolderOptions::default(), &mut |_, _| {}).unwrap()
+}
+
+fn restore(archives: &[PathBuf], into: &Stage) {
+    Everturn::restore(&into.url(), archives, &mut |_, _| {}).unwrap();
+}
+
+fn compare(store: &Everturn, archives: &[PathBuf]) -> Comparison {
+    store.compare(archives, &mut |_, _| {}).unwrap()
+}
+
+fn problems(found: &Comparison) -> Vec<&str> {
+    found.differences.iter().map(|difference| difference.problem.as_str()).collect()
+}
+
+fn open_turn(scope: &Scope, id: ConversationId) -> TurnId {
+    let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
+    scope.append_chunk(id, turn, None, "half a ").unwrap();
+    scope.append_chunk(id, turn, None, "sentence").unwrap();
+    turn
+}
+
+#[test]
+fn a_restored_store_gives_the_same_answers() {
+    let (stage, copy) = (Stage::new(), Stage::new());
+    let store = stage.open();
+    let id = fill(&store);
+    // Beside the process that writes.
+    let reader = stage.open_read_only();
+    let folder = stage.folder.path().join("backups");
+    let done = backup(&reader, &folder);
+    assert_eq!((done.number, done.follows, done.problems.len()), (1, None, 0));
+    restore(&archives_of(&folder, None).unwrap(), &copy);
+    let restored = copy.open();
+    assert_eq!(answers(&restored), answers(&store));
+    assert_eq!(restored.tenant("acme").unwrap().doctor(&mut |_| {}).unwrap().findings, []);
+    // A client that repeats a request after the restore appends nothing.
+    let (turns, options) = said_once();
+    let again = restored.tenant("acme").unwrap().append(id, turns, options).wait().unwrap();
+    assert!(again.repeated);
+    assert_eq!(answers(&restored), answers(&store));
+    restored.rebuild().unwrap();
+    assert_eq!(answers(&restored), answers(&store));
+    // Numbers come back too, so that backups go on where they were.
+    restored.tenant("acme").unwrap().say(id, NewTurn::user("it goes on"));
+    assert_eq!(backup(&restored, &folder).number, 2);
+}
+
+#[test]
+fn a_store_in_memory_is_backed_up_the_same_way() {
+    let copy = Stage::new();
+    let store = Everturn::open_with("memory:", quiet()).unwrap();
+    fill(&store);
+    let file = copy.folder.path().join("memory.zst");
+    store.backup_to_file(&file, &[], &mut |_, _| {}).unwrap();
+    restore(&[file], &copy);
+    assert_eq!(answers(&copy.open_read_only()), answers(&store));
+}
+
+#[test]
+fn an_open_turn_comes_back_with_what_it_had_said() {
+    let (stage, copy) = (Stage::new(), Stage::new());
+    let store = stage.open_with(Options { debounce: Duration::ZERO, ..quiet() });
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let turn = open_turn(&scope, id);
+    let folder = stage.folder.path().join("backups");
+    until("the text is durable", || {
+        let _ = std::fs::remove_dir_all(&folder);
+        backup(&store, &folder);
+        let read = zstd_text(&archives_of(&folder, None).unwrap()[0]);
+        read.contains("half a sentence")
+    });
+    restore(&archives_of(&folder, None).unwrap(), &copy);
+    let said = copy.open().tenant("acme").unwrap().turn(turn).unwrap();
+    assert_eq!(
+        (said.status, crate::stage::words(&said).unwrap()),
+        (Status::Interrupted, "half a sentence".into())
+    );
+    // When it has ended, an increment has its end, and what it had said so far is not needed any more.
+    scope.append_commit(id, turn, NewTurn::assistant("a whole sentence")).wait().unwrap();
+    backup(&store, &folder);
+    let again = Stage::new();
+    restore(&archives_of(&folder, None).unwrap(), &again);
+    assert_eq!(answers(&again.open_read_only()), answers(&store));
+    assert_eq!(again.files_with("half a"), Vec::<PathBuf>::new());
+}
+
+fn zstd_text(path: &Path) -> String {
+    let mut text = String::new();
+    let mut reader = everturn_formats::archive::Reader::new(std::fs::File::open(path).unwrap()).unwrap();
+    while let Some(item) = reader.next().unwrap() {
+        text += &format!("{item:?}\n");
+    }
+    text
+}
+
+#[test]
+fn increments_bring_everything_that_happened_since() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let id = fill(&store);
+    let folder = stage.folder.path().join("backups");
+    backup(&store, &folder);
+    let scope = store.tenant("acme").unwrap();
+    let mut before = Vec::new();
+    for round in 0..4 {
+        let turn = scope.say(id, NewTurn::user(&format!("round {round}")));
+        let fork = scope.fork(id, 2).wait().unwrap().id;
+        scope.say(fork, NewTurn::user("in the fork"));
+        scope.supersede(fork, scope.turns(fork)[0].id, NewTurn::user("edited")).wait().unwrap();
+        scope.erase(id, turn.id, None, "asked for").wait().unwrap();
+        if round == 2 {
+            scope.delete(id, "the parent of forks").wait().unwrap();
+            break;
+        }
+        before.push(answers(&store));
+        let done = backup(&store, &folder);
+        assert_eq!((done.number, done.counts.erased), (round + 2, 0), "erased before it was backed up");
+        assert!(done.counts.conversations <= 2, "only what is new: {done:?}");
+    }
+    let done = backup(&store, &folder);
+    assert_eq!((done.counts.deleted, done.number), (1, 4));
+    let quiet = backup(&store, &folder);
+    assert_eq!((quiet.counts.conversations, quiet.counts.events, quiet.counts.deleted), (0, 0, 0));
+    let copy = Stage::new();
+    let archives = archives_of(&folder, None).unwrap();
+    assert_eq!(archives.len(), 5);
+    restore(&archives, &copy);
+    assert_eq!(answers(&copy.open_read_only()), answers(&store));
+    // And any moment between.
+    for (round, before) in before.iter().enumerate() {
+        let then = Stage::new();
+        restore(&archives_of(&folder, Some(&(round + 2).to_string())).unwrap(), &then);
+        assert_eq!(answers(&then.open_read_only()), *before);
+    }
+}
+
+/// The words are in the full archive, and the increment takes them back: in a turn, in an asset, in what was learned, in
+/// a conversation that is deleted, in an inherited turn that is erased through a fork.
+#[test]
+fn what_was_erased_after_a_full_backup_is_in_no_file_of_a_restored_store() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let (id, other) = (scope.begin(), scope.begin());
+    scope.say(id, NewTurn::user("harmless"));
+    let turn = scope.say(id, NewTurn::user("the unspeakable word"));
+    let picture = scope.add_asset(id, None, "text/plain", b"unspeakable bytes".to_vec()).unwrap();
+    let block = format!(r#"{{"role":"user","content":[{{"type":"file","asset_id":"{}"}}]}}"#, picture.id);
+    let shown = scope.say(id, NewTurn::message(&block));
+    let inherited = scope.say(id, NewTurn::user("also unspeakable"));
+    let fork = scope.fork(id, inherited.seq).wait().unwrap().id;
+    scope.say(other, NewTurn::user("unspeakable, all of it"));
+    let folder = stage.folder.path().join("backups");
+    backup(&store, &folder);
+    scope.erase(id, turn.id, None, "asked for").wait().unwrap();
+    scope.erase(id, shown.id, None, "asked for").wait().unwrap();
+    scope.erase(fork, inherited.id, None, "asked for").wait().unwrap();
+    scope.delete(other, "asked for").wait().unwrap();
+    let done = backup(&store, &folder);
+    assert!(done.counts.erased >= 3 && done.counts.deleted == 1, "{done:?}");
+
+    let (before, after) = (Stage::new(), Stage::new());
+    restore(&archives_of(&folder, Some("1")).unwrap(), &before);
+    assert!(before.files_with("unspeakable").len() >= 2, "otherwise this test proves nothing");
+    restore(&archives_of(&folder, None).unwrap(), &after);
+    assert_eq!(after.files_with("unspeakable"), Vec::<PathBuf>::new());
+    let restored = after.open();
+    assert_eq!(answers(&restored), answers(&store));
+    restored.index_now().unwrap();
+    drop(restored);
+    assert_eq!(after.files_with("unspeakable"), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_backup_beside_a_busy_writer_is_a_moment_of_it() {
+    let stage = Stage::new();
+    let store = stage.open_with(Options { debounce: Duration::ZERO, ..quiet() });
+    let folder = stage.folder.path().join("backups");
+    let ended = AtomicBool::new(false);
+    let scopes: Vec<Scope> = TENANTS.iter().map(|name| store.tenant(name).unwrap()).collect();
+    std::thread::scope(|threads| {
+        for scope in &scopes {
+            let ended = &ended;
+            threads.spawn(move || {
+                let root = scope.begin();
+                for round in 0.. {
+                    if ended.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    let turn = scope.say(root, NewTurn::user(&format!("round {round}")));
+                    let fork = scope.fork(root, turn.seq).wait().unwrap().id;
+                    let open = open_turn(scope, fork);
+                    if round % 2 == 0 {
+                        scope.erase(root, turn.id, None, "asked for").wait().unwrap();
+                    }
+                    scope.append_commit(fork, open, NewTurn::assistant("a whole sentence")).wait().unwrap();
+                    if round % 3 == 0 {
+                        scope.delete(fork, "asked for").wait().unwrap();
+                    }
+                }
+            });
+        }
+        let reader = stage.open_read_only();
+        let started = std::time::Instant::now();
+        for _ in 0..6 {
+            let done = backup(&reader, &folder);
+            assert_eq!(done.problems, Vec::<String>::new());
+            assert!(started.elapsed() < PATIENCE);
+        }
+        ended.store(true, Ordering::SeqCst);
+    });
+    let archives = archives_of(&folder, None).unwrap();
+    assert_eq!(archives.len(), 6);
+    for through in 1..=archives.len() {
+        let copy = Stage::new();
+        restore(&archives[..through], &copy);
+        let restored = copy.open_read_only();
+        for name in TENANTS {
+            assert_eq!(restored.tenant(name).unwrap().doctor(&mut |_| {}).unwrap().findings, []);
+        }
+        assert_eq!(problems(&compare(&store, &archives[..through])), Vec::<&str>::new());
+    }
+    backup(&store, &folder);
+    let copy = Stage::new();
+    restore(&archives_of(&folder, None).unwrap(), &copy);
+    assert_eq!(answers(&copy.open_read_only()), answers(&store));
+}
+
+#[test]
+fn nothing_is_made_of_a_damaged_backup() {
+    let stage = Stage::new();
+    let store = stage.open();
+    fill(&store);
+    let folder = stage.folder.path().join("backups");
+    backup(&store, &folder);
+    store.tenant("acme").unwrap().begin();
+    backup(&store, &folder);
+    let archives = archives_of(&folder, None).unwrap();
+    let copy = Stage::new();
+    for path in &archives {
+        let whole = std::fs::read(path).unwrap();
+        let step = (whole.len() / 40).max(1);
+        for at in (0..whole.len()).step_by(step) {
+            let mut changed = whole.clone();
+            changed[at] ^= 0x20;
+            for bytes in [&changed[..], &whole[..at]] {
+                std::fs::write(path, bytes).unwrap();
+                let error = Everturn::restore(&copy.url(), &archives, &mut |_, _| {}).unwrap_err();
+                assert!(error.text().contains(&path.display().to_string()), "{error:?}");
+                assert_eq!(files(copy.folder.path()), Vec::<PathBuf>::new());
+            }
+        }
+        // The next backup notices, instead of building on it.
+        std::fs::write(path, &whole[..whole.len() - 1]).unwrap();
+        let next = store.backup_to_folder(&folder, FolderOptions::default(), &mut |_, _| {});
+        refused(next, "backup.cut", "--full begins anew");
+        std::fs::write(path, &whole).unwrap();
+    }
+    restore(&archives, &copy);
+}
+
+#[test]
+fn archives_that_do_not_belong_together_are_refused() {
+    let (stage, other, copy) = (Stage::new(), Stage::new(), Stage::new());
+    let mut chains = Vec::new();
+    for stage in [&stage, &other] {
+        let store = stage.open();
+        let folder = stage.folder.path().join("backups");
+        for _ in 0..3 {
+            store.tenant("acme").unwrap().begin();
+            backup(&store, &folder);
+        }
+        chains.push(archives_of(&folder, None).unwrap());
+    }
+    let [ours, theirs] = &chains[..] else { unreachable!() };
+    let attempt = |archives: &[&PathBuf]| {
+        let archives: Vec<PathBuf> = archives.iter().map(|path| path.to_path_buf()).collect();
+        Everturn::restore(&copy.url(), &archives, &mut |_, _| {})
+    };
+    refused(attempt(&[&ours[1]]), "backup.incomplete", "the full one first");
+    refused(attempt(&[&ours[0], &ours[2]]), "backup.order", "one between them is missing");
+    refused(attempt(&[&ours[0], &ours[2], &ours[1]]), "backup.order", "the order is wrong");
+    refused(attempt(&[&ours[0], &theirs[1]]), "backup.order", "of another backup");
+    refused(attempt(&[&ours[0], &theirs[0]]), "backup.order", "begins a backup anew");
+    refused(attempt(&[]), "backup.absent", "name at least one");
+    assert_eq!(files(copy.folder.path()), Vec::<PathBuf>::new());
+    // A folder of another store is not continued by mistake.
+    let folder = other.folder.path().join("backups");
+    let mixed = stage.open().backup_to_folder(&folder, FolderOptions::default(), &mut |_, _| {});
+    refused(mixed, "backup.other_store", "name another target");
+    std::fs::remove_file(&ours[1]).unwrap();
+    let gap = archives_of(&stage.folder.path().join("backups"), None).unwrap();
+    refused(check(&gap), "backup.order", "one between them is missing");
+}
+
+#[test]
+fn a_restore_replaces_nothing() {
+    let stage = Stage::new();
+    let store = stage.open();
+    fill(&store);
+    let folder = stage.folder.path().join("backups");
+    backup(&store, &folder);
+    let archives = archives_of(&folder, None).unwrap();
+    refused(
+        Everturn::restore(&stage.url(), &archives, &mut |_, _| {}),
+        "restore.exists",
+        "restore to another place",
+    );
+    // Not even beside what is left of another store: a write-ahead log would become part of the new one.
+    for left in ["store.db-wal", "store.db-recall", "store.db-assets"] {
+        let copy = Stage::new();
+        std::fs::write(copy.folder.path().join(left), "left").unwrap();
+        refused(Everturn::restore(&copy.url(), &archives, &mut |_, _| {}), "restore.exists", left);
+    }
+    refused(Everturn::restore("memory:", &archives, &mut |_, _| {}), "restore.memory", "name a file");
+}
+
+#[test]
+fn a_store_is_held_against_a_backup() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let id = fill(&store);
+    let scope = store.tenant("acme").unwrap();
+    let folder = stage.folder.path().join("backups");
+    backup(&store, &folder);
+    let full = archives_of(&folder, None).unwrap();
+    let old = Stage::new();
+    restore(&full, &old);
+    let found = compare(&store, &full);
+    assert_eq!((problems(&found), found.erased, found.deleted), (Vec::new(), 0, 0));
+    assert!(found.conversations > 4 && found.events > 20 && found.assets == 2 && found.keys == 2);
+
+    // What was erased and deleted since is as it should be.
+    let turn = scope.turns(id)[0].id;
+    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    let deleted = scope.list(ListQuery::default()).unwrap().data.last().unwrap().id;
+    scope.delete(deleted, "asked for").wait().unwrap();
+    let found = compare(&store, &full);
+    assert_eq!((problems(&found), found.erased, found.deleted), (Vec::new(), 1, 1));
+
+    // An older copy of the store, and one that went another way.
+    let new = scope.begin();
+    backup(&store, &folder);
+    let both = archives_of(&folder, None).unwrap();
+    let copy = old.open();
+    let differences = |found: &Comparison, of: ConversationId| {
+        let about = |d: &&everturn_engine::backup::Difference| d.conversation == Some(of);
+        found.differences.iter().filter(about).map(|d| d.problem.clone()).collect::<Vec<_>>().join("; ")
+    };
+    let found = compare(&copy, &both);
+    assert!(differences(&found, new).contains("is missing, with 1 events, and was not deleted"), "{found:?}");
+    assert!(differences(&found, id).contains("is cut: it ends at seq 2, the backup has 3"), "{found:?}");
+    let next = copy.backup_to_folder(&folder, FolderOptions::default(), &mut |_, _| {});
+    refused(next, "backup.other_store", "begin anew");
+    copy.tenant("acme").unwrap().say(id, NewTurn::user("something else"));
+    copy.tenant("acme").unwrap().say(id, NewTurn::user("and more"));
+    let found = compare(&copy, &both);
+    assert!(differences(&found, id).contains("was rewritten: it differs from seq 3 on"), "{found:?}");
+}
+
+/// A body that goes without a trace in the log is not an erasure.
+#[test]
+fn a_body_that_is_gone_without_a_record_is_named() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("a word"));
+    let full = stage.folder.path().join("full.zst");
+    let done = store.backup_to_file(&full, &[], &mut |_, _| {}).unwrap();
+    let header =
+        Header { format: FORMAT, number: 2, follows: Some(done.id), created: scope.get(id).unwrap().created };
+    let mut seqs = Ranges::default();
+    seqs.insert(2);
+    let forged = stage.folder.path().join("forged.zst");
+    let mut writer = Writer::new(std::fs::File::create(&forged).unwrap(), &header).unwrap();
+    writer.erased(Erased { no: 1, seqs }).unwrap();
+    writer.finish().unwrap();
+    let copy = Stage::new();
+    restore(&[full.clone(), forged], &copy);
+    let found = compare(&copy.open_read_only(), &[full]);
+    assert_eq!(problems(&found), ["seq 2: its body is gone, and no erasure is recorded"]);
+}
+
+#[test]
+fn a_store_that_lost_something_does_not_go_on_with_its_backup() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let folder = stage.folder.path().join("backups");
+    backup(&store, &folder);
+    let old = Stage::new();
+    restore(&archives_of(&folder, None).unwrap(), &old);
+    scope.say(id, NewTurn::user("later"));
+    backup(&store, &folder);
+    let next = old.open().backup_to_folder(&folder, FolderOptions::default(), &mut |_, _| {});
+    refused(next, "backup.lost", "ends at seq 1 and had 2");
+    let anew = FolderOptions { full: true, keep: None };
+    let done = old.open().backup_to_folder(&folder, anew, &mut |_, _| {}).unwrap();
+    assert_eq!((done.number, done.follows), (1, None));
+    assert_eq!(archives_of(&folder, None).unwrap().len(), 1);
+    assert_eq!(archives_of(&folder, Some("2")).unwrap().len(), 2, "what was there is there still");
+    // Old backups go when they are asked to go, with their increments.
+    let keep = FolderOptions { full: false, keep: Some(1) };
+    old.open().backup_to_folder(&folder, keep, &mut |_, _| {}).unwrap();
+    let left: Vec<String> = files(&folder)
+        .iter()
+        .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("everturn-"))
+        .collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+    restore(&archives_of(&folder, None).unwrap(), &Stage::new());
+}
+
+#[test]
+fn a_stream_is_a_backup_too() {
+    let (stage, copy) = (Stage::new(), Stage::new());
+    let store = stage.open();
+    fill(&store);
+    let mut heard = Vec::new();
+    let mut bytes = Vec::new();
+    let done =
+        store.backup(&mut bytes, &Contents::default(), &mut |done, total| heard.push((done, total))).unwrap();
+    assert_eq!(done.bytes, bytes.len() as u64);
+    assert!(heard.iter().all(|(done, total)| done <= total) && heard.last().unwrap().0 == done.counts.events);
+    let file = stage.folder.path().join("stream.zst");
+    std::fs::write(&file, bytes).unwrap();
+    let before = contents(std::slice::from_ref(&file)).unwrap();
+    assert_eq!(before.last.as_ref().unwrap().1, done.id);
+    store.tenant("acme").unwrap().create(NewConversation::default()).wait().unwrap();
+    let mut increment = Vec::new();
+    let next = store.backup(&mut increment, &before, &mut |_, _| {}).unwrap();
+    assert_eq!((next.follows, next.counts.conversations), (Some(done.id), 1));
+    let second = stage.folder.path().join("second.zst");
+    std::fs::write(&second, increment).unwrap();
+    restore(&[file, second], &copy);
+    assert_eq!(answers(&copy.open_read_only()), answers(&store));
+}

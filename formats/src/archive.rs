@@ -1,0 +1,222 @@
+//! A backup of a whole store as a file: JSON, one record a line, compressed with Zstandard.
+//!
+//! ```text
+//! {"backup":{…}}          what it is, and which archive it follows; an increment contains only what is new since then
+//! {"conversation":{…}}    one block for each conversation with something new: which, and after which event it goes on
+//!   {"event":{…}}           its own events, chain fields and salts included, as `core::encoding` writes them
+//!   {"asset":{…}}           behind an event that brought an asset; its bytes follow unless the chain of archives has them
+//!   {"piece":"…"}             … in pieces, base64
+//!   {"request":{…}}         requests with idempotency keys that were answered
+//!   {"text":{…}}            durable text of an open turn
+//! {"through":{…}}         the block's last event, and which of its events have no body
+//! {"deleted":{…}}         a tombstone, and how much of the log forks still need
+//! {"erased":{…}}          bodies that earlier records of the chain have, and that were erased since
+//! {"key":{…}}             access keys, all of them in each archive, with the hashes of their secrets
+//! {"end":{…}}             how much of everything there was
+//! ```
+//!
+//! Behind the compressed data stands one skippable frame of Zstandard with the SHA-256 of all bytes before it. That hash
+//! is the archive's id. So `zstd -dc FILE` shows the records, and a cut or changed byte anywhere is found by reading the
+//! file once, before anything is made of it.
+//!
+//! Version 1; the names of the fields are frozen by `formats/tests/all/archive.rs`. `docs/backup.md` describes it for users.
+
+mod contents;
+mod frame;
+mod ranges;
+mod read;
+mod write;
+
+pub use contents::{Contents, Member};
+pub use ranges::Ranges;
+pub use read::{EventLine, Item, Reader};
+pub use write::Writer;
+
+use everturn_core::access::{AccessKey, Role};
+use everturn_core::chain::Hash;
+use everturn_core::conversation::Tombstone;
+use everturn_core::id::{ConversationId, KeyId, Tenant, TurnId};
+use everturn_core::time::Timestamp;
+use everturn_core::write::AnsweredRequest;
+use serde::{Deserialize, Serialize};
+
+/// The version that [`Writer`] writes. An archive with a higher one is refused.
+pub const FORMAT: u64 = 1;
+/// Longest line, in bytes. The longest event, escaped at worst, is about half of it.
+pub const LINE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How much of an asset goes into one line.
+const PIECE_BYTES: usize = 3 * 1024 * 1024;
+
+/// The first record.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Header {
+    /// See [`FORMAT`].
+    pub format: u64,
+    /// 1 for a full archive, one more for each increment after it.
+    pub number: u64,
+    /// The id of the archive before it. A full archive follows none.
+    pub follows: Option<Hash>,
+    /// When the backup began.
+    pub created: Timestamp,
+}
+
+/// A conversation, or what is new of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Block {
+    /// Its number in the store: conversations are numbered in the order of creation.
+    pub no: u64,
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// Its id. A deleted conversation's id may be used again, under another number.
+    pub id: ConversationId,
+    /// When it was created.
+    pub created: Timestamp,
+    /// Where it leaves its parent.
+    pub parent: Option<ParentNo>,
+    /// The chain of archives has its events up to this one.
+    pub after: u64,
+}
+
+/// Where a fork leaves its parent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ParentNo {
+    /// The parent's number.
+    pub no: u64,
+    /// The last event that both share.
+    pub at_seq: u64,
+}
+
+/// The end of a [`Block`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Through {
+    /// The last event of it that the chain of archives has now; 0 if none.
+    pub seq: u64,
+    /// That event's hash.
+    pub hash: Option<Hash>,
+    /// Events of the block without a body.
+    #[serde(default, skip_serializing_if = "Ranges::is_empty")]
+    pub erased: Ranges,
+}
+
+/// An asset that the event before it brought.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AssetRef {
+    /// The event's place.
+    pub seq: u64,
+    /// The address of the bytes.
+    pub sha256: Hash,
+    /// How many bytes follow; absent if the chain of archives has them already, or the store has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
+/// Durable text of an open turn.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OpenText {
+    /// Which turn.
+    pub turn: TurnId,
+    /// From its beginning.
+    pub text: String,
+}
+
+/// A conversation that was deleted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Deleted {
+    /// Its number.
+    pub no: u64,
+    /// What stays of it.
+    pub tombstone: Tombstone,
+    /// Its own events up to this one are still read by forks.
+    pub through: u64,
+}
+
+/// Events whose bodies are gone.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Erased {
+    /// The conversation's number.
+    pub no: u64,
+    /// Their places.
+    pub seqs: Ranges,
+}
+
+/// An access key with the hash of its secret, which `AccessKey` itself never writes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeyRecord {
+    id: KeyId,
+    tenant: Tenant,
+    role: Role,
+    label: Option<String>,
+    created: Timestamp,
+    expires: Option<Timestamp>,
+    revoked: Option<Timestamp>,
+    last_used: Option<Timestamp>,
+    secret_sha256: Hash,
+}
+
+impl From<AccessKey> for KeyRecord {
+    fn from(key: AccessKey) -> KeyRecord {
+        KeyRecord {
+            id: key.id,
+            tenant: key.tenant,
+            role: key.role,
+            label: key.label,
+            created: key.created,
+            expires: key.expires,
+            revoked: key.revoked,
+            last_used: key.last_used,
+            secret_sha256: key.secret,
+        }
+    }
+}
+
+impl From<KeyRecord> for AccessKey {
+    fn from(key: KeyRecord) -> AccessKey {
+        AccessKey {
+            id: key.id,
+            tenant: key.tenant,
+            role: key.role,
+            label: key.label,
+            created: key.created,
+            expires: key.expires,
+            revoked: key.revoked,
+            last_used: key.last_used,
+            secret: key.secret_sha256,
+        }
+    }
+}
+
+/// How much there is of everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Counts {
+    /// Blocks: conversations with something new.
+    pub conversations: u64,
+    /// Events.
+    pub events: u64,
+    /// Assets whose bytes are in it.
+    pub assets: u64,
+    /// Tombstones.
+    pub deleted: u64,
+    /// Bodies that were erased since an earlier record had them.
+    pub erased: u64,
+    /// Answered requests.
+    pub requests: u64,
+    /// Access keys.
+    pub keys: u64,
+}
+
+/// One line, apart from events.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Backup(Header),
+    Conversation(Block),
+    Asset(AssetRef),
+    Piece(String),
+    Request(AnsweredRequest),
+    Text(OpenText),
+    Through(Through),
+    Deleted(Deleted),
+    Erased(Erased),
+    Key(KeyRecord),
+    End(Counts),
+}

@@ -1,0 +1,240 @@
+//! Reading the whole file, a short transaction at a time.
+
+use super::rows::{self, Bytes, EVENT_COLUMNS, Failure, signed};
+use super::{Sqlite, keys, write};
+use crate::{Backup, EVENT_BYTES, ErasedPage, Member};
+use everturn_core::Error;
+use everturn_core::access::AccessKey;
+use everturn_core::chain::{Hash, Head};
+use everturn_core::conversation::Tombstone;
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::time::Timestamp;
+use everturn_core::write::AnsweredRequest;
+use rusqlite::types::FromSqlError;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::collections::HashMap;
+
+/// Rows of `events` that one transaction looks at for erased bodies.
+const ERASED_SPAN: u64 = 50_000;
+
+/// What `places` knows, and not the head of the row: a deleted conversation keeps its head and loses its events.
+const MEMBERS: &str = "SELECT c.no, c.tenant, c.id, c.created, c.parent, c.parent_seq, c.head_seq, c.head_hash, c.deleted, c.deleted_reason,
+        (SELECT coalesce(max(p.seq), 0) FROM places p WHERE p.conversation = c.no) AS through
+    FROM conversations c";
+
+impl Backup for Sqlite {
+    fn members(&self) -> Result<Vec<Member>, Error> {
+        self.reading(|db| {
+            let mut members: Vec<Member> = db
+                .prepare_cached(&format!("{MEMBERS} ORDER BY c.no"))?
+                .query_map([], member)?
+                .collect::<Result<_, _>>()?;
+            // Of each group the last event: SQLite gives the other columns of the row with the maximum.
+            let mut unsettled: HashMap<u64, (u64, Hash)> = db
+                .prepare_cached(
+                    "SELECT conversation, max(seq) AS seq, hash FROM events WHERE no > (SELECT event FROM settled)
+                     GROUP BY conversation",
+                )?
+                .query_map([], |row| Ok((rows::unsigned(row, "conversation")?, end(row)?)))?
+                .collect::<Result<_, _>>()?;
+            for member in &mut members {
+                if let Some((seq, hash)) = unsettled.remove(&member.no) {
+                    (member.through, member.hash) = (seq, Some(hash));
+                }
+            }
+            Ok(members)
+        })
+    }
+
+    fn member(&self, no: u64) -> Result<Member, Error> {
+        self.reading(|db| {
+            let mut found = db
+                .prepare_cached(&format!("{MEMBERS} WHERE c.no = ?"))?
+                .query_row([signed(no)], member)
+                .optional()?
+                .ok_or_else(|| crate::absent_member(no))?;
+            let unsettled = db
+                .prepare_cached(
+                    "SELECT seq, hash FROM events WHERE no > (SELECT event FROM settled) AND conversation = ?
+                     ORDER BY no DESC LIMIT 1",
+                )?
+                .query_row([signed(no)], end)
+                .optional()?;
+            if let Some((seq, hash)) = unsettled {
+                (found.through, found.hash) = (seq, Some(hash));
+            }
+            Ok(found)
+        })
+    }
+
+    fn member_events(
+        &self,
+        no: u64,
+        after: u64,
+        through: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<Event>, Error> {
+        self.reading(|db| {
+            let conversation: Option<Bytes<16>> = db
+                .prepare_cached("SELECT id FROM conversations WHERE no = ?")?
+                .query_row([signed(no)], |row| row.get(0))
+                .optional()?;
+            let id = ConversationId::from_bytes(conversation.ok_or_else(|| crate::absent_member(no))?.0);
+            let mut events: Vec<Event> = Vec::new();
+            let mut bytes = 0;
+            let settled = format!(
+                "SELECT {EVENT_COLUMNS} FROM places p JOIN events ON events.no = p.event
+                 WHERE p.conversation = ? AND p.seq > ? AND p.seq <= ? ORDER BY p.seq"
+            );
+            let waiting = format!(
+                "SELECT {EVENT_COLUMNS} FROM events WHERE no > (SELECT event FROM settled)
+                 AND conversation = ? AND seq > ? AND seq <= ? ORDER BY no"
+            );
+            for sql in [settled, waiting] {
+                let from = events.last().map_or(after, |event| event.seq);
+                let mut statement = db.prepare_cached(&sql)?;
+                let mut found = statement.query(params![signed(no), signed(from), signed(through)])?;
+                while events.is_empty() || bytes < bytes_max {
+                    let Some(row) = found.next()? else { break };
+                    let prev = match events.last() {
+                        Some(last) => last.hash,
+                        None => hash_before(db, no, rows::unsigned(row, "seq")?)?,
+                    };
+                    let event = rows::event(row, id, prev)?;
+                    bytes += EVENT_BYTES + event.text().map_or(0, str::len);
+                    events.push(event);
+                }
+                if events.last().is_some_and(|event| event.seq == through) || bytes >= bytes_max && bytes > 0
+                {
+                    break;
+                }
+            }
+            Ok(events)
+        })
+    }
+
+    fn requests(
+        &self,
+        no: u64,
+        after: u64,
+        through: u64,
+        limit: usize,
+    ) -> Result<Vec<AnsweredRequest>, Error> {
+        self.reading(|db| {
+            let appends = write::conversation_scope(signed(no));
+            let last: Option<i64> = db
+                .prepare_cached(
+                    "SELECT last_seq FROM idempotency WHERE conversation = ? AND last_seq > ? AND last_seq <= ?
+                     ORDER BY last_seq LIMIT 1 OFFSET ?",
+                )?
+                .query_row(
+                    params![signed(no), signed(after), signed(through), signed(limit.max(1) as u64 - 1)],
+                    |row| row.get(0),
+                )
+                .optional()?;
+            let through = last.unwrap_or(signed(through));
+            let found = db
+                .prepare_cached(
+                    "SELECT scope, key, fingerprint, first_seq, last_seq FROM idempotency
+                     WHERE conversation = ? AND last_seq > ? AND last_seq <= ? ORDER BY last_seq, scope, key",
+                )?
+                .query_map(params![signed(no), signed(after), through], |row| {
+                    Ok(AnsweredRequest {
+                        creation: row.get_ref("scope")?.as_str()? != appends,
+                        key: row.get("key")?,
+                        fingerprint: Hash(row.get::<_, Bytes<32>>("fingerprint")?.0),
+                        first_seq: rows::unsigned(row, "first_seq")?,
+                        last_seq: rows::unsigned(row, "last_seq")?,
+                    })
+                })?
+                .collect::<Result<_, _>>()?;
+            Ok(found)
+        })
+    }
+
+    fn erased(&self, from: u64) -> Result<ErasedPage, Error> {
+        self.reading(|db| {
+            let end: i64 = db.query_row("SELECT coalesce(max(no), 0) FROM events", [], |row| row.get(0))?;
+            let through = from.saturating_add(ERASED_SPAN);
+            let erased = db
+                .prepare_cached(
+                    "SELECT conversation, seq FROM events WHERE no > ? AND no <= ? AND salt = zeroblob(16)",
+                )?
+                .query_map(params![signed(from), signed(through)], |row| {
+                    Ok((rows::unsigned(row, "conversation")?, rows::unsigned(row, "seq")?))
+                })?
+                .collect::<Result<_, _>>()?;
+            Ok(ErasedPage { erased, next: (through < end as u64).then_some(through) })
+        })
+    }
+
+    fn all_keys(&self) -> Result<Vec<AccessKey>, Error> {
+        self.reading_keys(Vec::new(), |db| Ok(keys::all(db)?))
+    }
+}
+
+/// A tombstone says where the log ended, also where less of it was kept.
+pub fn set_head(db: &Connection, no: i64, head: Head) -> rusqlite::Result<()> {
+    db.execute(
+        "UPDATE conversations SET head_seq = ?, head_hash = ? WHERE no = ?",
+        params![signed(head.seq), Bytes(head.hash.0), no],
+    )
+    .map(drop)
+}
+
+/// The hash that an event's `prev` has to be; of the first event of a fork, that of the event it was forked at.
+fn hash_before(db: &Connection, no: u64, seq: u64) -> Result<Hash, Failure> {
+    let id: Bytes<16> = db
+        .prepare_cached("SELECT id FROM conversations WHERE no = ?")?
+        .query_row([signed(no)], |row| row.get(0))?;
+    let lineage = super::read::lineage(db, signed(no), ConversationId::from_bytes(id.0))?;
+    if let Some(hash) = super::read::hash_at(db, &lineage, seq.saturating_sub(1))? {
+        return Ok(hash);
+    }
+    let waiting = db
+        .prepare_cached(
+            "SELECT hash FROM events WHERE no > (SELECT event FROM settled) AND conversation = ? AND seq = ?",
+        )?
+        .query_row(params![signed(no), signed(seq.saturating_sub(1))], |row| row.get::<_, Bytes<32>>(0))
+        .optional()?;
+    // A hole in the chain shows as a wrong `prev`, which verification then reports.
+    Ok(waiting.map_or(Hash([0; 32]), |hash| Hash(hash.0)))
+}
+
+fn end(row: &Row<'_>) -> rusqlite::Result<(u64, Hash)> {
+    Ok((rows::unsigned(row, "seq")?, Hash(row.get::<_, Bytes<32>>("hash")?.0)))
+}
+
+fn member(row: &Row<'_>) -> rusqlite::Result<Member> {
+    let tenant: String = row.get("tenant")?;
+    // The name of a buried tombstone's tenant goes on after a slash.
+    let tenant = tenant.split('/').next().unwrap_or_default();
+    let id = ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0);
+    let parent: Option<i64> = row.get("parent")?;
+    let parent = parent.map(|no| Ok::<_, rusqlite::Error>((no as u64, rows::unsigned(row, "parent_seq")?)));
+    let deleted: Option<i64> = row.get("deleted")?;
+    let deleted = deleted.map(|at| {
+        Ok::<_, rusqlite::Error>(Tombstone {
+            id,
+            head: Head {
+                seq: rows::unsigned(row, "head_seq")?,
+                hash: Hash(row.get::<_, Bytes<32>>("head_hash")?.0),
+            },
+            deleted: Timestamp(at),
+            reason: row.get::<_, Option<String>>("deleted_reason")?.unwrap_or_default(),
+        })
+    });
+    Ok(Member {
+        no: rows::unsigned(row, "no")?,
+        key: Key { tenant: Tenant::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?, id },
+        created: Timestamp(row.get("created")?),
+        parent: parent.transpose()?,
+        through: rows::unsigned(row, "through")?,
+        hash: match deleted {
+            None => Some(Hash(row.get::<_, Bytes<32>>("head_hash")?.0)),
+            Some(_) => None,
+        },
+        deleted: deleted.transpose()?,
+    })
+}
