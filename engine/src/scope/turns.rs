@@ -228,9 +228,9 @@ impl Scope {
             draft.check()?;
             Ok(Action::Erase { turns, events, draft })
         })();
-        let shared = self.shared().clone();
+        let (shared, tenant) = (self.shared().clone(), self.tenant.clone());
         self.write(id, prepared, move |committed| {
-            crate::indexer::forget_erased(&shared);
+            crate::indexer::forget_erased(&shared, &tenant);
             Ok(committed.conversation.head)
         })
     }

@@ -48,6 +48,7 @@ fn every_promise_is_in_the_list() {
     let list = include_str!("../../src/conformance.rs");
     let written = [
         include_str!("../../src/conformance/forks.rs"),
+        include_str!("../../src/conformance/isolation.rs"),
         include_str!("../../src/conformance/keys.rs"),
         include_str!("../../src/conformance/reading.rs"),
         include_str!("../../src/conformance/recall.rs"),
