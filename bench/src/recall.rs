@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 const VOCABULARY: u64 = 60_000;
 /// Turns of one conversation.
 const CONVERSATION_TURNS: u64 = 500;
+/// Turns of a long conversation.
+const LONG_TURNS: u64 = 30_000;
 /// Questions of each kind that are asked of each store.
 const QUESTIONS: usize = 100;
 /// How often each is asked.
@@ -59,9 +61,29 @@ pub fn run(place: &Place, scale: Scale, only: Option<u64>, keep: Option<&Path>) 
         rows.extend(one(&path, turns)?);
     }
     if only.is_none() {
+        rows.push(long_conversation(place)?);
         rows.push(appends(place, scale)?);
     }
     Ok(rows)
+}
+
+/// Indexing the same turns in one conversation and spread over many.
+fn long_conversation(place: &Place) -> Result<Row> {
+    let mut rates = Vec::new();
+    for (name, each) in [("one-conversation.db", LONG_TURNS), ("many-conversations.db", CONVERSATION_TURNS)] {
+        let path = place.file(name);
+        fill(&path, LONG_TURNS, each)?;
+        let store = open(&path, false, None)?;
+        let began = Instant::now();
+        store.index_now()?;
+        rates.push(LONG_TURNS as f64 / began.elapsed().as_secs_f64());
+    }
+    let row = Row::new(
+        format!("indexing {} turns of one conversation", count(LONG_TURNS as f64)),
+        rate(rates[0]),
+        format!("{} spread over many", rate(rates[1])),
+    );
+    Ok(row.ratio(rates[0] / rates[1]).at_least(0.8))
 }
 
 fn one(path: &Path, turns: u64) -> Result<Vec<Row>> {
@@ -122,7 +144,7 @@ fn one(path: &Path, turns: u64) -> Result<Vec<Row>> {
 fn made(path: &Path, turns: u64) -> Result<(Vec<Row>, Sampled)> {
     let of = count(turns as f64);
     eprintln!("recall: filling {of} turns");
-    let (filled, sampled) = fill(path, turns)?;
+    let (filled, sampled) = fill(path, turns, CONVERSATION_TURNS)?;
     eprintln!("recall: indexing {of} turns");
     let store = open(path, false, None)?;
     let (wall, processor) = (Instant::now(), processor_time());
@@ -155,8 +177,10 @@ fn sizes(path: &Path) -> Result<(u64, u64)> {
     for file in path.parent().unwrap_or(Path::new(".")).read_dir()? {
         let file = file?;
         let other = file.file_name().to_string_lossy().into_owned();
-        if other.starts_with(&format!("{name}-recall")) {
-            index += file.metadata()?.len();
+        if other == format!("{name}-index") {
+            for file in file.path().read_dir()? {
+                index += file?.metadata()?.len();
+            }
         } else if other.starts_with(&name) && file.file_type()?.is_file() {
             log += file.metadata()?.len();
         }
@@ -286,25 +310,25 @@ fn open(path: &Path, index: bool, embedder: Option<Arc<dyn Embed>>) -> Result<Ev
     Ok(Everturn::open_with(&url, Options { sweep_every, index, embedder, ..Options::default() })?)
 }
 
-/// A store that is not indexed, and the texts of some of its turns.
-fn fill(path: &Path, turns: u64) -> Result<(Filled, Sampled)> {
+/// A store that is not indexed, with so many turns in each conversation, and the texts of some of its turns.
+fn fill(path: &Path, turns: u64, each: u64) -> Result<(Filled, Sampled)> {
     let store = open(path, false, None)?;
     let scope = store.tenant("bench")?;
-    let conversations = corpus::begin(&scope, turns.div_ceil(CONVERSATION_TURNS) as usize)?;
+    let conversations = corpus::begin(&scope, turns.div_ceil(each) as usize)?;
     let (mut words, mut texts) = (Words::default(), Vec::new());
-    for (at, id) in conversations.iter().enumerate() {
-        let first = at as u64 * CONVERSATION_TURNS;
+    for first in (0..turns).step_by(CONVERSATION_TURNS as usize) {
+        let id = conversations[(first / each) as usize];
         let batch: Vec<NewTurn> = (first..turns.min(first + CONVERSATION_TURNS))
             .map(|number| {
                 let role = if number % 2 == 0 { Role::User } else { Role::Assistant };
                 let text = text(&mut words, TURN_BYTES[number as usize % TURN_BYTES.len()]);
                 if number % SAMPLED_EVERY == 0 {
-                    texts.push((*id, text.clone()));
+                    texts.push((id, text.clone()));
                 }
                 NewTurn::text(role, &text)
             })
             .collect();
-        append(&scope, *id, batch)?;
+        append(&scope, id, batch)?;
     }
     Ok((Filled { path: path.to_path_buf(), conversations, turns }, texts))
 }

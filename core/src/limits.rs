@@ -40,3 +40,5 @@ pub const SUBSCRIBER_LAG_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub const WRITER_QUEUE_MAX: usize = 16 * 1024;
 /// Time to live of an `ephemeral` conversation that sets none, in seconds.
 pub const EPHEMERAL_TTL_S: u64 = 24 * 60 * 60;
+/// Indexes of tenants that are kept open at a time; the one that was used longest ago is closed first.
+pub const INDEXES_OPEN_MAX: usize = 32;

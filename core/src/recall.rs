@@ -1,16 +1,19 @@
 //! Finding what was said again: what of a turn is searched, the words of a text and of a question, and how several
 //! rankings become one.
 //!
-//! A backend keeps the words and ranks them; which words there are is decided here, so that every backend finds the same.
+//! A backend keeps words and proposes what has them. Which words there are and how well a text fits is decided here, so that
+//! every backend finds the same.
 //!
 //! What it is not: it keeps no index and computes no vectors.
 
 mod query;
+mod score;
 mod snippet;
 mod terms;
 mod text;
 
 pub use query::{TextQuery, Wanted};
+pub use score::{Counts, score};
 pub use snippet::{Snippet, snippet};
 pub use terms::{Terms, terms};
 use text::has_prose;

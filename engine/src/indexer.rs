@@ -1,6 +1,6 @@
-//! Takes what is committed into the index of words, after the fact: nobody who appends waits for it.
+//! Takes what is committed into the indexes of the tenants, after the fact: nobody who appends waits for it.
 //!
-//! What is taken in is asked of the index itself, so that a crash or a lost file costs time and nothing else.
+//! What is taken in is asked of the indexes themselves, so that a crash or a lost file costs time and nothing else.
 
 use crate::Shared;
 use everturn_core::Error;
@@ -100,7 +100,7 @@ pub fn run(shared: &Shared) {
         }
         if removals && Instant::now() >= next_scrub && !stopping() {
             let began = Instant::now();
-            match shared.recall.scrub(None) {
+            match shared.recall.scrub(None, None) {
                 Ok(_) => shared.indexer.news().removals = false,
                 Err(error) => tracing::debug!(%error, "removed words stay in the index file for now"),
             }
@@ -113,11 +113,11 @@ pub fn run(shared: &Shared) {
 /// The last look: what is left is taken in if it is little, and what was removed goes out of the files.
 fn close(shared: &Shared) {
     let closed = (|| -> Result<(), Error> {
-        let behind = shared.recall.behind(None)?.events;
+        let behind = shared.recall.behind_in_all(None)?.events;
         if behind > 0 && behind <= WAITED_EVENTS_MAX {
             catch_up_to_the_end(shared)?;
         }
-        if shared.indexer.news().removals { shared.recall.scrub(None).map(drop) } else { Ok(()) }
+        if shared.indexer.news().removals { shared.recall.scrub(None, None).map(drop) } else { Ok(()) }
     })();
     if let Err(error) = closed {
         tracing::debug!(%error, "the index is completed when the store is opened again");
@@ -138,18 +138,18 @@ fn catch_up_to_the_end(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-/// After an erasure or a deletion: takes the words out of the files before the caller hears of it, if that is quick.
-pub fn forget_erased(shared: &Shared) {
+/// After an erasure or a deletion: takes the words out of the tenant's files before the caller hears of it, if that is quick.
+pub fn forget_erased(shared: &Shared, tenant: &Tenant) {
     let forgotten = (|| -> Result<bool, Error> {
         if !shared.options.index {
             // Whoever indexes takes them out.
             return Ok(true);
         }
-        if shared.recall.behind(None)?.events > WAITED_EVENTS_MAX {
+        if shared.recall.behind_in_all(None)?.events > WAITED_EVENTS_MAX {
             return Ok(false);
         }
         catch_up_to_the_end(shared)?;
-        shared.recall.scrub(Some(SCRUB_AT_ONCE_BYTES_MAX))
+        shared.recall.scrub(Some(tenant), Some(SCRUB_AT_ONCE_BYTES_MAX))
     })();
     match forgotten {
         Ok(true) => {}
@@ -178,7 +178,7 @@ fn take_in(shared: &Shared) -> Result<bool, Error> {
     }
     shared.recall.index(changes, unindexed.span)?;
     shared.meaning.wake();
-    if let Ok(behind) = shared.recall.behind(None) {
+    if let Ok(behind) = shared.recall.behind_in_all(None) {
         metrics::gauge!("everturn_recall_behind_events").set(behind.events as f64);
     }
     Ok(true)

@@ -340,29 +340,29 @@ impl Everturn {
         self.inner.shared.index.compact()
     }
 
-    /// Takes everything that is committed into the index of words now, instead of within a second, and says how much is
-    /// missing afterwards. Works also where the store was opened for reading only, if the index can be written.
+    /// Takes everything that is committed into the indexes now, instead of within a second, and says how much is
+    /// missing afterwards. Works also where the store was opened for reading only, if the indexes can be written.
     pub fn index_now(&self) -> Result<Behind, Error> {
         indexer::catch_up(&self.inner.shared)?;
         self.behind()
     }
 
-    /// How far what recall finds is behind what is committed.
+    /// How far what recall finds is behind what is committed, over all tenants.
     pub fn behind(&self) -> Result<Behind, Error> {
-        meaning::behind(&self.inner.shared)
+        meaning::behind_in_all(&self.inner.shared)
     }
 
     /// Makes vectors of what has none, as far as this time allows, and says how much is missing afterwards. The background does
     /// it anyway; this is for a process that ends soon. Does nothing without an embedder.
     pub fn embed_now(&self, time: Duration) -> Result<Behind, Error> {
-        meaning::catch_up(&self.inner.shared, &[], time)?;
+        meaning::catch_up(&self.inner.shared, None, time)?;
         self.behind()
     }
 
     /// The models of which there are vectors, each with how long those are: `model/384`. More than one while a change of the
     /// embedder is under way.
     pub fn vector_models(&self) -> Result<Vec<String>, Error> {
-        self.inner.shared.recall.vector_models()
+        self.inner.shared.recall.vector_models(None)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::Shared;
 use crate::model::{self, BuiltinEmbedder, Embed};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
+use everturn_core::id::Tenant;
 use everturn_core::recall::{EntryId, EntryNo, text_of};
 use everturn_store::{Behind, Unembedded};
 use std::ops::RangeInclusive;
@@ -61,20 +62,34 @@ fn kept_as(embedder: &dyn Embed, dimensions: usize) -> String {
     format!("{}/{dimensions}", embedder.model())
 }
 
-/// How far the index is behind.
-pub fn behind(shared: &Shared) -> Result<Behind, Error> {
-    // Before a server has answered once, nothing is kept of it.
-    let kept = shared
-        .options
-        .embedder
-        .as_ref()
-        .map(|embedder| kept_as(&**embedder, embedder.dimensions().unwrap_or(0)));
-    shared.recall.behind(kept.as_deref())
+/// The name of the vectors that are made. Before an embedding server has answered once, nothing is kept of it.
+fn model(shared: &Shared) -> Option<String> {
+    let embedder = shared.options.embedder.as_ref();
+    embedder.map(|embedder| kept_as(&**embedder, embedder.dimensions().unwrap_or(0)))
+}
+
+/// How far a tenant's index is behind. Whoever asks wakes the indexer: an index that was lost or found damaged is made again
+/// also where nothing is appended.
+pub fn behind(shared: &Shared, tenant: &Tenant) -> Result<Behind, Error> {
+    let behind = shared.recall.behind(tenant, model(shared).as_deref())?;
+    if behind.events > 0 && shared.options.index {
+        shared.indexer.note();
+    }
+    Ok(behind)
+}
+
+/// How far the indexes of all tenants are behind.
+pub fn behind_in_all(shared: &Shared) -> Result<Behind, Error> {
+    shared.recall.behind_in_all(model(shared).as_deref())
 }
 
 /// What a question means, and to whom: the name of the vectors that it may be compared with. `None` without an embedder.
-pub fn of_question(shared: &Shared, text: &str) -> Result<Option<(String, Vec<f32>)>, Error> {
-    let Some(embedder) = asked(shared)? else { return Ok(None) };
+pub fn of_question(
+    shared: &Shared,
+    tenant: &Tenant,
+    text: &str,
+) -> Result<Option<(String, Vec<f32>)>, Error> {
+    let Some(embedder) = asked(shared, tenant)? else { return Ok(None) };
     let text = cut(text);
     match model::wait_for(embedder.embed(vec![text]), Some(QUESTION_PATIENCE)) {
         Some(vectors) => {
@@ -88,11 +103,11 @@ pub fn of_question(shared: &Shared, text: &str) -> Result<Option<(String, Vec<f3
     }
 }
 
-/// Who is asked: the embedder, or while its vectors are fewer than the old one's, the old one.
-fn asked(shared: &Shared) -> Result<Option<Arc<dyn Embed>>, Error> {
+/// The embedder, or while the tenant has fewer vectors of it than of the old one, the old one.
+fn asked(shared: &Shared, tenant: &Tenant) -> Result<Option<Arc<dyn Embed>>, Error> {
     let Some(embedder) = &shared.options.embedder else { return Ok(None) };
     let kept = kept_as(&**embedder, embedder.dimensions().unwrap_or(0));
-    let models = shared.recall.vector_models()?;
+    let models = shared.recall.vector_models(Some(tenant))?;
     if models.iter().all(|model| *model == kept) {
         return Ok(Some(embedder.clone()));
     }
@@ -100,8 +115,11 @@ fn asked(shared: &Shared) -> Result<Option<Arc<dyn Embed>>, Error> {
     if let Some(former) = shared.options.former_embedder.clone().or_else(builtin) {
         let old = kept_as(&*former, former.dimensions().unwrap_or(0));
         if models.contains(&old) {
-            let (old, new) = (shared.recall.behind(Some(&old))?, shared.recall.behind(Some(&kept))?);
-            if old.vectors < new.vectors {
+            let vectors = |model: &str| -> Result<u64, Error> {
+                Ok(shared.recall.behind(tenant, Some(model))?.vectors)
+            };
+            let (old, new) = (vectors(&old)?, vectors(&kept)?);
+            if old < new {
                 return Ok(Some(former));
             }
         }
@@ -116,7 +134,7 @@ pub fn run(shared: &Shared) {
     let mut failures = 0_u32;
     while !stopping() {
         *shared.meaning.news() = false;
-        match round(shared, embedder, &[], BATCH_ENTRIES, None) {
+        match round(shared, embedder, None, BATCH_ENTRIES, None) {
             Ok(true) => {
                 if std::mem::take(&mut failures) > 0 {
                     tracing::info!(embedder = embedder.model(), "the embedder answers again");
@@ -143,15 +161,18 @@ pub fn run(shared: &Shared) {
     }
 }
 
-/// Embeds what waits, on the caller's thread, as far as the time allows: these first, in their order.
-pub fn catch_up(shared: &Shared, first: &[EntryNo], time: Duration) -> Result<(), Error> {
+/// Entries of a tenant that are embedded first, in their order, before its others.
+pub type Wanted<'a> = Option<(&'a Tenant, &'a [EntryNo])>;
+
+/// Embeds what waits, on the caller's thread, as far as the time allows.
+pub fn catch_up(shared: &Shared, wanted: Wanted<'_>, time: Duration) -> Result<(), Error> {
     let Some(embedder) = &shared.options.embedder else { return Ok(()) };
     let end = Instant::now() + time;
     let (least, most) = BATCH_ENTRIES_IN_TIME.into_inner();
     let mut entries = least;
     loop {
         let began = Instant::now();
-        if began >= end || !round(shared, embedder, first, entries, Some(end))? {
+        if began >= end || !round(shared, embedder, wanted, entries, Some(end))? {
             return Ok(());
         }
         let short = began.elapsed() * SHORT_ROUNDS < end.saturating_duration_since(Instant::now());
@@ -163,19 +184,21 @@ pub fn catch_up(shared: &Shared, first: &[EntryNo], time: Duration) -> Result<()
 fn round(
     shared: &Shared,
     embedder: &Arc<dyn Embed>,
-    first: &[EntryNo],
+    wanted: Wanted<'_>,
     most: usize,
     end: Option<Instant>,
 ) -> Result<bool, Error> {
     let Some(_working) = turn(shared, end) else { return Ok(false) };
     let Some(dimensions) = dimensions(shared, embedder, end)? else { return Ok(false) };
     let kept = kept_as(&**embedder, dimensions);
-    let waiting = shared.recall.unembedded(&kept, first, most)?;
-    if waiting.is_empty() {
-        metrics::gauge!("everturn_recall_behind_vectors").set(0);
-        drop_others(shared, &kept)?;
+    let waiting = shared.recall.unembedded(&kept, wanted, most)?;
+    let Some(tenant) = waiting.first().map(|entry| entry.key.tenant.clone()) else {
+        if wanted.is_none() {
+            metrics::gauge!("everturn_recall_behind_vectors").set(0);
+            drop_others(shared, &kept)?;
+        }
         return Ok(false);
-    }
+    };
     let (mut numbers, mut texts, mut vectors) = (Vec::new(), Vec::new(), Vec::new());
     for entry in waiting {
         match text(shared, &entry)? {
@@ -194,8 +217,8 @@ fn round(
         }
         vectors.extend(numbers.into_iter().zip(made));
     }
-    shared.recall.put_vectors(&kept, vectors)?;
-    if let Ok(behind) = shared.recall.behind(Some(&kept)) {
+    shared.recall.put_vectors(&tenant, &kept, vectors)?;
+    if let Ok(behind) = shared.recall.behind_in_all(Some(&kept)) {
         metrics::gauge!("everturn_recall_behind_vectors").set(behind.vectors as f64);
     }
     Ok(true)
@@ -203,7 +226,7 @@ fn round(
 
 /// Everything has its vector, so those of other models have served.
 fn drop_others(shared: &Shared, kept: &str) -> Result<(), Error> {
-    while shared.recall.vector_models()?.iter().any(|model| model != kept) {
+    while shared.recall.vector_models(None)?.iter().any(|model| model != kept) {
         let dropped = shared.recall.keep_vectors_of(kept, DROPPED_AT_ONCE)?;
         if dropped < DROPPED_AT_ONCE || shared.stopping.load(Ordering::SeqCst) {
             break;

@@ -11,6 +11,7 @@ mod backup;
 mod erasing;
 mod facts;
 mod forks;
+mod isolation;
 mod keys;
 mod maker;
 mod reading;
@@ -27,6 +28,7 @@ pub use backup::*;
 pub use erasing::*;
 pub use facts::*;
 pub use forks::*;
+pub use isolation::*;
 pub use keys::*;
 pub use maker::*;
 pub use reading::*;
@@ -63,6 +65,7 @@ macro_rules! conformance {
             what_fits_best_comes_first
             recall_is_narrowed_by_filters
             recall_stays_in_its_conversation_and_its_tenant
+            what_one_tenant_stores_changes_no_answer_of_another
             a_fork_finds_what_it_inherited
             what_does_not_stand_is_found_only_if_asked_for
             an_open_turn_is_found_when_it_is_said

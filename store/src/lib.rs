@@ -20,7 +20,7 @@ use everturn_core::conversation::{Conversation, State, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, KeyId, Tenant, TurnId};
 use everturn_core::json::Raw;
-use everturn_core::recall::{Entry, EntryId, EntryNo, Filter, TextQuery};
+use everturn_core::recall::{Counts, Entry, EntryId, EntryNo, Filter, TextQuery};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn};
 use everturn_core::write::{AnsweredRequest, Learned, Place, Write};
@@ -256,38 +256,56 @@ pub struct ErasedPage {
 /// Turns and facts found again, by words and by meaning. Derived: what is lost is made again from the log, and an index
 /// that is behind only finds less. It is kept apart from the log, so that taking something in makes no append wait.
 ///
+/// Every tenant has an index of its own: whatever influences an answer (counts, lengths, expanded beginnings, vectors, how far
+/// the index is behind) is the tenant's who asks. `behind_in_all`, `vector_models` of everybody and the spans of `unindexed`
+/// are for the process that runs the store, never for an answer.
+///
 /// What is found here need not stand any more: whoever asks looks at each turn as it is now before showing it.
 pub trait Recall: Send + Sync {
-    /// What was committed and is not in the index yet, in the order of arrival, at most `limit` events. Erased bodies
-    /// come as such.
+    /// What was committed and is not in an index yet, in the order of arrival, at most `limit` events: new ones of any tenant,
+    /// or those of one tenant whose index was lost. Erased bodies come as such. Nothing is left when the span is empty.
     fn unindexed(&self, limit: usize) -> Result<Unindexed, Error>;
-    /// Takes in what follows from events, in one transaction; after it, [`Recall::unindexed`] begins behind `span`. Does
-    /// nothing if another process has taken them in meanwhile.
+    /// Takes in what follows from events, in one transaction for each tenant; after it, [`Recall::unindexed`] begins behind
+    /// `span`. Taking the same in again changes nothing, whether another process did or a crash came in between.
     fn index(&self, changes: Vec<IndexChange>, span: Span) -> Result<(), Error>;
-    /// How many events are not in the index yet, and how many entries have no vector of this model.
-    fn behind(&self, model: Option<&str>) -> Result<Behind, Error>;
-    /// Takes what was removed out of the files as well: afterwards none of its words is in them, nor in copies that the
-    /// database left behind. Takes as long as writing the index anew; does nothing if nothing was removed. An index of
-    /// more than `bytes_max` is left as it is. Says whether it is clean.
-    fn scrub(&self, bytes_max: Option<u64>) -> Result<bool, Error>;
-    /// Drops the index. Everything is then unindexed again.
+    /// How many events of a tenant are not in its index yet, and how many of its entries have no vector of this model.
+    fn behind(&self, tenant: &Tenant, model: Option<&str>) -> Result<Behind, Error>;
+    /// The same over all tenants.
+    fn behind_in_all(&self, model: Option<&str>) -> Result<Behind, Error>;
+    /// Takes what was removed out of a tenant's files as well, or out of everybody's: afterwards none of its words is in them,
+    /// nor in copies that the database left behind. Takes as long as writing the index anew; does nothing if nothing was
+    /// removed. An index of more than `bytes_max` is left as it is. Says whether they are clean.
+    fn scrub(&self, tenant: Option<&Tenant>, bytes_max: Option<u64>) -> Result<bool, Error>;
+    /// Drops all indexes. Everything is then unindexed again.
     fn forget(&self) -> Result<(), Error>;
-    /// What these words find, best first.
+    /// What may fit these words, and what the tenant's index counts of them: [`everturn_core::recall::score`] says how well
+    /// each one fits.
     fn find_text(
         &self,
         tenant: &Tenant,
         query: &TextQuery,
         filter: &Filter,
         limit: usize,
-    ) -> Result<Vec<Found>, Error>;
-    /// Entries that have no vector of this model: those among `first` in their order, then prose, then the rest, each newest
-    /// first. Asking makes the model known: from then on every entry that comes waits for a vector of it.
-    fn unembedded(&self, model: &str, first: &[EntryNo], limit: usize) -> Result<Vec<Unembedded>, Error>;
+    ) -> Result<Proposed, Error>;
+    /// Entries of one tenant that have no vector of this model: those of the tenant that is asked for, the ones named first in
+    /// their order, or of each tenant in turn; then prose, then the rest, each newest first. Asking makes the model known: from
+    /// then on every entry that comes waits for a vector of it.
+    fn unembedded(
+        &self,
+        model: &str,
+        wanted: Option<(&Tenant, &[EntryNo])>,
+        limit: usize,
+    ) -> Result<Vec<Unembedded>, Error>;
     /// Keeps vectors. Those of entries that are gone are dropped; an empty one says that there is nothing to embed, so
     /// that the entry does not wait any longer. Vectors of one model have one length.
-    fn put_vectors(&self, model: &str, vectors: Vec<(EntryNo, Vec<f32>)>) -> Result<(), Error>;
-    /// The models of which there are vectors. Those of different models are never compared.
-    fn vector_models(&self) -> Result<Vec<String>, Error>;
+    fn put_vectors(
+        &self,
+        tenant: &Tenant,
+        model: &str,
+        vectors: Vec<(EntryNo, Vec<f32>)>,
+    ) -> Result<(), Error>;
+    /// The models of which a tenant, or anybody, has vectors. Those of different models are never compared.
+    fn vector_models(&self, tenant: Option<&Tenant>) -> Result<Vec<String>, Error>;
     /// Drops vectors of all other models, at most `limit` at once. Says how many; fewer than `limit` when it is done.
     fn keep_vectors_of(&self, model: &str, limit: usize) -> Result<usize, Error>;
     /// What is nearest in meaning by this model's vectors, best first. Where a filter leaves few, all of those are compared;
@@ -312,8 +330,10 @@ pub struct Unindexed {
 }
 
 /// A stretch of the order of arrival.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Span {
+    /// The only tenant whose events are meant: its index takes them in again. `None` for everybody's.
+    pub tenant: Option<Tenant>,
     /// It begins behind this event.
     pub after: u64,
     /// It ends with this one.
@@ -350,6 +370,15 @@ pub struct Behind {
     pub events: u64,
     /// Entries without a vector of the model in use.
     pub vectors: u64,
+}
+
+/// What may fit a question.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Proposed {
+    /// What the tenant's index counts of the question's words.
+    pub counts: Counts,
+    /// The likeliest first, as far as can be told without their text.
+    pub found: Vec<Found>,
 }
 
 /// Something that was found.

@@ -24,13 +24,12 @@ use everturn_core::write::{
     Action, AssetReference, AssetRow, FactRow, ForkPoint, SummaryRow, Write, absent, absent_turn,
 };
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A store that ends with the process.
 pub struct Memory {
     kept: Mutex<Kept>,
-    /// What can be found by words.
+    /// What can be found.
     catalog: Catalog,
 }
 
@@ -182,11 +181,16 @@ fn read(levels: &[Level<'_>], row: TurnRow) -> Result<Turn, Error> {
 
 impl Log for Memory {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
-        if batch.iter().any(|write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. })) {
-            self.catalog.deletions.store(true, Ordering::SeqCst);
-        }
-        let mut kept = self.kept();
-        batch.into_iter().map(|request| kept.write(request)).collect()
+        let deletes =
+            |write: &Write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. });
+        let deleted: Vec<Key> =
+            batch.iter().filter(|write| deletes(write)).map(|write| write.key.clone()).collect();
+        let answers = {
+            let mut kept = self.kept();
+            batch.into_iter().map(|request| kept.write(request)).collect()
+        };
+        deleted.iter().for_each(|key| self.catalog.note_deletion(&key.tenant));
+        answers
     }
 
     fn settle(&self) -> Result<(), Error> {

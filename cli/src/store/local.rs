@@ -182,11 +182,23 @@ impl Store for Local {
     }
 
     fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error> {
-        self.store.index_now()?;
-        if options.mode != Mode::Lexical {
-            self.scope.embed_for(query, options, EMBED_TIME)?;
+        // Where the index cannot be written, what is in it is found nevertheless.
+        let made = (|| -> Result<(), Error> {
+            self.store.index_now()?;
+            if options.mode != Mode::Lexical {
+                self.scope.embed_for(query, options, EMBED_TIME)?;
+            }
+            Ok(())
+        })();
+        let mut recalled = self.scope.recall(query, options)?;
+        match made {
+            Ok(()) => {}
+            Err(error) if error.code() == "recall.read_only" && !recalled.data.is_empty() => {
+                recalled.note = recalled.note.or_else(|| Some(error.text().to_string()));
+            }
+            Err(error) => return Err(error),
         }
-        self.scope.recall(query, options)
+        Ok(recalled)
     }
 
     fn index(&self, progress: &mut dyn FnMut(Behind)) -> Result<(), Error> {

@@ -128,3 +128,51 @@ fn a_folder_that_is_no_model_is_named() {
     let said = shell.refused(&["recall", "pet", "--embedder", "magic"]);
     assert!(said.contains("builtin or folder:PATH"), "{said}");
 }
+
+/// Changes who may write a folder and everything in it.
+#[cfg(unix)]
+fn writable(folder: &std::path::Path, writable: bool) {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |is_folder| if is_folder { 0o555 } else { 0o444 } | if writable { 0o200 } else { 0 };
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            self::writable(&path, writable);
+        } else {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode(false))).unwrap();
+        }
+    }
+    std::fs::set_permissions(folder, PermissionsExt::from_mode(mode(true))).unwrap();
+}
+
+/// A store on a medium that cannot be written is searched as far as it was indexed; where it was not, the answer says why.
+#[cfg(unix)]
+#[test]
+fn a_store_in_a_read_only_folder_is_searched() {
+    use std::os::unix::process::CommandExt;
+    let (shell, id) = furnished();
+    shell.ok(&["recall", "database"]);
+    let recall = |question: &str| {
+        writable(shell.folder.path(), false);
+        let mut command = shell.command(&["recall", question]);
+        // Root may write everywhere, so somebody else asks.
+        if std::fs::write(shell.path("probe"), "").is_ok() {
+            std::fs::remove_file(shell.path("probe")).unwrap();
+            command.uid(65534);
+        }
+        let said = Said::from(command.output().unwrap());
+        writable(shell.folder.path(), true);
+        said
+    };
+    let found = recall("database");
+    assert!(found.out.contains("The database hangs"), "{}{}", found.out, found.err);
+    assert!(!found.err.contains("cannot be written"), "everything was in the index: {}", found.err);
+    assert!(recall("xyzzy").out.contains("nothing found"));
+
+    shell.ok(&["append", &id, "A second database, not indexed."]);
+    std::fs::remove_dir_all(shell.path("store.db-index")).unwrap();
+    let refused = recall("database");
+    assert_eq!((refused.code, refused.out.as_str()), (1, ""), "{}", refused.err);
+    assert!(refused.err.contains("store.db-index cannot be written"), "{}", refused.err);
+    assert!(refused.err.contains("make it writable"), "{}", refused.err);
+}

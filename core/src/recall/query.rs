@@ -1,6 +1,6 @@
 //! What somebody looks for. Whatever is typed is a question; none is an error.
 
-use super::terms::terms;
+use super::terms::{Terms, terms};
 
 /// More words than this are not looked for: the first ones count.
 pub const QUERY_WORDS_MAX: usize = 64;
@@ -72,9 +72,8 @@ impl TextQuery {
 
     /// How much of the question a text says, from 0 to 1: the part of its telling words that are there, or of its names if
     /// that is more.
-    pub fn told_by(&self, text: &str) -> f64 {
+    pub fn told_by(&self, told: &Terms) -> f64 {
         // A question has few words, so comparing them with each of the text's is quicker than putting those into a set.
-        let told = terms(text);
         // A single word may be a name that is split in the text, as the index sees it too.
         let has = |word: &str, prefix: bool| {
             let mut all = told.words.iter().chain(&told.names);
@@ -204,7 +203,7 @@ mod tests {
 
     #[test]
     fn how_much_of_a_question_a_text_tells() {
-        let told = |question: &str, text: &str| TextQuery::parse(question).told_by(text);
+        let told = |question: &str, text: &str| TextQuery::parse(question).told_by(&terms(text));
         assert_eq!(told("what is wrong with the header?", "the fault is in the header"), 0.5);
         assert_eq!(told("what is wrong in parse_header?", "the fault is in `parseHeader`"), 1.0, "a name");
         assert_eq!(told("ticket OPS-4417", "closed OPS-4417 today"), 1.0, "a number of something");

@@ -325,9 +325,9 @@ impl Scope {
     pub fn delete(&self, id: ConversationId, reason: &str) -> Commit<Tombstone> {
         let (at, reason) = (self.shared().now(), reason.to_string());
         let action = Action::Delete { at, reason: reason.clone(), only_expired: false };
-        let shared = self.shared().clone();
+        let (shared, tenant) = (self.shared().clone(), self.tenant.clone());
         self.write(id, Ok(action), move |committed| {
-            crate::indexer::forget_erased(&shared);
+            crate::indexer::forget_erased(&shared, &tenant);
             Ok(Tombstone { id, head: committed.conversation.head, deleted: at, reason })
         })
     }

@@ -6,11 +6,11 @@ use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
 use everturn_core::recall::{
-    EntryId, EntryNo, Filter, Kind, Mode, Snippet, TextQuery, Wanted, fuse, snippet, text_of,
+    EntryId, EntryNo, Filter, Kind, Mode, Snippet, TextQuery, Wanted, fuse, score, snippet, terms, text_of,
 };
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
-use everturn_store::{Behind, Found, TurnQuery};
+use everturn_store::{Behind, Found, Proposed, TurnQuery};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -197,7 +197,7 @@ impl Scope {
             self.shared().index.conversation(&self.key(id))?;
         }
         let (data, mode, note) = self.find(query, &options.filter(), options.mode, limit)?;
-        let behind = meaning::behind(self.shared())?;
+        let behind = meaning::behind(self.shared(), &self.tenant)?;
         Ok(Recalled { mode, note, behind, data })
     }
 
@@ -205,8 +205,8 @@ impl Scope {
     /// so meanings are compared among all that shares words with it, however much still waits for a vector.
     pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
         let first = self.sharing_words(&TextQuery::parse(query), &options.filter())?;
-        meaning::catch_up(self.shared(), &first, time)?;
-        meaning::behind(self.shared())
+        meaning::catch_up(self.shared(), Some((&self.tenant, &first)), time)?;
+        meaning::behind(self.shared(), &self.tenant)
     }
 
     /// What shares words with a question, best first. In a large store its rare words choose, which may be few entries: then
@@ -217,8 +217,9 @@ impl Scope {
         let mut sharing = Vec::new();
         for words in std::iter::once(words.clone()).chain(each) {
             if sharing.len() < EMBEDDED_FIRST {
-                let found = self.shared().recall.find_text(&self.tenant, &words, filter, EMBEDDED_FIRST)?;
-                let new = found.iter().map(|found| found.no).filter(|no| !sharing.contains(no));
+                let proposed =
+                    self.shared().recall.find_text(&self.tenant, &words, filter, EMBEDDED_FIRST)?;
+                let new = proposed.found.iter().map(|found| found.no).filter(|no| !sharing.contains(no));
                 sharing.extend(new.collect::<Vec<_>>());
             }
         }
@@ -240,7 +241,7 @@ impl Scope {
         // Words can be looked for while the model still reads the question.
         let (meant, by_words) = std::thread::scope(|threads| {
             // That the embedder failed is told; that the index did is an error.
-            let meaning = || match meaning::of_question(self.shared(), query) {
+            let meaning = || match meaning::of_question(self.shared(), &self.tenant, query) {
                 Ok(Some(vector)) => self.by_meaning(vector, filter, wanted).map(|meant| Ok(Some(meant))),
                 asked => Ok(asked.map(|_| None)),
             };
@@ -306,12 +307,23 @@ impl Scope {
         filter: &Filter,
         wanted: usize,
     ) -> Result<Vec<(Found, f64)>, Error> {
-        let found = self.shared().recall.find_text(&self.tenant, words, filter, wanted)?;
-        let weigh = |found: Found| -> Result<(Found, f64), Error> {
-            let told = if weighed { self.told_by(&found, words)? } else { 1.0 };
-            Ok((found, told.powi(TOLD_POWER)))
-        };
-        found.into_iter().map(weigh).collect()
+        let Proposed { counts, found } =
+            self.shared().recall.find_text(&self.tenant, words, filter, wanted)?;
+        let mut known = KnownFacts::new();
+        let mut ranked = Vec::with_capacity(found.len());
+        for found in found {
+            // One that cannot be read any more is left out later, when it is looked at.
+            let text = self.found_text(&found, &mut known)?.unwrap_or_default();
+            let terms = terms(&text);
+            let told = match found.id {
+                EntryId::Turn(_) if weighed => words.told_by(&terms),
+                // A fact is short: whatever of it fits, fits.
+                _ => 1.0,
+            };
+            ranked.push((Found { score: score(words, &counts, &terms), ..found }, told.powi(TOLD_POWER)));
+        }
+        ranked.sort_by(|(a, _), (b, _)| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
+        Ok(ranked)
     }
 
     /// What lies nearest to a question's meaning, best first.
@@ -320,17 +332,42 @@ impl Scope {
         Ok(Meant { vector, near })
     }
 
-    /// How much of the question something tells; nothing, if it cannot be read any more.
-    fn told_by(&self, found: &Found, words: &TextQuery) -> Result<f64, Error> {
-        let turn = match found.id {
-            EntryId::Turn(id) => self.shared().index.turn_in(&self.key(found.conversation), id),
-            // A fact is short: whatever of it fits, fits.
-            EntryId::Fact(_) => return Ok(1.0),
+    /// The text that something was found by; `None` if it cannot be read any more.
+    fn found_text(&self, found: &Found, known: &mut KnownFacts) -> Result<Option<String>, Error> {
+        let key = self.key(found.conversation);
+        let text = match found.id {
+            EntryId::Turn(id) => self
+                .shared()
+                .index
+                .turn_in(&key, id)
+                .map(|turn| turn.value().map(|message| text_of(&message))),
+            EntryId::Fact(id) => self
+                .facts_known(found.conversation, None, known)
+                .map(|facts| facts.iter().find(|fact| fact.id == id).map(Fact::text)),
         };
-        match turn {
-            Ok(turn) => Ok(turn.value().map_or(0.0, |message| words.told_by(&text_of(&message)))),
-            Err(Error::NotFound(_)) => Ok(0.0),
-            Err(error) => Err(error),
+        match text {
+            Err(Error::NotFound(_)) => Ok(None),
+            text => text,
+        }
+    }
+
+    /// The facts of a conversation, read once for one answer.
+    fn facts_known<'k>(
+        &self,
+        place: ConversationId,
+        through: Option<u64>,
+        known: &'k mut KnownFacts,
+    ) -> Result<&'k [Fact], Error> {
+        match known.entry(place) {
+            Entry::Occupied(facts) => Ok(facts.into_mut()),
+            Entry::Vacant(unknown) => {
+                let key = self.key(place);
+                let through = match through {
+                    Some(through) => through,
+                    None => self.shared().index.conversation(&key)?.head.seq,
+                };
+                Ok(unknown.insert(self.facts_at(&key, through)?))
+            }
         }
     }
 
@@ -420,17 +457,7 @@ impl Scope {
         known: &mut KnownFacts,
     ) -> Result<Option<Fact>, Error> {
         let place = filter.conversation.unwrap_or(found.conversation);
-        let facts = match known.entry(place) {
-            Entry::Occupied(facts) => facts.into_mut(),
-            Entry::Vacant(unknown) => {
-                let key = self.key(place);
-                let through = match filter.through_seq {
-                    Some(through) => through,
-                    None => self.shared().index.conversation(&key)?.head.seq,
-                };
-                unknown.insert(self.facts_at(&key, through)?)
-            }
-        };
+        let facts = self.facts_known(place, filter.through_seq, known)?;
         let fact = facts.iter().find(|fact| fact.id == id);
         let holds = |fact: &&Fact| match fact.status {
             fact::Status::Current => true,

@@ -11,7 +11,13 @@ use everturn_engine::{
     Context, ContextOptions, Everturn, NewStream, NewTurn, Options, RecallOptions, RecallRequest, Recalled,
     Scope,
 };
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+/// The file with a tenant's index.
+fn index_of(stage: &Stage, tenant: &str) -> PathBuf {
+    stage.folder.path().join(format!("store.db-index/t-{tenant}.db"))
+}
 
 /// Waits until everything is in the index.
 fn indexed(store: &Everturn) {
@@ -139,7 +145,12 @@ fn erased_words_leave_the_index_file_too() {
     }
     indexed(&store);
     let hidden = |what: &str| stage.files_with(what).is_empty();
-    assert!(stage.files_with("unspeakable").iter().any(|path| path.to_string_lossy().contains("-recall")));
+    assert!(
+        stage
+            .files_with("unspeakable")
+            .iter()
+            .any(|path| path.starts_with(index_of(&stage, "acme").parent().unwrap()))
+    );
     for turn in erased {
         scope.erase(id, turn, None, "asked for").wait().unwrap();
     }
@@ -162,7 +173,7 @@ fn erased_words_leave_a_large_index_file_in_the_background() {
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin();
     let secret = scope.say(id, NewTurn::user("keep this unspeakable word"));
-    let index = stage.folder.path().join("store.db-recall");
+    let index = index_of(&stage, "acme");
     let bytes = || std::fs::metadata(&index).map_or(0, |file| file.len());
     let mut dice = Dice::new(7);
     while bytes() <= WAITED_FOR_BYTES_MAX {
@@ -179,7 +190,7 @@ fn erased_words_leave_a_large_index_file_in_the_background() {
 #[test]
 fn a_lost_or_damaged_index_is_made_again() {
     let stage = Stage::new();
-    let index = stage.folder.path().join("store.db-recall");
+    let index = index_of(&stage, "acme");
     let say = |text: &str| {
         let store = stage.open();
         let scope = store.tenant("acme").unwrap();
@@ -212,6 +223,66 @@ fn a_lost_or_damaged_index_is_made_again() {
     assert_eq!(say("a lantern in another store"), 1);
 }
 
+/// An index that is lost or found damaged was made again only when the next turn came. On a server where nobody says anything
+/// more, that is never.
+#[test]
+fn an_index_is_made_again_also_where_nothing_more_is_said() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let (scope, other) = (store.tenant("acme").unwrap(), store.tenant("globex").unwrap());
+    for scope in [&scope, &other] {
+        let id = scope.begin();
+        for n in 0..300 {
+            scope.say(id, NewTurn::user(&format!("the lantern number{n}")));
+        }
+    }
+    indexed(&store);
+    let all = RecallOptions { limit: 1000, ..RecallOptions::default() };
+    let found = |scope: &Scope| scope.recall("lantern", &all).unwrap();
+    let made_again = |scope: &Scope, other: &Scope, what: &str| {
+        until(what, || {
+            let (own, theirs) = (found(scope), found(other));
+            assert_eq!((theirs.data.len(), theirs.behind.events), (300, 0), "nobody else notices");
+            own.data.len() == 300 && own.behind.events == 0
+        });
+    };
+    std::fs::remove_file(index_of(&stage, "acme")).unwrap();
+    assert!(found(&scope).behind.events > 0, "it says that it is not complete");
+    made_again(&scope, &other, "the lost index is complete");
+    drop((scope, other, store));
+
+    // Behind the place where it says how far it is, nothing is left of it.
+    let mut bytes = std::fs::read(index_of(&stage, "acme")).unwrap();
+    bytes[2 * 4096..].iter_mut().step_by(7).for_each(|byte| *byte ^= 0x55);
+    std::fs::write(index_of(&stage, "acme"), bytes).unwrap();
+    let store = stage.open();
+    made_again(
+        &store.tenant("acme").unwrap(),
+        &store.tenant("globex").unwrap(),
+        "the damaged index is complete",
+    );
+}
+
+#[test]
+fn erasing_leaves_the_files_of_others_alone_and_the_last_deletion_takes_the_file() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let (scope, other) = (store.tenant("acme").unwrap(), store.tenant("globex").unwrap());
+    let id = scope.begin();
+    let secret = scope.say(id, NewTurn::user("an unspeakable word"));
+    let theirs = other.begin();
+    other.say(theirs, NewTurn::user("a word of others"));
+    indexed(&store);
+    let before = std::fs::read(index_of(&stage, "globex")).unwrap();
+    scope.erase(id, secret.id, None, "").wait().unwrap();
+    assert!(stage.files_with("unspeakable").is_empty());
+    assert!(std::fs::read(index_of(&stage, "globex")).unwrap() == before);
+    assert!(index_of(&stage, "acme").exists());
+    scope.delete(id, "").wait().unwrap();
+    assert!(!index_of(&stage, "acme").exists(), "nothing is left that could be found");
+    assert_eq!(recall(&other, "word").data.len(), 1);
+}
+
 #[test]
 fn a_reader_beside_a_writer_recalls_and_indexes_for_itself_without_one() {
     let stage = Stage::new();
@@ -227,7 +298,7 @@ fn a_reader_beside_a_writer_recalls_and_indexes_for_itself_without_one() {
     indexed(&reader);
     assert_eq!(recall(&reads, "lighthouse").data.len(), 2);
     drop((reads, reader, scope, writer));
-    std::fs::remove_file(stage.folder.path().join("store.db-recall")).unwrap();
+    std::fs::remove_dir_all(stage.folder.path().join("store.db-index")).unwrap();
     let reader = stage.open_read_only();
     assert!(reader.behind().unwrap().events > 0);
     assert_eq!(reader.index_now().unwrap().events, 0);

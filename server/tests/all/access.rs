@@ -7,7 +7,7 @@ use crate::tokens::{self, SECRET, jwt_config};
 use everturn_core::access::Role;
 use everturn_core::id::{ConversationId, KeyId};
 use everturn_core::time::Timestamp;
-use everturn_engine::{Everturn, NewFact, NewKey, NewStream, NewTurn, Options};
+use everturn_engine::{Everturn, NewFact, NewKey, NewStream, NewTurn, Options, Scope};
 use everturn_server::{Config, Limits};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -230,6 +230,60 @@ async fn what_is_another_tenants_is_not_there() {
         assert!(own_name || !text.contains(MARKER), "{method} {path}: {text}");
     }
     assert_eq!(acme.get(id).unwrap(), before);
+    stage.stop().await;
+}
+
+/// With one index for all tenants, exact scores told how many entries of anybody have a word or begin with some letters: with a
+/// writer's key another tenant's secrets were read out letter by letter.
+#[tokio::test(flavor = "multi_thread")]
+async fn recall_tells_nothing_of_what_others_store() {
+    let store = Everturn::open("memory:").unwrap();
+    let (_, words) = key(&store, "acme", Role::Writer);
+    let own = store.tenant("acme").unwrap();
+    let say = |scope: &Scope, texts: &[&str]| {
+        let id = scope.create(Default::default()).wait().unwrap().id;
+        let turns = texts.iter().map(|text| NewTurn::user(text)).collect();
+        scope.append(id, turns, Default::default()).wait().unwrap();
+        id
+    };
+    // What an attacker plants: every guess, so that each has a score that can be compared.
+    let id = say(&own, &["xylophoney", "xylophonez", "the xylo and a harbour", "the harbour of the master"]);
+    store.index_now().unwrap();
+    let stage = Stage::over(store.clone(), asking()).await;
+    let places = ["/api/v1/recall".to_string(), format!("/api/v1/conversations/{id}/recall")];
+    let questions = [
+        "xylophoney",
+        "xylophonez",
+        "xylo*",
+        "xylophone*",
+        "\"harbour of\"",
+        "harbour master xylophonez",
+        "the",
+    ];
+    let told = async || {
+        let mut told = Vec::new();
+        for place in &places {
+            for (question, mode) in
+                questions.iter().flat_map(|question| [(question, "lexical"), (question, "hybrid")])
+            {
+                let body = json!({"query": question, "mode": mode});
+                let request = stage.request(Method::POST, place).header("content-type", "application/json");
+                let (status, text) = ask(request.body(body.to_string()), Some(&words)).await;
+                assert_eq!(status, 200, "{text}");
+                told.push(format!("{question} ({mode}): {text}"));
+            }
+        }
+        told
+    };
+    let before = told().await;
+    assert!(before[0].contains("score"), "{}", before[0]);
+    let theirs = store.tenant("globex").unwrap();
+    let secret = say(&theirs, &["our secret is xylophonez", "harbour harbour harbour of the master", MARKER]);
+    assert_eq!(told().await, before, "perhaps before it is in the index");
+    store.index_now().unwrap();
+    assert_eq!(told().await, before, "when it is in the index");
+    theirs.delete(secret, "").wait().unwrap();
+    assert_eq!(told().await, before, "when it is gone");
     stage.stop().await;
 }
 

@@ -1,10 +1,10 @@
 //! Finding again what was said: by words, in the right places, and never what is gone.
 
 use super::*;
-use crate::{Behind, IndexChange};
+use crate::{Behind, Found, IndexChange, Proposed};
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
-use everturn_core::recall::{Entry, EntryId, Filter, Kind, TextQuery};
+use everturn_core::recall::{Entry, EntryId, Filter, Kind, TextQuery, score, terms, text_of};
 use everturn_core::turn::{Role, Turn};
 use everturn_core::write::ErasedBody;
 
@@ -51,7 +51,9 @@ pub fn take_in(store: &dyn Backend) {
 /// What a question finds, as the texts of the turns, best first.
 #[track_caller]
 pub fn found(store: &dyn Backend, key: &Key, query: &str, filter: &Filter) -> Vec<String> {
-    let hits = store.find_text(&key.tenant, &TextQuery::parse(query), filter, 100).expect("an answer");
+    let query = TextQuery::parse(query);
+    let proposed = store.find_text(&key.tenant, &query, filter, 100).expect("an answer");
+    let hits = ranked(store, &key.tenant, &query, proposed);
     let told = |id: EntryId, conversation: ConversationId| match id {
         EntryId::Turn(id) => {
             let key = Key { tenant: key.tenant.clone(), id: filter.conversation.unwrap_or(conversation) };
@@ -60,6 +62,28 @@ pub fn found(store: &dyn Backend, key: &Key, query: &str, filter: &Filter) -> Ve
         EntryId::Fact(id) => id.to_string(),
     };
     hits.iter().map(|hit| told(hit.id, hit.conversation)).collect()
+}
+
+/// What was proposed with its scores, best first, as the engine would rank it.
+#[track_caller]
+pub(super) fn ranked(
+    store: &dyn Backend,
+    tenant: &Tenant,
+    query: &TextQuery,
+    proposed: Proposed,
+) -> Vec<Found> {
+    let fit = |found: &Found| match found.id {
+        EntryId::Turn(id) => {
+            let key = Key { tenant: tenant.clone(), id: found.conversation };
+            let text = store.turn_in(&key, id).ok().and_then(|turn| Some(text_of(&turn.value()?)));
+            text.map_or(0.0, |text| score(query, &proposed.counts, &terms(&text)))
+        }
+        EntryId::Fact(_) => found.score,
+    };
+    let mut found: Vec<Found> =
+        proposed.found.iter().map(|found| Found { score: fit(found), ..found.clone() }).collect();
+    found.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
+    found
 }
 
 /// The same in one conversation.
@@ -164,7 +188,7 @@ pub fn recall_is_narrowed_by_filters(store: &dyn Backend) {
     assert_eq!(found(store, &key, "signal", &placed), [ada]);
 }
 
-/// One index serves all, and shows nobody another's.
+/// Nobody finds another's.
 pub fn recall_stays_in_its_conversation_and_its_tenant(store: &dyn Backend) {
     let m = Maker::default();
     let (one, two) = (said(store, &m, &["the treasure of one"]), said(store, &m, &["the treasure of two"]));
@@ -243,7 +267,10 @@ pub fn an_open_turn_is_found_when_it_is_said(store: &dyn Backend) {
     take_in(store);
     let hits =
         store.find_text(&key.tenant, &TextQuery::parse("thought"), &within(&key), 9).expect("an answer");
-    assert_eq!(hits.iter().map(|hit| (hit.seq, hit.id)).collect::<Vec<_>>(), [(2, EntryId::Turn(turn))]);
+    assert_eq!(
+        hits.found.iter().map(|hit| (hit.seq, hit.id)).collect::<Vec<_>>(),
+        [(2, EntryId::Turn(turn))]
+    );
 }
 
 /// Erased and deleted words find nothing, in the conversation and in its forks.
@@ -259,7 +286,7 @@ pub fn what_is_gone_is_not_found(store: &dyn Backend) {
     let ids = |key: &Key| {
         let hits =
             store.find_text(&key.tenant, &TextQuery::parse("needle"), &within(key), 9).expect("an answer");
-        hits.into_iter().map(|hit| hit.id).collect::<Vec<_>>()
+        hits.found.into_iter().map(|hit| hit.id).collect::<Vec<_>>()
     };
     assert_eq!((ids(&parent).len(), ids(&child).len()), (2, 1));
     done(store, m.erase(&child, &[inherited]));
@@ -269,7 +296,7 @@ pub fn what_is_gone_is_not_found(store: &dyn Backend) {
     done(store, m.delete(&parent));
     take_in(store);
     assert_eq!(ids(&parent), []);
-    assert!(store.scrub(None).expect("scrubbed"));
+    assert!(store.scrub(Some(&parent.tenant), None).expect("scrubbed"));
     assert_eq!(found(store, &parent, "needle", &Filter::default()), [""; 0]);
 }
 
@@ -314,18 +341,18 @@ pub fn an_index_catches_up_where_it_stopped(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
     create(store, &key, vec![m.created(), m.say("the first beacon"), m.say("the second beacon")]);
-    let behind = || store.behind(None).expect("a number").events;
+    let behind = || store.behind(&key.tenant, None).expect("a number").events;
     assert_eq!(behind(), 3);
     let two = store.unindexed(2).expect("what is new");
     assert_eq!((two.events.len(), two.span.after, two.span.through), (2, 0, 2));
     let put = || two.events.iter().flat_map(|(tenant, event)| changes(store, tenant, event)).collect();
-    store.index(put(), two.span).expect("taken in");
+    store.index(put(), two.span.clone()).expect("taken in");
     assert_eq!(behind(), 1);
     store.index(put(), two.span).expect("taken in by another process meanwhile");
     assert_eq!(behind(), 1, "which moves nothing back");
     assert_eq!(found_in(store, &key, "beacon"), ["the first beacon"]);
     take_in(store);
-    assert_eq!(store.behind(None).expect("a number"), Behind::default());
+    assert_eq!(store.behind(&key.tenant, None).expect("a number"), Behind::default());
     assert_eq!(found_in(store, &key, "beacon").len(), 2);
 }
 
@@ -345,7 +372,7 @@ pub fn an_index_made_again_finds_the_same(store: &dyn Backend) {
     let before = (found_in(store, &key, "lantern"), found(store, &key, "lantern", &all));
     assert_eq!((before.0.len(), before.1.len()), (1, 2));
     store.rebuild().expect("made again");
-    assert!(store.behind(None).expect("a number").events > 0, "the words follow");
+    assert!(store.behind(&key.tenant, None).expect("a number").events > 0, "the words follow");
     take_in(store);
     assert_eq!((found_in(store, &key, "lantern"), found(store, &key, "lantern", &all)), before);
 }

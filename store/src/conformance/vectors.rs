@@ -7,10 +7,10 @@ use everturn_core::id::Key;
 use everturn_core::recall::{EntryId, EntryNo, Filter};
 use everturn_core::turn::Role;
 
-const MODEL: &str = "compass/8";
+pub(super) const MODEL: &str = "compass/8";
 
 /// A model that knows eight directions: a text means those whose numbers it has.
-fn meaning(text: &str) -> Vec<f32> {
+pub(super) fn meaning(text: &str) -> Vec<f32> {
     let direction = |at: usize| text.matches(&format!("#{at}")).count() as f32 - 0.1;
     (0..8).map(direction).collect()
 }
@@ -24,15 +24,15 @@ fn text(store: &dyn Backend, entry: &Unembedded) -> String {
 
 /// Takes in what is committed, and gives everything a vector.
 #[track_caller]
-fn embed(store: &dyn Backend, model: &str) {
+pub(super) fn embed(store: &dyn Backend, model: &str) {
     take_in(store);
     loop {
-        let waiting = store.unembedded(model, &[], 3).expect("what waits");
+        let waiting = store.unembedded(model, None, 3).expect("what waits");
         if waiting.is_empty() {
             return;
         }
         let vectors = waiting.iter().map(|entry| (entry.no, meaning(&text(store, entry)))).collect();
-        store.put_vectors(model, vectors).expect("kept");
+        store.put_vectors(&waiting[0].key.tenant, model, vectors).expect("kept");
     }
 }
 
@@ -92,9 +92,9 @@ pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
     let key = m.key();
     create(store, &key, vec![m.created(), m.say("one"), m.say("two")]);
     take_in(store);
-    let behind = || store.behind(Some(MODEL)).expect("a number");
+    let behind = || store.behind(&key.tenant, Some(MODEL)).expect("a number");
     assert_eq!(behind(), Behind { events: 0, vectors: 2 }, "of a model that nobody asked for yet");
-    let waiting = || store.unembedded(MODEL, &[], 9).expect("what waits");
+    let waiting = || store.unembedded(MODEL, None, 9).expect("what waits");
     let texts = || waiting().iter().map(|entry| text(store, entry)).collect::<Vec<_>>();
     assert_eq!(texts(), ["two", "one"]);
     let gone = m.say("gone soon");
@@ -109,7 +109,8 @@ pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
     assert_eq!(texts(), ["three", "two", "one"]);
     let (first, second) = (waiting()[0].no, waiting()[1].no);
     let wanted = [oldest, of_gone, EntryNo(999), second];
-    let wanted = |limit| store.unembedded(MODEL, &wanted, limit).expect("what waits");
+    let wanted =
+        |limit| store.unembedded(MODEL, Some((&key.tenant, &wanted[..])), limit).expect("what waits");
     let numbers = |waiting: Vec<Unembedded>| waiting.iter().map(|entry| entry.no).collect::<Vec<_>>();
     assert_eq!(numbers(wanted(9)), [oldest, second, first], "what is wanted comes before what is newer");
     assert_eq!((numbers(wanted(1)), numbers(wanted(2))), (vec![oldest], vec![oldest, second]));
@@ -119,12 +120,12 @@ pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
         (of_gone, meaning("#1")),
         (EntryNo(999), meaning("#1")),
     ];
-    store.put_vectors(MODEL, made).expect("kept");
+    store.put_vectors(&key.tenant, MODEL, made).expect("kept");
     assert_eq!(numbers(wanted(9)), [oldest], "the second waits no longer, however much it is wanted");
     assert_eq!(texts(), ["one"], "with nothing to embed it does not wait either");
     assert_eq!(behind().vectors, 1);
     assert_eq!(near(store, &key, MODEL, "#1", &Filter::default()), ["three"]);
-    assert_eq!(store.behind(Some("another/8")).expect("a number").vectors, 3);
+    assert_eq!(store.behind(&key.tenant, Some("another/8")).expect("a number").vectors, 3);
 }
 
 /// What was said gets its vector before what tools were asked and answered, also of a model that comes later.
@@ -148,7 +149,7 @@ pub fn what_was_said_gets_its_vector_before_what_tools_did(store: &dyn Backend) 
     };
     create(store, &key, [vec![m.created()], turns(&m)].concat());
     take_in(store);
-    let waiting = |model| store.unembedded(model, &[], 99).expect("what waits");
+    let waiting = |model| store.unembedded(model, None, 99).expect("what waits");
     let places = |model| waiting(model).iter().map(|entry| entry.seq).collect::<Vec<_>>();
     assert_eq!(places(MODEL), [7, 3, 2, 6, 5, 4]);
     append(store, &key, turns(&m));
@@ -156,9 +157,12 @@ pub fn what_was_said_gets_its_vector_before_what_tools_did(store: &dyn Backend) 
     let both = [13, 9, 8, 7, 3, 2, 12, 11, 10, 6, 5, 4];
     assert_eq!((places(MODEL), places("later/8")), (both.to_vec(), both.to_vec()));
     embed(store, MODEL);
-    assert_eq!(store.behind(Some(MODEL)).expect("a number").vectors, 0);
+    assert_eq!(store.behind(&key.tenant, Some(MODEL)).expect("a number").vectors, 0);
     let result = waiting("later/8")[6].no;
-    assert_eq!(store.unembedded("later/8", &[result], 1).expect("what waits")[0].no, result);
+    assert_eq!(
+        store.unembedded("later/8", Some((&key.tenant, &[result])), 1).expect("what waits")[0].no,
+        result
+    );
 }
 
 /// What one model made is not compared with what another did, nor with vectors of another length. The old one's serve until
@@ -170,22 +174,24 @@ pub fn vectors_of_different_models_are_never_compared(store: &dyn Backend) {
     embed(store, MODEL);
     let anywhere = Filter::default();
     assert_eq!(near(store, &key, "newer/8", "#1", &anywhere), [""; 0]);
-    assert_eq!(store.vector_models().expect("models"), [MODEL]);
-    let waiting = store.unembedded("newer/8", &[], 1).expect("what waits");
-    store.put_vectors("newer/8", vec![(waiting[0].no, meaning("#1"))]).expect("kept");
+    assert_eq!(store.vector_models(None).expect("models"), [MODEL]);
+    let waiting = store.unembedded("newer/8", None, 1).expect("what waits");
+    store.put_vectors(&key.tenant, "newer/8", vec![(waiting[0].no, meaning("#1"))]).expect("kept");
     assert_eq!(near(store, &key, "newer/8", "#1", &anywhere), ["second #2"], "as the newer one sees it");
     assert_eq!(near(store, &key, MODEL, "#1", &anywhere), ["first #1", "second #2"], "as the older one does");
-    assert_eq!(store.vector_models().expect("models"), [MODEL, "newer/8"]);
+    assert_eq!(store.vector_models(None).expect("models"), [MODEL, "newer/8"]);
     for vector in [&[1.0; 7][..], &[0.0; 8], &[f32::NAN; 8], &[]] {
         assert_eq!(store.find_near(&key.tenant, MODEL, vector, &anywhere, 9).expect("an answer"), []);
     }
-    let rest = store.unembedded("newer/8", &[], 9).expect("what waits");
-    store.put_vectors("newer/8", vec![(rest[0].no, vec![1.0; 7])]).expect("not kept as a vector");
+    let rest = store.unembedded("newer/8", None, 9).expect("what waits");
+    store
+        .put_vectors(&key.tenant, "newer/8", vec![(rest[0].no, vec![1.0; 7])])
+        .expect("not kept as a vector");
     assert_eq!(near(store, &key, "newer/8", "#1", &anywhere), ["second #2"]);
     assert_eq!(store.keep_vectors_of("newer/8", 1).expect("dropped"), 1);
     assert_eq!(store.keep_vectors_of("newer/8", 9).expect("dropped"), 1);
     assert_eq!(store.keep_vectors_of("newer/8", 9).expect("nothing left"), 0);
-    assert_eq!(store.vector_models().expect("models"), ["newer/8"]);
+    assert_eq!(store.vector_models(None).expect("models"), ["newer/8"]);
     assert_eq!(near(store, &key, MODEL, "#1", &anywhere), [""; 0]);
 }
 
@@ -250,7 +256,7 @@ pub fn the_ten_nearest_of_many_are_found(store: &dyn Backend) {
         append(store, &key, (0..100).map(turn).collect());
     }
     take_in(store);
-    let waiting = store.unembedded(MODEL, &[], 9999).expect("what waits");
+    let waiting = store.unembedded(MODEL, None, 9999).expect("what waits");
     assert_eq!(waiting.len(), 3000);
     // Around a hundred centres, as texts about the same thing are.
     let centres: Vec<Vec<f32>> = (0..100).map(|_| (0..48).map(|_| number()).collect()).collect();
@@ -258,7 +264,7 @@ pub fn the_ten_nearest_of_many_are_found(store: &dyn Backend) {
         |centre: usize| -> Vec<f32> { centres[centre].iter().map(|at| at + 0.8 * number()).collect() };
     let vectors: Vec<(EntryNo, Vec<f32>)> =
         waiting.iter().enumerate().map(|(at, entry)| (entry.no, around(at % 100))).collect();
-    store.put_vectors(MODEL, vectors.clone()).expect("kept");
+    store.put_vectors(&key.tenant, MODEL, vectors.clone()).expect("kept");
     let cosine = |a: &[f32], b: &[f32]| {
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
         dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()

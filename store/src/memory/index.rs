@@ -300,7 +300,7 @@ impl Index for Memory {
     }
 
     fn compact(&self) -> Result<(), Error> {
-        self.scrub(None).map(drop)
+        self.scrub(None, None).map(drop)
     }
 
     fn check(&self) -> Result<Vec<Problem>, Error> {

@@ -1,10 +1,23 @@
-//! What the index of words is made from: the events, in the order in which they came.
+//! What the indexes are made from: the events, in the order in which they came.
 
-use super::Memory;
+use super::{Entry, Kept, Memory};
 use crate::recall::{Catalog, Ground};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, EventId, Key, Tenant};
+use std::collections::BTreeMap;
+
+impl Kept {
+    /// Events after one place in the order of arrival and up to another: the place, whose, and where it is kept.
+    fn arrived_between(&self, after: u64, through: u64) -> impl Iterator<Item = (u64, &Tenant, &Entry, u64)> {
+        let place = |number| usize::try_from(number).unwrap_or(usize::MAX).min(self.arrived.len());
+        let (from, to) = (place(after), place(through));
+        self.arrived[from.min(to)..to].iter().zip(after + 1..).map(|((place, seq, _), number)| {
+            let entry = &self.entries[*place];
+            (number, &entry.conversation.tenant, entry, *seq)
+        })
+    }
+}
 
 impl Ground for Memory {
     fn catalog(&self) -> &Catalog {
@@ -31,6 +44,36 @@ impl Ground for Memory {
             out.extend(entry.at(*seq).map(|event| (entry.conversation.tenant.clone(), event.clone())));
         }
         Ok((out, after.max(to as u64)))
+    }
+
+    fn counts(&self, after: u64, through: u64) -> Result<Vec<(Tenant, u64)>, Error> {
+        let kept = self.kept();
+        let mut counts: BTreeMap<Tenant, u64> = BTreeMap::new();
+        for (_, tenant, _, _) in kept.arrived_between(after, through) {
+            *counts.entry(tenant.clone()).or_default() += 1;
+        }
+        Ok(counts.into_iter().collect())
+    }
+
+    fn numbers_of(&self, tenant: &Tenant, after: u64, through: u64) -> Result<Vec<u64>, Error> {
+        let kept = self.kept();
+        let all = kept.arrived_between(after, through);
+        Ok(all.filter(|(_, of, ..)| *of == tenant).map(|(number, ..)| number).collect())
+    }
+
+    fn events_at(&self, numbers: &[u64]) -> Result<Vec<(u64, Event)>, Error> {
+        let kept = self.kept();
+        let at = |number: &u64| {
+            let (_, _, entry, seq) = kept.arrived_between(number - 1, *number).next()?;
+            entry.at(seq).map(|event| (*number, event.clone()))
+        };
+        Ok(numbers.iter().filter_map(at).collect())
+    }
+
+    fn with_deletions(&self) -> Result<Vec<Tenant>, Error> {
+        let kept = self.kept();
+        let deleted = kept.entries.iter().filter(|entry| entry.deleted.is_some());
+        Ok(deleted.map(|entry| entry.conversation.tenant.clone()).collect())
     }
 
     fn readable_through(&self, key: &Key) -> Result<u64, Error> {

@@ -1,16 +1,18 @@
 //! Finding entries by words.
 //!
-//! FTS5's `bm25` goes through every entry that has a word before it ranks the first, once for each word of the question.
-//! For "the" in a million turns that takes longer than anybody waits, and says little. So the rare words choose and rank,
-//! and the common ones only lift what the rare ones found.
+//! Here candidates are proposed, in the order of what can be told without their text: the words that each has, how rare those
+//! are, and how long it is. Whoever asked scores them by their text, with what was counted here ([`Counts`]).
+//!
+//! Going through every entry that has "the" in a million turns takes longer than anybody waits, and says little. So the rare
+//! words choose, and the common ones only lift what the rare ones found.
 
 use super::signs::Rows;
-use super::{Ground, kind_number, kind_of};
-use crate::Found;
+use super::{Ground, entries, kind_number, kind_of};
 use crate::sqlite::rows::{Bytes, signed};
+use crate::{Found, Proposed};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, Tenant};
-use everturn_core::recall::{EntryId, EntryNo, Filter, TextQuery, Wanted};
+use everturn_core::recall::{Counts, EntryId, EntryNo, Filter, TextQuery, Wanted};
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,9 +32,6 @@ const COMMON_ENTRIES_MIN: u64 = 500;
 /// a beginning before it gives the first, but those of whole words one by one, as they are needed.
 const BEGINNING_WORDS_MAX: usize = 100;
 
-/// A name in a conversation's identity weighs more than the same word in its text.
-const NAMES_WEIGHT: f64 = 2.0;
-
 /// In how many entries common words are.
 #[derive(Default)]
 pub struct Common {
@@ -45,7 +44,6 @@ pub struct Common {
 
 /// Where to look, as this index knows it.
 pub struct Scope {
-    tenant: Tenant,
     levels: Option<Vec<(ConversationId, u64)>>,
     filter: Filter,
 }
@@ -65,21 +63,16 @@ impl Scope {
                 Some(levels.into_iter().map(|(id, cap)| (id, cap.min(through))).collect())
             }
         };
-        Ok(Some(Scope { tenant: tenant.clone(), levels, filter: filter.clone() }))
+        Ok(Some(Scope { levels, filter: filter.clone() }))
     }
 
-    /// The scope in numbers of this file; `None` if it knows the tenant, the conversation or every actor not.
+    /// The scope in numbers of this file; `None` if it knows neither the conversation nor any of the actors.
     pub fn resolve(&self, db: &Connection) -> rusqlite::Result<Option<Resolved>> {
         let number = |sql: &str, parameters: &[&dyn rusqlite::ToSql]| {
             db.prepare_cached(sql)?.query_row(parameters, |row| row.get::<_, i64>(0)).optional()
         };
-        let Some(tenant) = number("SELECT no FROM tenants WHERE name = ?", &[&self.tenant.as_str()])? else {
-            return Ok(None);
-        };
-        let mut all = vec![format!("c.tenant = {tenant}")];
-        let mut words = vec![vec![format!("t{tenant}")]];
+        let (mut all, mut words) = (Vec::new(), Vec::new());
         let mut rows = Rows {
-            tenant,
             roles: self.filter.roles.iter().map(|role| role.to_string()).collect(),
             kinds: self.filter.kinds.iter().map(|kind| kind_number(*kind)).collect(),
             after: self.filter.after.map(|at| at.0),
@@ -96,8 +89,8 @@ impl Scope {
                 let (mut any, mut named) = (Vec::new(), Vec::new());
                 let last = self.filter.before_seq.map_or(u64::MAX, |before| before.saturating_sub(1));
                 for (id, cap) in levels {
-                    let find = "SELECT no FROM conversations WHERE tenant = ? AND id = ?";
-                    if let Some(no) = number(find, &[&tenant, &Bytes(id.to_bytes())])? {
+                    let find = "SELECT no FROM conversations WHERE id = ?";
+                    if let Some(no) = number(find, &[&Bytes(id.to_bytes())])? {
                         any.push(format!(
                             "(e.conversation = {no} AND e.seq <= {}{})",
                             signed(last.min(*cap)),
@@ -161,92 +154,119 @@ pub fn by_words(
     scope: &Scope,
     query: &TextQuery,
     limit: usize,
-) -> rusqlite::Result<Vec<Found>> {
-    let Some(scope) = scope.resolve(db)? else { return Ok(Vec::new()) };
-    let total: u64 = db
-        .prepare_cached("SELECT coalesce(max(no), 0) FROM entries")?
-        .query_row([], |r| r.get::<_, i64>(0))? as u64;
+) -> rusqlite::Result<Proposed> {
+    let (entries, words) = entries::size(db)?;
     {
         let mut common = locked(common);
-        if total > common.total * 3 / 2 + 1000 {
-            *common = Common { total, ..Common::default() };
+        if entries > common.total * 3 / 2 + 1000 {
+            *common = Common { total: entries, ..Common::default() };
         }
     }
-    let mut any = Vec::new();
-    for wanted in &query.any {
-        let entries = wanted_in(db, common, wanted)?;
-        if entries > 0 {
-            any.push((entries, loosely(common, wanted)));
-        }
+    let in_entries = |wanted: &Wanted| wanted_in(db, common, wanted);
+    let any = query.any.iter().map(in_entries).collect::<Result<_, _>>()?;
+    let all = query.all.iter().map(in_entries).collect::<Result<_, _>>()?;
+    let counts = Counts { entries, words, any, all };
+    let found = match scope.resolve(db)? {
+        Some(scope) if !query.is_empty() => proposed(db, common, &scope, query, &counts, limit)?,
+        _ => Vec::new(),
+    };
+    Ok(Proposed { counts, found })
+}
+
+/// A word that some entries have.
+struct Term {
+    entries: u64,
+    expression: String,
+}
+
+fn proposed(
+    db: &Connection,
+    common: &Mutex<Common>,
+    scope: &Resolved,
+    query: &TextQuery,
+    counts: &Counts,
+    limit: usize,
+) -> rusqlite::Result<Vec<Found>> {
+    let terms = query.any.iter().zip(&counts.any).filter(|(_, entries)| **entries > 0);
+    let mut any: Vec<Term> = terms
+        .map(|(wanted, entries)| Term { entries: *entries, expression: loosely(common, wanted) })
+        .collect();
+    if any.is_empty() && query.all.is_empty() {
+        return Ok(Vec::new());
     }
-    let mut commonest_phrase = 0;
-    for wanted in &query.all {
-        commonest_phrase = commonest_phrase.max(wanted_in(db, common, wanted)?);
-    }
-    let mut narrow = Vec::new();
+    any.sort_by_key(|term| term.entries);
+    let mut must = Vec::new();
     for list in &scope.words {
         let mut entries = 0;
         for word in list {
             entries += count(db, common, word, false)?;
         }
         // Where nearly everything is in scope, looking at each entry is quicker than looking for the word.
-        if entries <= COUNTED_ENTRIES_MAX / 2 && entries < total / 2 {
-            narrow.push(format!("scope : ({})", quoted(list).join(" OR ")));
+        if entries <= COUNTED_ENTRIES_MAX / 2 && entries < counts.entries / 2 {
+            must.push(format!("scope : ({})", quoted(list).join(" OR ")));
         }
     }
-    if any.is_empty() && query.all.is_empty() {
-        return Ok(Vec::new());
-    }
-    any.sort_by_key(|(entries, _)| *entries);
+    must.extend(query.all.iter().map(expression));
     // As many words as can be ranked by in full; where the rarest is too common for that, it and the next ones.
     let most = match any.first() {
-        Some((entries, _)) if *entries > RANKED_ENTRIES_MAX => COUNTED_ENTRIES_MAX,
+        Some(rarest) if rarest.entries > RANKED_ENTRIES_MAX => COUNTED_ENTRIES_MAX,
         _ => RANKED_ENTRIES_MAX,
     };
-    let mut counted = 0;
-    let ranking = any.iter().take_while(|(entries, _)| {
-        counted += entries;
-        counted <= most
+    let mut matches = 0;
+    let choosing = any.iter().take_while(|term| {
+        matches += term.entries;
+        matches <= most
     });
-    let ranking = ranking.count().max(1).min(any.len());
-    let ranked = any.first().is_none_or(|(entries, _)| *entries <= COUNTED_ENTRIES_MAX)
+    let choosing = choosing.count().max(1).min(any.len());
+    let (choosing, others) = any.split_at(choosing);
+    let commonest_phrase = counts.all.iter().copied().max().unwrap_or(0);
+    let ranked = choosing.first().is_none_or(|rarest| rarest.entries <= COUNTED_ENTRIES_MAX)
         && commonest_phrase <= COUNTED_ENTRIES_MAX;
-    let words: Vec<&str> = any[..ranking].iter().map(|(_, word)| word.as_str()).collect();
-    let matches: u64 = any[..ranking].iter().map(|(entries, _)| entries).sum();
-    let mut must: Vec<String> = narrow;
-    must.extend(query.all.iter().map(expression));
+    // Where that is too many, the newest are the best, and none of the others need be found.
+    let enough =
+        if ranked { RANKED_ENTRIES_MAX } else { RANKED_ENTRIES_MAX.min(limit.max(LIFTED_ENTRIES) as u64) };
+    let search = Search { db, condition: &scope.condition, enough };
 
-    let enough = if any.len() > ranking { limit.max(LIFTED_ENTRIES) } else { limit };
-    let search = Search { db, condition: &scope.condition, ranked, enough };
+    let words: Vec<&str> = choosing.iter().map(|term| term.expression.as_str()).collect();
+    let matches: u64 = choosing.iter().map(|term| term.entries).sum();
     let mut found = Vec::new();
     if words.len() > 1 && matches > RANKED_ENTRIES_MAX && query.all.is_empty() {
         // The best of very many have all the words, and need not be among the newest.
         found = search.run(&all_of(&must, &words.join(" AND ")))?;
     }
-    let either = words.join(" OR ");
-    let broad = match (query.all.is_empty(), words.is_empty()) {
-        (true, _) => all_of(&must, &either),
-        (false, true) => must.join(" AND "),
-        // What stood in quotation marks chooses, the other words only rank.
-        (false, false) => {
-            let must = must.join(" AND ");
-            format!("({must}) OR (({must}) AND ({either}))")
-        }
+    // What stood in quotation marks chooses, the other words only rank.
+    let broad = match query.all.is_empty() {
+        true => all_of(&must, &words.join(" OR ")),
+        false => must.join(" AND "),
     };
     if found.len() < limit {
-        let known: HashSet<EntryNo> = found.iter().map(|found| found.no).collect();
+        let known: HashSet<EntryNo> = found.iter().map(|(found, _)| found.no).collect();
         let more = search.run(&broad)?;
-        found.extend(more.into_iter().filter(|found| !known.contains(&found.no)));
+        found.extend(more.into_iter().filter(|(found, _)| !known.contains(&found.no)));
     }
-    for (entries, word) in any[ranking..].iter().take(LIFTING_WORDS_MAX) {
+    let Some(first) = found.iter().map(|(found, _)| found.no.0).min() else { return Ok(Vec::new()) };
+
+    let phrases: f64 = counts.all.iter().map(|entries| counts.rarity(*entries)).sum();
+    let mut worth = vec![phrases; found.len()];
+    for term in choosing.iter().chain(others.iter().take(LIFTING_WORDS_MAX)) {
         let with: HashSet<i64> = db
-            .prepare_cached("SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?")?
-            .query_map((format!("({broad}) AND {word}"), RANKED_ENTRIES_MAX as i64), |row| row.get(0))?
+            .prepare_cached(
+                "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? ORDER BY rowid DESC LIMIT ?",
+            )?
+            .query_map(
+                (format!("({broad}) AND {}", term.expression), first, signed(COUNTED_ENTRIES_MAX)),
+                |row| row.get(0),
+            )?
             .collect::<Result<_, _>>()?;
-        let weight =
-            (((total.saturating_sub(*entries)) as f64 + 0.5) / (*entries as f64 + 0.5)).ln().max(1e-6);
-        found.iter_mut().filter(|found| with.contains(&found.no.0)).for_each(|found| found.score += weight);
+        let rarity = counts.rarity(term.entries);
+        let having = found.iter().zip(&mut worth).filter(|((found, _), _)| with.contains(&found.no.0));
+        having.for_each(|(_, worth)| *worth += rarity);
     }
+    let mut found: Vec<Found> = found
+        .into_iter()
+        .zip(worth)
+        .map(|((found, words), worth)| Found { score: worth * counts.saturation(1.0, words), ..found })
+        .collect();
     found.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
     found.truncate(limit);
     Ok(found)
@@ -255,29 +275,20 @@ pub fn by_words(
 struct Search<'a> {
     db: &'a Connection,
     condition: &'a str,
-    ranked: bool,
-    enough: usize,
+    enough: u64,
 }
 
 impl Search<'_> {
-    fn run(&self, expression: &str) -> rusqlite::Result<Vec<Found>> {
-        let rank =
-            if self.ranked { format!("bm25(words, 0.0, {NAMES_WEIGHT}, 1.0)") } else { "0.0".to_string() };
-        // Without ranks the newest are the best, and none of the others need be found.
-        let most = if self.ranked { RANKED_ENTRIES_MAX } else { RANKED_ENTRIES_MAX.min(self.enough as u64) };
-        let sql = format!(
-            "SELECT no, conversation, seq, kind, id, rank FROM
-                 (SELECT e.no AS no, c.id AS conversation, e.seq AS seq, e.kind AS kind, e.id AS id, {rank} AS rank
-                  FROM words CROSS JOIN entries e ON e.no = words.rowid CROSS JOIN conversations c ON c.no = e.conversation
-                  WHERE words MATCH ?1 AND {} ORDER BY words.rowid DESC LIMIT {most})
-             ORDER BY rank, no DESC LIMIT ?2",
-            self.condition
-        );
-        let mut statement = self.db.prepare(&sql)?;
-        let found = statement.query_map((expression, signed(self.enough as u64)), |row| {
-            let rank: f64 = row.get(5)?;
-            Ok(Found { score: -rank, ..found(row)? })
-        })?;
+    /// The newest that fit, each with its length in words.
+    fn run(&self, expression: &str) -> rusqlite::Result<Vec<(Found, u64)>> {
+        let mut statement = self.db.prepare(&format!(
+            "SELECT e.no, c.id, e.seq, e.kind, e.id, e.length
+             FROM words CROSS JOIN entries e ON e.no = words.rowid CROSS JOIN conversations c ON c.no = e.conversation
+             WHERE words MATCH ? AND {} ORDER BY words.rowid DESC LIMIT {}",
+            self.condition, self.enough
+        ))?;
+        let found =
+            statement.query_map([expression], |row| Ok((found(row)?, row.get::<_, i64>(5)? as u64)))?;
         found.collect()
     }
 }
@@ -380,15 +391,15 @@ mod tests {
 
     /// An index in which every entry says one of two words that begin alike, and every tenth another.
     fn index(entries: u64) -> Connection {
-        let db = door::open_recall(None).unwrap();
+        let db = door::open_derived(None, door::Derived::Index).unwrap();
         db.execute_batch(&format!(
-            "INSERT INTO tenants VALUES (1, 'default');
-             INSERT INTO conversations VALUES (1, 1, zeroblob(16));
+            "INSERT INTO conversations VALUES (1, zeroblob(16));
              WITH RECURSIVE n (no) AS (SELECT 1 UNION ALL SELECT no + 1 FROM n WHERE no < {entries})
-             INSERT INTO entries (no, conversation, seq, kind, id, at, prose)
-             SELECT no, 1, no, 0, zeroblob(16), no, 1 FROM n;
+             INSERT INTO entries (no, conversation, seq, kind, id, at, prose, length)
+             SELECT no, 1, no, 0, CAST(printf('%016d', no) AS BLOB), no, 1, 1 FROM n;
+             UPDATE position SET entries = {entries}, words = {entries};
              INSERT INTO words (rowid, scope, names, text)
-             SELECT no, 't1 c1 k0', '', iif(no % 10 = 0, 'other', iif(no % 2, 'contract', 'context')) FROM entries;"
+             SELECT no, 'c1 k0', '', iif(no % 10 = 0, 'other', iif(no % 2, 'contract', 'context')) FROM entries;"
         ))
         .unwrap();
         db
@@ -396,12 +407,11 @@ mod tests {
 
     #[test]
     fn a_beginning_finds_the_same_however_many_have_it() {
-        let scope =
-            Scope { tenant: Tenant::new("default").unwrap(), levels: None, filter: Filter::default() };
+        let scope = Scope { levels: None, filter: Filter::default() };
         for entries in [200, COUNTED_ENTRIES_MAX * 10 / 9 + 200] {
             let (db, common) = (index(entries), Mutex::default());
             let found = by_words(&db, &common, &scope, &TextQuery::parse("cont*"), 20).unwrap();
-            let mut found: Vec<u64> = found.into_iter().map(|found| found.seq).collect();
+            let mut found: Vec<u64> = found.found.into_iter().map(|found| found.seq).collect();
             found.sort_unstable_by(|a, b| b.cmp(a));
             let newest: Vec<u64> = (1..=entries).rev().filter(|no| no % 10 != 0).take(20).collect();
             assert_eq!(found, newest, "of {entries}");

@@ -1,21 +1,17 @@
--- What can be found again, by words. Derived from the log and kept apart from it: losing this file costs the time to make
--- it again. Its version is that of this schema and of how words are made; a file of another version is dropped.
+-- What one tenant can find again. Derived from the log and kept apart from it: losing this file costs the time to make it
+-- again. Its version is that of this schema and of how words are made; a file of another version is dropped.
 
 CREATE TABLE position (
-    event   INTEGER NOT NULL,                -- everything up to this one, in the order of arrival, is taken in
+    event   INTEGER NOT NULL,                -- everything of the tenant up to this event, in the order of arrival, is taken in
     anchor  BLOB,                            -- its id: says whether this is the log that the words came from
-    removed INTEGER NOT NULL                 -- whether words were removed that may still stand in unused space
+    removed INTEGER NOT NULL,                -- whether words were removed that may still stand in unused space
+    entries INTEGER NOT NULL,                -- how many there are
+    words   INTEGER NOT NULL                 -- how many words they have
 );
-INSERT INTO position VALUES (0, NULL, 0);
+INSERT INTO position VALUES (0, NULL, 0, 0, 0);
 
-CREATE TABLE tenants (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE actors (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE conversations (
-    no     INTEGER PRIMARY KEY,
-    tenant INTEGER NOT NULL REFERENCES tenants (no),
-    id     BLOB NOT NULL,
-    UNIQUE (tenant, id)
-);
+CREATE TABLE conversations (no INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE);
 
 CREATE TABLE entries (
     no           INTEGER PRIMARY KEY AUTOINCREMENT,  -- also the row in `words`; a later entry has a greater one
@@ -27,9 +23,11 @@ CREATE TABLE entries (
     actor        INTEGER REFERENCES actors (no),
     at           INTEGER NOT NULL,
     fallen       INTEGER,                    -- the place of the event after which it does not stand any more
-    prose        INTEGER NOT NULL            -- 1: said or learned, 0: what tools were asked and answered
+    prose        INTEGER NOT NULL,           -- 1: said or learned, 0: what tools were asked and answered
+    length       INTEGER NOT NULL            -- in words
 );
-CREATE INDEX entries_by_id ON entries (id);
+-- The whole key: by the conversation alone, a look-up would go through all of it.
+CREATE UNIQUE INDEX entries_by_id ON entries (id, conversation, kind);
 CREATE INDEX entries_by_conversation ON entries (conversation, seq);
 
 -- Words come split, in lower case and with single spaces between them, so that every backend has the same ones: whatever
@@ -52,7 +50,6 @@ CREATE TABLE codes (
     no           INTEGER PRIMARY KEY AUTOINCREMENT,  -- also the row in `vectors`; a later one has a greater one
     model        INTEGER NOT NULL REFERENCES models (no),
     entry        INTEGER NOT NULL,
-    tenant       INTEGER NOT NULL,
     conversation INTEGER NOT NULL,
     kind         INTEGER NOT NULL,
     role         TEXT,

@@ -69,8 +69,6 @@ impl Mark {
 /// Which rows a filter leaves, as far as it can be told from memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rows {
-    /// Whose.
-    pub tenant: i64,
     /// In which conversations; `None` for any.
     pub conversations: Option<Vec<i64>>,
     /// Whose words; empty for anybody's.
@@ -101,21 +99,13 @@ pub struct Loaded {
     mark: Mark,
     codes: Codes,
     rows: Vec<Row>,
-    /// Whose each row is. Every question asks that of very many rows, which would lie far apart in `rows`.
-    tenants: Vec<u32>,
     /// Roles that occur. There are few.
     roles: Vec<Option<String>>,
 }
 
 impl Loaded {
     fn new(dimensions: usize) -> Loaded {
-        Loaded {
-            mark: Mark::default(),
-            codes: Codes::new(dimensions),
-            rows: Vec::new(),
-            tenants: Vec::new(),
-            roles: Vec::new(),
-        }
+        Loaded { mark: Mark::default(), codes: Codes::new(dimensions), rows: Vec::new(), roles: Vec::new() }
     }
 
     fn catch_up(&mut self, db: &Connection, model: i64, now: Mark) -> rusqlite::Result<()> {
@@ -132,26 +122,23 @@ impl Loaded {
                 .collect::<Result<_, _>>()?;
             let stays = |row: usize| !gone.contains(&self.rows[row].no);
             self.codes.retain(stays);
-            let mut row = 0..;
-            self.tenants.retain(|_| row.next().is_some_and(stays));
             self.rows.retain(|row| !gone.contains(&row.no));
         }
         let mut statement = db.prepare_cached(
-            "SELECT no, at, tenant, conversation, coalesce(actor, 0), role, kind, code FROM codes
+            "SELECT no, at, conversation, coalesce(actor, 0), role, kind, code FROM codes
              WHERE no > ? AND model = ? AND code IS NOT NULL ORDER BY no",
         )?;
         let mut found = statement.query([self.mark.code, model])?;
         while let Some(row) = found.next()? {
-            if self.codes.push(row.get_ref(7)?.as_blob()?) {
-                let role = self.role(row.get_ref(5)?.as_str_or_null()?);
-                self.tenants.push(row.get(2)?);
+            if self.codes.push(row.get_ref(6)?.as_blob()?) {
+                let role = self.role(row.get_ref(4)?.as_str_or_null()?);
                 self.rows.push(Row {
                     no: row.get(0)?,
                     at: row.get(1)?,
-                    conversation: row.get(3)?,
-                    actor: row.get(4)?,
+                    conversation: row.get(2)?,
+                    actor: row.get(3)?,
                     role,
-                    kind: row.get(6)?,
+                    kind: row.get(5)?,
                 });
             }
         }
@@ -201,16 +188,13 @@ impl Loaded {
             .iter()
             .map(|role| role.as_ref().is_some_and(|role| filter.roles.contains(role)))
             .collect();
-        let tenant = u32::try_from(filter.tenant).ok();
-        let anything = Rows { tenant: filter.tenant, ..Rows::default() } == *filter;
-        move |row: usize| {
-            Some(self.tenants[row]) == tenant && (anything || filter.takes(&self.rows[row], &roles))
-        }
+        let anything = Rows::default() == *filter;
+        move |row: usize| anything || filter.takes(&self.rows[row], &roles)
     }
 }
 
 impl Rows {
-    /// Whether a row of the tenant is among them. `roles` says of each role that occurs whether it is.
+    /// Whether a row is among them. `roles` says of each role that occurs whether it is.
     fn takes(&self, row: &Row, roles: &[bool]) -> bool {
         self.conversations.as_ref().is_none_or(|some| some.contains(&row.conversation.into()))
             && (self.actors.is_empty() || self.actors.contains(&row.actor.into()))
@@ -236,12 +220,11 @@ mod tests {
         };
         for row in 0..2 * ROWS_EACH + 1 {
             assert!(loaded.codes.push(&code(&vector(row))));
-            let (no, at, tenant) = (row as i64 + 1, 0, 1 + (row % 2) as u32);
-            loaded.tenants.push(tenant);
-            loaded.rows.push(Row { no, at, conversation: 1, actor: 0, role: 0, kind: 0 });
+            let (no, conversation) = (row as i64 + 1, 1 + (row % 2) as u32);
+            loaded.rows.push(Row { no, at: 0, conversation, actor: 0, role: 0, kind: 0 });
         }
         for asked in [0, ROWS_EACH, 2 * ROWS_EACH] {
-            let (filter, query) = (Rows { tenant: 1, ..Rows::default() }, vector(asked));
+            let (filter, query) = (Rows { conversations: Some(vec![1]), ..Rows::default() }, vector(asked));
             let rows = 0..loaded.rows.len();
             let near = loaded.codes.nearest(rows, &query, 20 * WEIGHED, |row| row % 2 == 0);
             let alone: Vec<i64> =

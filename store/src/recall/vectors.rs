@@ -4,12 +4,11 @@
 //! that comes later does too.
 
 use super::find::{self, Resolved, Scope};
-use super::kind_of;
 use super::signs::Signs;
-use crate::sqlite::rows::{Bytes, signed};
+use crate::sqlite::rows::signed;
 use crate::{Found, Unembedded};
-use everturn_core::id::{ConversationId, Key, Tenant};
-use everturn_core::recall::{EntryId, EntryNo};
+use everturn_core::id::{Key, Tenant};
+use everturn_core::recall::EntryNo;
 use everturn_core::vectors::{RESCORED, code, normalized, pack, rank};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -78,7 +77,7 @@ pub fn missing(db: &Connection, model: &str) -> rusqlite::Result<u64> {
         .optional()?;
     let count: i64 = match known {
         Some(waiting) => waiting,
-        None => db.prepare_cached("SELECT count(*) FROM entries")?.query_row([], |row| row.get(0))?,
+        None => db.prepare_cached("SELECT entries FROM position")?.query_row([], |row| row.get(0))?,
     };
     Ok(count as u64)
 }
@@ -95,6 +94,7 @@ pub fn models(db: &Connection) -> rusqlite::Result<Vec<String>> {
 /// Entries without a vector of a model: those among `first` in their order, then prose, then the rest, each newest first.
 pub fn unembedded(
     db: &Connection,
+    tenant: &Tenant,
     model: &str,
     first: &[EntryNo],
     limit: usize,
@@ -119,23 +119,13 @@ pub fn unembedded(
         }
     }
     let mut look = db.prepare_cached(
-        "SELECT e.no, t.name, c.id, e.seq, e.kind, e.id FROM entries e
-         JOIN conversations c ON c.no = e.conversation JOIN tenants t ON t.no = c.tenant WHERE e.no = ?",
+        "SELECT e.no, c.id, e.seq, e.kind, e.id FROM entries e JOIN conversations c ON c.no = e.conversation WHERE e.no = ?",
     )?;
-    let look = |no: i64| look.query_row([no], waiting);
+    let look = |no: i64| {
+        let Found { no, conversation, seq, id, .. } = look.query_row([no], find::found)?;
+        Ok(Unembedded { no, key: Key { tenant: tenant.clone(), id: conversation }, seq, id })
+    };
     entries.into_iter().map(look).collect()
-}
-
-fn waiting(row: &rusqlite::Row<'_>) -> rusqlite::Result<Unembedded> {
-    let tenant: String = row.get(1)?;
-    let tenant = Tenant::new(&tenant).map_err(|_| rusqlite::Error::InvalidQuery)?;
-    let id = ConversationId::from_bytes(row.get::<_, Bytes<16>>(2)?.0);
-    Ok(Unembedded {
-        no: EntryNo(row.get(0)?),
-        key: Key { tenant, id },
-        seq: row.get::<_, i64>(3)? as u64,
-        id: EntryId::from_bytes(kind_of(row.get(4)?), row.get::<_, Bytes<16>>(5)?.0),
-    })
 }
 
 /// Keeps vectors. An entry that is gone meanwhile gets none, nor does one that has one.
@@ -158,9 +148,8 @@ pub fn put(db: &Connection, model: &str, vectors: &[(EntryNo, Vec<f32>)]) -> rus
             .execute([model, *entry])?;
         let kept = db
             .prepare_cached(
-                "INSERT OR IGNORE INTO codes (model, entry, tenant, conversation, kind, role, actor, at, code)
-                 SELECT ?, e.no, c.tenant, e.conversation, e.kind, e.role, e.actor, e.at, ?
-                 FROM entries e JOIN conversations c ON c.no = e.conversation WHERE e.no = ?",
+                "INSERT OR IGNORE INTO codes (model, entry, conversation, kind, role, actor, at, code)
+                 SELECT ?, no, conversation, kind, role, actor, at, ? FROM entries WHERE no = ?",
             )?
             .execute(params![model, packed.as_ref().map(|_| code(vector)), entry])?;
         if let (1, Some(packed)) = (kept, packed) {

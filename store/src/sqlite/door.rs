@@ -32,17 +32,43 @@ const MIGRATIONS: &[&str] = &[include_str!("v1.sql"), include_str!("v2.sql"), in
 /// Came after the first files of version 1 were written, so it is made wherever it is missing.
 const KEYS: &str = include_str!("keys.sql");
 
-/// Says that a file is an index of ours: "Evtr".
+/// Says that a file belongs to the index: "Evtr".
 const RECALL_APPLICATION_ID: i32 = 0x4576_7472;
 
-/// The index of words, without steps between versions: an older one is dropped and made again.
-const RECALL: &str = include_str!("../recall/recall.sql");
-
-/// The version of that schema and of how words are made.
-const RECALL_VERSION: i32 = 3000 + everturn_core::recall::TERMS_VERSION as i32;
+/// The version of the index: of its schemas and of how words are made. There are no steps between versions: a file of another
+/// one is dropped and made again.
+const RECALL_VERSION: i32 = 4000 + everturn_core::recall::TERMS_VERSION as i32;
 
 /// Lets counts of words be asked for.
-const RECALL_VOCABULARY: &str = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab (main, words, row)";
+const RECALL_VOCABULARY: &str = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab (main, words, row);";
+
+/// A page cache of an index that is open for writing: there may be many of them.
+const RECALL_WRITER_CACHE: &str = "PRAGMA cache_size = -4096;";
+
+/// A database that is derived from the log, and can be lost.
+#[derive(Clone, Copy)]
+pub enum Derived {
+    /// How far the indexes are.
+    Feed,
+    /// The index of one tenant.
+    Index,
+}
+
+impl Derived {
+    fn schema(self) -> &'static str {
+        match self {
+            Derived::Feed => include_str!("../recall/feed.sql"),
+            Derived::Index => include_str!("../recall/recall.sql"),
+        }
+    }
+
+    fn vocabulary(self) -> &'static str {
+        match self {
+            Derived::Feed => "",
+            Derived::Index => RECALL_VOCABULARY,
+        }
+    }
+}
 
 /// File systems of other machines, by the number that Linux gives them. Their locks and syncs cannot be relied on.
 const REMOTE: &[(u32, &str)] = &[
@@ -151,26 +177,33 @@ fn open_as_it_lies(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// Opens an index of words for reading and writing, in memory without a path. One that is damaged, or of another
-/// version, is begun anew.
-pub fn open_recall(path: Option<&Path>) -> Result<Connection, Error> {
+/// Opens a derived database for reading and writing, in memory without a path. One that is damaged, or of another version, is
+/// begun anew.
+pub fn open_derived(path: Option<&Path>, kind: Derived) -> Result<Connection, Error> {
     let Some(path) = path else {
         let memory = Path::new("the index in memory");
         let connection = Connection::open_in_memory().map_err(|e| explain(memory, &e))?;
         set_up(&connection, memory)?;
-        make_recall(&connection)
-            .and_then(|()| connection.execute_batch(RECALL_VOCABULARY))
+        make_derived(&connection, kind)
+            .and_then(|()| connection.execute_batch(kind.vocabulary()))
             .map_err(|e| explain(memory, &e))?;
         return Ok(connection);
     };
+    let unwritable = |error: &rusqlite::Error| match explain(path, error) {
+        Error::Invalid(_) => index_is_read_only(path),
+        error => error,
+    };
+    if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
+        std::fs::create_dir_all(folder).map_err(|_| index_is_read_only(path))?;
+    }
     let open = || -> rusqlite::Result<Option<Connection>> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
-        match recall_version(&connection)? {
+        match derived_version(&connection)? {
             Some(RECALL_VERSION) => {}
             None => {
                 connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
-                make_recall(&connection)?;
+                make_derived(&connection, kind)?;
             }
             Some(_) => return Ok(None),
         }
@@ -181,38 +214,45 @@ pub fn open_recall(path: Option<&Path>) -> Result<Connection, Error> {
     };
     let opened = match open() {
         Ok(Some(connection)) => connection,
-        Err(error) if !damaged(&error) => return Err(explain(path, &error)),
+        Err(error) if !damaged(&error) => return Err(unwritable(&error)),
         _ => {
-            remove_recall(path);
+            remove_derived(path);
             let busy = || Error::busy("store.busy", format!("{} is in use; try again", path.display()));
-            open().map_err(|e| explain(path, &e))?.ok_or_else(busy)?
+            open().map_err(|e| unwritable(&e))?.ok_or_else(busy)?
         }
     };
     set_up(&opened, path)?;
     // What a power loss takes is made again; the file stays whole all the same.
-    let ready = format!("PRAGMA synchronous = NORMAL; {RECALL_VOCABULARY}");
+    let ready = format!("PRAGMA synchronous = NORMAL; {RECALL_WRITER_CACHE} {}", kind.vocabulary());
     opened.execute_batch(&ready).map_err(|e| explain(path, &e))?;
     Ok(opened)
 }
 
-/// Opens an index of words for reading; `None` if there is none that can be read.
-pub fn open_recall_for_reading(path: &Path) -> Result<Option<Connection>, Error> {
+/// Opens a derived database for reading; `None` if there is none that can be read.
+pub fn open_derived_for_reading(path: &Path, kind: Derived) -> Result<Option<Connection>, Error> {
     if !path.is_file() {
         return Ok(None);
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let open = || -> rusqlite::Result<Option<Connection>> {
-        let connection = Connection::open_with_flags(path, flags)?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        if recall_version(&connection)? != Some(RECALL_VERSION) {
-            return Ok(None);
-        }
-        Ok(Some(connection))
+    let open = |beside_a_writer: bool| -> Result<Option<Connection>, Error> {
+        let connection = if beside_a_writer {
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            Connection::open_with_flags(path, flags).map_err(|e| explain(path, &e))?
+        } else {
+            open_as_it_lies(path)?
+        };
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(|e| explain(path, &e))?;
+        let version = derived_version(&connection).map_err(|e| explain(path, &e))?;
+        Ok((version == Some(RECALL_VERSION)).then_some(connection))
     };
-    match open() {
+    let opened = match open(true) {
+        // In a folder that cannot be written, as in `open_for_reading`.
+        Err(Error::Invalid(_)) if !beside(path, "-wal").exists() => open(false),
+        opened => opened,
+    };
+    match opened {
         Ok(Some(connection)) => {
             set_up(&connection, path)?;
-            connection.execute_batch(RECALL_VOCABULARY).map_err(|e| explain(path, &e))?;
+            connection.execute_batch(kind.vocabulary()).map_err(|e| explain(path, &e))?;
             Ok(Some(connection))
         }
         Ok(None) => Ok(None),
@@ -223,12 +263,13 @@ pub fn open_recall_for_reading(path: &Path) -> Result<Option<Connection>, Error>
     }
 }
 
-fn make_recall(connection: &Connection) -> rusqlite::Result<()> {
+fn make_derived(connection: &Connection, kind: Derived) -> rusqlite::Result<()> {
     // Another process may make it in this moment: whoever comes second finds it there.
     connection.execute_batch("BEGIN IMMEDIATE")?;
-    let made = match recall_version(connection) {
+    let made = match derived_version(connection) {
         Ok(None) => connection.execute_batch(&format!(
-            "{RECALL}; PRAGMA application_id = {RECALL_APPLICATION_ID}; PRAGMA user_version = {RECALL_VERSION};"
+            "{}; PRAGMA application_id = {RECALL_APPLICATION_ID}; PRAGMA user_version = {RECALL_VERSION};",
+            kind.schema()
         )),
         other => other.map(drop),
     };
@@ -236,8 +277,8 @@ fn make_recall(connection: &Connection) -> rusqlite::Result<()> {
     made
 }
 
-/// The version of an index; `None` for a new file, an impossible one for a file that is something else.
-fn recall_version(connection: &Connection) -> rusqlite::Result<Option<i32>> {
+/// The version of a derived database; `None` for a new file, an impossible one for a file that is something else.
+fn derived_version(connection: &Connection) -> rusqlite::Result<Option<i32>> {
     let number =
         |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
@@ -248,16 +289,31 @@ fn recall_version(connection: &Connection) -> rusqlite::Result<Option<i32>> {
     }
 }
 
-/// Removes an index of words. What cannot be removed is found unusable when it is opened next.
-pub fn remove_recall(path: &Path) {
+/// Removes a derived database. What cannot be removed is found unusable when it is opened next.
+pub fn remove_derived(path: &Path) {
     for suffix in ["", "-wal", "-shm"] {
         let _ = std::fs::remove_file(beside(path, suffix));
     }
 }
 
-/// Where the index of words of a store is.
-pub fn recall_path(path: &Path) -> PathBuf {
-    beside(path, "-recall")
+/// Removes the index that earlier versions kept for all tenants in one file.
+pub fn remove_shared_index(path: &Path) {
+    remove_derived(&beside(path, "-recall"));
+}
+
+/// The folder with the indexes of a store.
+pub fn index_folder(path: &Path) -> PathBuf {
+    beside(path, "-index")
+}
+
+fn index_is_read_only(path: &Path) -> Error {
+    let folder = path.parent().unwrap_or(path).display();
+    Error::invalid(
+        "recall.read_only",
+        format!(
+            "{folder} cannot be written, so what is not in the index yet is not found; make it writable, or recall once where it is"
+        ),
+    )
 }
 
 /// Where the record of a store's head is.

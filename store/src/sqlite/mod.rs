@@ -64,7 +64,7 @@ pub struct Sqlite {
     recent: RwLock<Recent>,
     /// Another process has opened the store for writing since. From then on this one only reads.
     overtaken: AtomicBool,
-    /// What can be found by words, in a file of its own.
+    /// What can be found, in a folder of its own.
     catalog: Catalog,
     /// Bodies that were erased and committed as such.
     erasures: AtomicU64,
@@ -110,6 +110,7 @@ impl Sqlite {
         let mut connection = door::open_for_writing(&path)?;
         let ownership = Ownership::take(&mut connection, &path).map_err(broken)?;
         let head = HeadFile::open(&path, &connection).map_err(broken)?;
+        door::remove_shared_index(&path);
         let recent = load(&mut connection).map_err(|failure| failed(&path, failure))?;
         let writer = Writer {
             connection,
@@ -121,7 +122,7 @@ impl Sqlite {
             _lock: lock,
         };
         let store = Sqlite {
-            catalog: Catalog::new(Some(door::recall_path(&path))),
+            catalog: Catalog::new(Some(door::index_folder(&path))),
             path,
             readers: Mutex::default(),
             writer: Some(Mutex::new(writer)),
@@ -140,7 +141,7 @@ impl Sqlite {
         check_whole(&path)?;
         let reader = door::open_for_reading(&path)?;
         Ok(Sqlite {
-            catalog: Catalog::new(Some(door::recall_path(&path))),
+            catalog: Catalog::new(Some(door::index_folder(&path))),
             path,
             readers: Mutex::new(vec![reader]),
             writer: None,
@@ -339,7 +340,9 @@ impl Log for Sqlite {
             })
             .collect();
         let deletes =
-            batch.iter().any(|write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. }));
+            |write: &&Write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. });
+        let deleted: Vec<Tenant> =
+            batch.iter().filter(deletes).map(|write| write.key.tenant.clone()).collect();
         let written = (|| {
             let transaction = self.begin(connection, *ownership)?;
             let before = self.recent.read().unwrap_or_else(PoisonError::into_inner);
@@ -354,16 +357,14 @@ impl Log for Sqlite {
             }
             let (settled, added, last) = (work.settled, work.added, work.last);
             drop(before);
-            let changes = deletes.then(|| ownership::count_change(&transaction)).transpose()?;
+            let changes = (!deleted.is_empty()).then(|| ownership::count_change(&transaction)).transpose()?;
             self.finish(transaction, settled, added)?;
             head.note(last, changes);
             Ok(answers)
         })();
         // Only now: whoever reads this number must not read words afterwards that were erased before.
         self.erasures.store(known.erasures.count(), Ordering::SeqCst);
-        if deletes {
-            self.catalog.deletions.store(true, Ordering::SeqCst);
-        }
+        deleted.iter().for_each(|tenant| self.catalog.note_deletion(tenant));
         match written {
             Ok(answers) if erases.contains(&true) => {
                 drop(guard);
@@ -751,7 +752,7 @@ impl Index for Sqlite {
         guard.connection.execute_batch("VACUUM").map_err(|e| explain(&self.path, &e))?;
         drop(guard);
         self.scrub_log()?;
-        self.scrub(None).map(drop)
+        self.scrub(None, None).map(drop)
     }
 
     fn check(&self) -> Result<Vec<Problem>, Error> {

@@ -1,17 +1,37 @@
-//! What the index of words is made from: the events, in the order of their rows.
+//! What the indexes are made from: the events, in the order of their rows.
 
 use super::read;
-use super::rows::{self, Bytes, EVENT_COLUMNS, signed};
+use super::rows::{self, Bytes, EVENT_COLUMNS, Failure, signed};
 use super::{Sqlite, erase};
 use crate::recall::{Catalog, Ground};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, EventId, Key, Tenant};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{OptionalExtension, Row, params};
+use std::collections::BTreeMap;
 
 /// No more than about this is read at once, so that a few huge turns do not fill the memory.
 const ARRIVED_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Events with whose they are.
+fn arrived(condition: &str) -> String {
+    format!(
+        "SELECT events.no AS no, c.tenant AS tenant, c.id AS conversation_id, {EVENT_COLUMNS}
+         FROM events JOIN conversations c ON c.no = events.conversation WHERE {condition}"
+    )
+}
+
+/// The tenant of a row. A tombstone that was moved out of sight has its number behind the tenant's name.
+fn tenant(row: &Row<'_>) -> Result<Tenant, Failure> {
+    let tenant: String = row.get("tenant")?;
+    Ok(Tenant::new(tenant.split('/').next().unwrap_or_default())?)
+}
+
+fn event(row: &Row<'_>) -> Result<Event, Failure> {
+    let conversation = ConversationId::from_bytes(row.get::<_, Bytes<16>>("conversation_id")?.0);
+    Ok(rows::event(row, conversation, Hash([0; 32]))?)
+}
 
 impl Ground for Sqlite {
     fn catalog(&self) -> &Catalog {
@@ -39,24 +59,87 @@ impl Ground for Sqlite {
 
     fn arrived(&self, after: u64, limit: usize) -> Result<(Vec<(Tenant, Event)>, u64), Error> {
         self.reading(|db| {
-            let mut statement = db.prepare_cached(&format!(
-                "SELECT events.no AS no, c.tenant AS tenant, c.id AS conversation_id, {EVENT_COLUMNS}
-                 FROM events JOIN conversations c ON c.no = events.conversation
-                 WHERE events.no > ? ORDER BY events.no LIMIT ?"
-            ))?;
+            let mut statement = db.prepare_cached(&arrived("events.no > ? ORDER BY events.no LIMIT ?"))?;
             let mut found = statement.query(params![signed(after), signed(limit as u64)])?;
             let (mut out, mut bytes, mut through) = (Vec::new(), 0, after);
             while let Some(row) = found.next()?.filter(|_| bytes < ARRIVED_BYTES_MAX) {
-                let tenant: String = row.get("tenant")?;
-                let conversation = ConversationId::from_bytes(row.get::<_, Bytes<16>>("conversation_id")?.0);
-                let event = rows::event(row, conversation, Hash([0; 32]))?;
+                let event = event(row)?;
                 bytes += event.text().map_or(0, str::len);
-                // A tombstone that was moved out of sight has its number behind the tenant's name.
-                let tenant = Tenant::new(tenant.split('/').next().unwrap_or_default())?;
-                out.push((tenant, event));
+                out.push((tenant(row)?, event));
                 through = rows::unsigned(row, "no")?;
             }
             Ok((out, through))
+        })
+    }
+
+    fn counts(&self, after: u64, through: u64) -> Result<Vec<(Tenant, u64)>, Error> {
+        if after >= through {
+            return Ok(Vec::new());
+        }
+        self.reading(|db| {
+            let mut statement = db.prepare_cached(
+                "SELECT c.tenant AS tenant, count(*) AS events FROM events e JOIN conversations c ON c.no = e.conversation
+                 WHERE e.no > ? AND e.no <= ? GROUP BY e.conversation",
+            )?;
+            let mut found = statement.query([signed(after), signed(through)])?;
+            let mut counts: BTreeMap<Tenant, u64> = BTreeMap::new();
+            while let Some(row) = found.next()? {
+                *counts.entry(tenant(row)?).or_default() += rows::unsigned(row, "events")?;
+            }
+            Ok(counts.into_iter().collect())
+        })
+    }
+
+    fn numbers_of(&self, tenant: &Tenant, after: u64, through: u64) -> Result<Vec<u64>, Error> {
+        // The tenant's conversations, and its tombstones that were moved out of sight: `acme` and `acme/17`.
+        const OF_TENANT: &str = "c.tenant >= ?1 AND c.tenant < ?1 || '0'
+            AND (c.tenant = ?1 OR substr(c.tenant, length(?1) + 1, 1) = '/')";
+        self.reading(|db| {
+            let numbers = db
+                .prepare_cached(&format!(
+                    "SELECT p.event FROM conversations c CROSS JOIN places p ON p.conversation = c.no
+                     WHERE {OF_TENANT} AND p.event > ?2 AND p.event <= ?3
+                     UNION SELECT e.no FROM events e CROSS JOIN conversations c ON c.no = e.conversation
+                     WHERE e.no > (SELECT event FROM settled) AND e.no > ?2 AND e.no <= ?3 AND {OF_TENANT}
+                     ORDER BY 1"
+                ))?
+                .query_map(params![tenant.as_str(), signed(after), signed(through)], |row| {
+                    Ok(row.get::<_, i64>(0)? as u64)
+                })?
+                .collect::<Result<_, _>>()?;
+            Ok(numbers)
+        })
+    }
+
+    fn events_at(&self, numbers: &[u64]) -> Result<Vec<(u64, Event)>, Error> {
+        self.reading(|db| {
+            let mut statement = db.prepare_cached(&arrived("events.no = ?"))?;
+            let (mut out, mut bytes) = (Vec::new(), 0);
+            for number in numbers {
+                if bytes >= ARRIVED_BYTES_MAX {
+                    break;
+                }
+                let mut found = statement.query([signed(*number)])?;
+                if let Some(row) = found.next()? {
+                    let event = event(row)?;
+                    bytes += event.text().map_or(0, str::len);
+                    out.push((*number, event));
+                }
+            }
+            Ok(out)
+        })
+    }
+
+    fn with_deletions(&self) -> Result<Vec<Tenant>, Error> {
+        self.reading(|db| {
+            let mut statement =
+                db.prepare_cached("SELECT DISTINCT tenant FROM conversations WHERE deleted IS NOT NULL")?;
+            let mut found = statement.query([])?;
+            let mut tenants = Vec::new();
+            while let Some(row) = found.next()? {
+                tenants.push(tenant(row)?);
+            }
+            Ok(tenants)
         })
     }
 

@@ -6,6 +6,7 @@ mod dice;
 mod diverged;
 mod erasure;
 mod files;
+mod indexes;
 mod load;
 mod promises;
 mod whole;

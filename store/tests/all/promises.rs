@@ -49,6 +49,7 @@ fn every_promise_is_in_the_list() {
     let written = [
         include_str!("../../src/conformance/backup.rs"),
         include_str!("../../src/conformance/forks.rs"),
+        include_str!("../../src/conformance/isolation.rs"),
         include_str!("../../src/conformance/keys.rs"),
         include_str!("../../src/conformance/reading.rs"),
         include_str!("../../src/conformance/recall.rs"),

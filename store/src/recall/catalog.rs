@@ -1,0 +1,475 @@
+//! The indexes of all tenants: a file each, opened when it is needed, and the feed that knows how far they are.
+
+use super::file::{Database, Readers};
+use super::find::Common;
+use super::signs::Signs;
+use super::{Ground, entries, feed};
+use crate::sqlite::door::Derived;
+use everturn_core::Error;
+use everturn_core::id::{Key, Tenant};
+use everturn_core::limits::INDEXES_OPEN_MAX;
+use rusqlite::Connection;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Everything that can be found, by tenant.
+pub(crate) struct Catalog {
+    /// Where it is kept; `None` in memory.
+    folder: Option<PathBuf>,
+    /// Closed before those that write: only a connection that may write empties the write-ahead log when it is the last.
+    pub(super) readers: Readers,
+    pub(super) feed: Database,
+    open: Mutex<Open>,
+    /// Tenants whose index is behind what was handed to it: a lost file, or a power loss.
+    pub(super) lagging: Mutex<BTreeMap<Tenant, Lag>>,
+    /// Whether lost files were looked for.
+    looked: AtomicBool,
+    /// Where deleted conversations may still be in an index; `None` for every tenant: a crash may have come before.
+    deletions: Mutex<Option<BTreeSet<Tenant>>>,
+    tail: Mutex<Tail>,
+    /// The tenant whose entries were embedded last.
+    pub(super) embedded: Mutex<Option<Tenant>>,
+    /// Whether a lagging index comes before new events this time.
+    pub(super) lagging_first: AtomicBool,
+}
+
+#[derive(Default)]
+struct Open {
+    indexes: HashMap<Tenant, (Arc<Index>, u64)>,
+    uses: u64,
+}
+
+/// The index of one tenant, with what is remembered of it.
+pub(crate) struct Index {
+    database: Database,
+    pub(super) common: Mutex<Common>,
+    pub(super) signs: Signs,
+}
+
+/// What an index has to take in again.
+#[derive(Default)]
+pub(super) struct Lag {
+    /// The list is about events after this one,
+    after: u64,
+    /// and up to this one.
+    through: u64,
+    /// Numbers of the tenant's events.
+    numbers: VecDeque<u64>,
+}
+
+/// How many events of each tenant are not handed out yet.
+#[derive(Default)]
+struct Tail {
+    after: u64,
+    through: u64,
+    counts: HashMap<Tenant, u64>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The name of a tenant's file. Only small letters, since some file systems take `A` for `a`, and a beginning that keeps it
+/// apart from other files and from names that Windows reserves.
+fn file_name(tenant: &Tenant) -> String {
+    let mut name = String::from("t-");
+    for c in tenant.as_str().chars() {
+        if c.is_ascii_uppercase() {
+            name.push('+');
+        }
+        name.push(c.to_ascii_lowercase());
+    }
+    name + ".db"
+}
+
+/// The tenant of a file; `None` for other files.
+fn tenant_of(file: &str) -> Option<Tenant> {
+    let mut name = String::new();
+    let mut chars = file.strip_prefix("t-")?.strip_suffix(".db")?.chars();
+    while let Some(c) = chars.next() {
+        name.push(if c == '+' { chars.next()?.to_ascii_uppercase() } else { c });
+    }
+    Tenant::new(name).ok().filter(|tenant| file_name(tenant) == file)
+}
+
+impl Catalog {
+    /// In memory, or in a folder that is made when the first entry comes.
+    pub fn new(folder: Option<PathBuf>) -> Catalog {
+        let feed = Database::new(folder.as_ref().map(|folder| folder.join("feed.db")), Derived::Feed);
+        Catalog {
+            folder,
+            readers: Readers::default(),
+            feed,
+            open: Mutex::default(),
+            lagging: Mutex::default(),
+            looked: AtomicBool::new(false),
+            deletions: Mutex::default(),
+            tail: Mutex::default(),
+            embedded: Mutex::default(),
+            lagging_first: AtomicBool::new(false),
+        }
+    }
+
+    /// A tenant's index. Makes no file.
+    pub fn index(&self, tenant: &Tenant) -> Arc<Index> {
+        let mut open = locked(&self.open);
+        open.uses += 1;
+        let now = open.uses;
+        if let Some((index, used)) = open.indexes.get_mut(tenant) {
+            *used = now;
+            return index.clone();
+        }
+        let path = self.folder.as_ref().map(|folder| folder.join(file_name(tenant)));
+        let index = Arc::new(Index {
+            database: Database::new(path, Derived::Index),
+            common: Mutex::default(),
+            signs: Signs::default(),
+        });
+        open.indexes.insert(tenant.clone(), (index.clone(), now));
+        while self.folder.is_some() && open.indexes.len() > INDEXES_OPEN_MAX {
+            let idle = open.indexes.iter().filter(|(_, (index, _))| Arc::strong_count(index) == 1);
+            let Some(oldest) = idle.min_by_key(|(_, (_, used))| *used).map(|(tenant, _)| tenant.clone())
+            else {
+                break;
+            };
+            if let Some((index, _)) = open.indexes.remove(&oldest) {
+                self.readers.close(index.database.path());
+            }
+        }
+        index
+    }
+
+    /// Runs something in one transaction of a tenant's index.
+    pub fn writing<T>(
+        &self,
+        index: &Index,
+        body: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, Error> {
+        index.database.writing(&self.readers, body)
+    }
+
+    /// Runs something in one view of a tenant's index; `None` if there is none.
+    pub fn reading<T>(
+        &self,
+        index: &Index,
+        body: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, Error> {
+        if index.database.was_replaced() {
+            *locked(&index.common) = Common::default();
+            index.signs.clear();
+        }
+        index.database.reading(&self.readers, body)
+    }
+
+    /// Drops a tenant's index.
+    pub fn drop_index(&self, index: &Index) {
+        index.database.remove(&self.readers);
+    }
+
+    /// Asks the feed; the default if there is none yet.
+    pub fn fed<T: Default>(&self, body: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, Error> {
+        Ok(self.feed.reading(&self.readers, body)?.unwrap_or_default())
+    }
+
+    /// Tells the feed what these indexes have by now. They are read within the feed's transaction, so that of two processes the
+    /// one that is told last has read last.
+    pub fn note<T>(
+        &self,
+        tenants: &[Tenant],
+        body: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, Error> {
+        self.feed.writing(&self.readers, |feed| {
+            let done = body(feed)?;
+            for tenant in tenants {
+                match self.reading(&self.index(tenant), entries::summary) {
+                    Ok(summary) => feed::note(feed, tenant, &summary.unwrap_or_default())?,
+                    Err(error) => tracing::debug!(%error, "an index cannot be looked at for now"),
+                }
+            }
+            Ok(done)
+        })
+    }
+
+    /// Drops everything.
+    pub fn forget(&self) {
+        let indexes = std::mem::take(&mut locked(&self.open).indexes);
+        self.readers.close(None);
+        indexes.values().for_each(|(index, _)| self.drop_index(index));
+        for tenant in self.kept() {
+            self.drop_index(&self.index(&tenant));
+        }
+        self.feed.remove(&self.readers);
+        locked(&self.lagging).clear();
+        *locked(&self.tail) = Tail::default();
+    }
+
+    /// Tenants that have a file.
+    fn kept(&self) -> Vec<Tenant> {
+        let Some(Ok(files)) = self.folder.as_ref().map(std::fs::read_dir) else { return Vec::new() };
+        files.flatten().filter_map(|file| tenant_of(file.file_name().to_str()?)).collect()
+    }
+
+    /// The last event that was handed out. What is made from another log is dropped: a backup was put back, or the file
+    /// exchanged.
+    pub fn position(&self, ground: &dyn Ground) -> Result<Option<u64>, Error> {
+        let (after, anchor) = self.fed(feed::position)?;
+        let same = after == 0 || (anchor.is_some() && ground.arrived_at(after)? == anchor);
+        Ok(same.then_some(after))
+    }
+
+    /// Before everything is handed out again: indexes that are made from another log are of no use.
+    pub fn drop_foreign(&self, ground: &dyn Ground) -> Result<(), Error> {
+        for tenant in self.kept() {
+            self.index_position(ground, &self.index(&tenant))?;
+        }
+        Ok(())
+    }
+
+    /// Where a tenant's index ends; 0 if there is none. One that is made from another log is dropped.
+    pub fn index_position(&self, ground: &dyn Ground, index: &Index) -> Result<u64, Error> {
+        let (at, anchor) = self.reading(index, entries::position)?.unwrap_or_default();
+        if at == 0 || (anchor.is_some() && ground.arrived_at(at)? == anchor) {
+            return Ok(at);
+        }
+        self.drop_index(index);
+        Ok(0)
+    }
+
+    /// Looks once for tenants whose file was lost while nobody had the store open.
+    pub fn look_for_lost(&self) -> Result<(), Error> {
+        if self.folder.is_none() || self.looked.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let kept: BTreeSet<Tenant> = self.kept().into_iter().collect();
+        let handed = self.fed(feed::tenants)?;
+        let lost = handed.into_iter().filter(|tenant| !kept.contains(tenant));
+        locked(&self.lagging).extend(lost.map(|tenant| (tenant, Lag::default())));
+        Ok(())
+    }
+
+    /// The next events that a lagging index has to take in again: whose, where it is, their numbers, and the place up to which
+    /// it is complete with them.
+    pub fn next_lagging(
+        &self,
+        ground: &dyn Ground,
+        limit: usize,
+    ) -> Result<Option<(Tenant, u64, Vec<u64>, u64)>, Error> {
+        loop {
+            let Some(tenant) = locked(&self.lagging).keys().next().cloned() else { return Ok(None) };
+            let (at, last) = self.places(ground, &tenant)?;
+            if at >= last {
+                locked(&self.lagging).remove(&tenant);
+                continue;
+            }
+            let (left, mut numbers) = self.left(ground, &tenant, at, last, limit + 1)?;
+            let through = if left <= limit as u64 { last } else { numbers[limit - 1] };
+            numbers.truncate(limit);
+            return Ok(Some((tenant, at, numbers, through)));
+        }
+    }
+
+    /// Where a tenant's index ends, and what was handed to it.
+    fn places(&self, ground: &dyn Ground, tenant: &Tenant) -> Result<(u64, u64), Error> {
+        let last = self.fed(|db| feed::last(db, tenant))?;
+        Ok((self.index_position(ground, &self.index(tenant))?, last))
+    }
+
+    /// How many events a tenant has between two places, and the numbers of the first ones. The list of them is made once for
+    /// each time that an index is made again, and grows with what is handed to it meanwhile.
+    fn left(
+        &self,
+        ground: &dyn Ground,
+        tenant: &Tenant,
+        at: u64,
+        last: u64,
+        limit: usize,
+    ) -> Result<(u64, Vec<u64>), Error> {
+        let mut lagging = locked(&self.lagging);
+        let lag = lagging.entry(tenant.clone()).or_default();
+        if at < lag.after || at > lag.through {
+            *lag = Lag { after: at, through: at, numbers: VecDeque::new() };
+        }
+        if last > lag.through {
+            lag.numbers.extend(ground.numbers_of(tenant, lag.through, last)?);
+            lag.through = last;
+        }
+        lag.after = at;
+        while lag.numbers.front().is_some_and(|number| *number <= at) {
+            lag.numbers.pop_front();
+        }
+        Ok((lag.numbers.len() as u64, lag.numbers.iter().take(limit).copied().collect()))
+    }
+
+    /// How many events of a tenant are not in its index.
+    pub fn behind(&self, ground: &dyn Ground, tenant: &Tenant) -> Result<u64, Error> {
+        let (at, last) = self.places(ground, tenant)?;
+        let lag = if at < last { self.left(ground, tenant, at, last, 0)?.0 } else { 0 };
+        Ok(lag + self.tail(ground)?.counts.get(tenant).copied().unwrap_or(0))
+    }
+
+    /// How many events of anybody are not in an index.
+    pub fn behind_in_all(&self, ground: &dyn Ground) -> Result<u64, Error> {
+        self.look_for_lost()?;
+        let after = self.position(ground)?.unwrap_or(0);
+        let mut behind = ground.last_arrived()?.saturating_sub(after);
+        let lagging: Vec<Tenant> = locked(&self.lagging).keys().cloned().collect();
+        for tenant in lagging {
+            let (at, last) = self.places(ground, &tenant)?;
+            if at < last {
+                behind += self.left(ground, &tenant, at, last, 0)?.0;
+            }
+        }
+        Ok(behind)
+    }
+
+    /// Counts what is not handed out yet. Each event is counted when it comes and when it is handed out, however often
+    /// somebody asks.
+    fn tail(&self, ground: &dyn Ground) -> Result<MutexGuard<'_, Tail>, Error> {
+        let after = self.position(ground)?.unwrap_or(0);
+        let mut tail = locked(&self.tail);
+        if after < tail.after {
+            *tail = Tail::default();
+        }
+        if tail.through <= after {
+            *tail = Tail { after, through: after, counts: HashMap::new() };
+        }
+        for (tenant, handed) in ground.counts(tail.after, after)? {
+            let left = tail.counts.get(&tenant).copied().unwrap_or(0).saturating_sub(handed);
+            if left == 0 {
+                tail.counts.remove(&tenant)
+            } else {
+                tail.counts.insert(tenant, left)
+            };
+        }
+        tail.after = after;
+        let last = ground.last_arrived()?;
+        if last > tail.through {
+            for (tenant, came) in ground.counts(tail.through, last)? {
+                *tail.counts.entry(tenant).or_default() += came;
+            }
+            tail.through = last;
+        }
+        Ok(tail)
+    }
+
+    /// Notes that conversations of a tenant were deleted.
+    pub fn note_deletion(&self, tenant: &Tenant) {
+        if let Some(tenants) = &mut *locked(&self.deletions) {
+            tenants.insert(tenant.clone());
+        }
+    }
+
+    /// Takes out what cannot be read any more, of conversations that were deleted.
+    pub fn drop_deleted(&self, ground: &dyn Ground) -> Result<(), Error> {
+        // Whatever is deleted from now on is noted for the next time.
+        let mut noted = locked(&self.deletions).replace(BTreeSet::new());
+        let dropped = self.drop_deleted_in(ground, &mut noted);
+        if dropped.is_err() {
+            let mut deletions = locked(&self.deletions);
+            match (&mut *deletions, noted) {
+                (Some(tenants), Some(left)) => tenants.extend(left),
+                (deletions, _) => *deletions = None,
+            }
+        }
+        dropped
+    }
+
+    fn drop_deleted_in(
+        &self,
+        ground: &dyn Ground,
+        noted: &mut Option<BTreeSet<Tenant>>,
+    ) -> Result<(), Error> {
+        if noted.is_none() {
+            let known: BTreeSet<Tenant> = self.fed(feed::tenants)?.into_iter().collect();
+            let deleted = ground.with_deletions()?.into_iter();
+            *noted = Some(deleted.filter(|tenant| known.contains(tenant)).collect());
+        }
+        while let Some(tenant) = noted.as_mut().and_then(BTreeSet::pop_first) {
+            if let Err(error) = self.drop_deleted_of(ground, &tenant) {
+                noted.get_or_insert_default().insert(tenant);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_deleted_of(&self, ground: &dyn Ground, tenant: &Tenant) -> Result<(), Error> {
+        let index = self.index(tenant);
+        let Some(conversations) = self.reading(&index, entries::conversations)? else { return Ok(()) };
+        let (mut left, mut cut) = (conversations.len(), false);
+        for (no, id) in conversations {
+            let through = ground.readable_through(&Key { tenant: tenant.clone(), id })?;
+            // What a fork still reads stays, and was cut before.
+            if through < u64::MAX
+                && self.reading(&index, |db| entries::reaches(db, no, through))? == Some(true)
+            {
+                self.writing(&index, |db| entries::cut(db, no, through))?;
+                cut = true;
+            }
+            left -= usize::from(through == 0);
+        }
+        if !cut {
+            return Ok(());
+        }
+        let (at, last) = self.places(ground, tenant)?;
+        if left == 0 && at >= last {
+            // Nothing of the tenant can be found: its file goes as well.
+            self.feed.writing(&self.readers, |db| feed::forget(db, tenant))?;
+            self.drop_index(&index);
+            return Ok(());
+        }
+        self.note(&[tenant.clone()], |_| Ok(()))
+    }
+
+    /// Writes a tenant's index anew, without what was removed from it.
+    pub fn scrub(&self, tenant: &Tenant, bytes_max: Option<u64>) -> Result<bool, Error> {
+        let index = self.index(tenant);
+        if self.reading(&index, entries::has_removed)? != Some(true) {
+            return Ok(true);
+        }
+        if bytes_max.is_some_and(|most| index.database.bytes() > most) {
+            return Ok(false);
+        }
+        self.writing(&index, entries::merge)?;
+        let in_file = index.database.path().is_some();
+        let clean = index.database.alone(&self.readers, |db| entries::write_anew(db, in_file))?;
+        if !clean {
+            return Err(Error::busy(
+                "recall.scrub",
+                format!(
+                    "the index of {tenant} is being read, so copies of what was removed stay; it is tried again"
+                ),
+            ));
+        }
+        self.note(&[tenant.clone()], |_| Ok(()))?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
+mod tests {
+    use super::*;
+
+    /// Two tenants must never share a file, also where `A` and `a` are the same file, and no name may lead elsewhere.
+    #[test]
+    fn every_tenant_has_a_file_name_of_its_own() {
+        let names =
+            ["acme", "Acme", "ACME", "aCme", "a.db-wal", "con", "feed", "t-acme", "x..y", "-", "_a.B"];
+        let mut files = BTreeSet::new();
+        for name in names {
+            let tenant = Tenant::new(name).unwrap();
+            let file = file_name(&tenant);
+            assert_eq!(tenant_of(&file).as_ref(), Some(&tenant), "{file}");
+            assert_eq!(file, file.to_lowercase());
+            assert!(!file.contains(['/', '\\']) && file.len() < 200, "{file}");
+            assert!(files.insert(file), "{name}");
+        }
+        assert_eq!(file_name(&Tenant::new("Acme").unwrap()), "t-+acme.db");
+        for other in ["feed.db", "t-acme.db-wal", "t-.db", "t-Acme.db", "t-+.db", "t-++a.db", "t-a+.db"] {
+            assert_eq!(tenant_of(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! How far the indexes of all tenants are, and which of them have something left to do. In a file of its own, so that this is
+//! known without opening every tenant's.
+//!
+//! A tenant's index is written first and the feed after it. So the feed may be behind an index, which then takes the same
+//! events in twice without a difference; and where a power loss leaves an index behind the feed, `last` tells.
+
+use crate::sqlite::rows::{Bytes, signed};
+use everturn_core::id::{EventId, Tenant};
+use rusqlite::{Connection, OptionalExtension, params};
+
+/// What the feed knows of one tenant's index.
+#[derive(Default)]
+pub struct Summary {
+    pub entries: u64,
+    pub removed: bool,
+    /// Name, number of entries that wait, and whether there are vectors.
+    pub models: Vec<(String, u64, bool)>,
+}
+
+/// The last event that was handed out, and its id.
+pub fn position(db: &Connection) -> rusqlite::Result<(u64, Option<EventId>)> {
+    db.prepare_cached("SELECT event, anchor FROM position")?.query_row([], |row| {
+        let anchor: Option<Bytes<16>> = row.get(1)?;
+        Ok((row.get::<_, i64>(0)? as u64, anchor.map(|bytes| EventId::from_bytes(bytes.0))))
+    })
+}
+
+/// Moves the position. `false` if it is not at `after` any more.
+pub fn advance(db: &Connection, after: u64, through: u64, anchor: Option<EventId>) -> rusqlite::Result<bool> {
+    let anchor = anchor.map(|id| Bytes(id.to_bytes()));
+    let moved = db
+        .prepare_cached("UPDATE position SET event = ?, anchor = ? WHERE event = ?")?
+        .execute(params![signed(through), anchor, signed(after)])?;
+    Ok(moved == 1)
+}
+
+/// The last event that was handed to a tenant's index; 0 if none was.
+pub fn last(db: &Connection, tenant: &Tenant) -> rusqlite::Result<u64> {
+    let last: Option<i64> = db
+        .prepare_cached("SELECT last FROM tenants WHERE name = ?")?
+        .query_row([tenant.as_str()], |row| row.get(0))
+        .optional()?;
+    Ok(last.unwrap_or(0) as u64)
+}
+
+/// Every tenant that was handed something.
+pub fn tenants(db: &Connection) -> rusqlite::Result<Vec<Tenant>> {
+    named(db, "SELECT name FROM tenants WHERE last > 0", [])
+}
+
+/// Tenants with removed words in their file.
+pub fn to_scrub(db: &Connection) -> rusqlite::Result<Vec<Tenant>> {
+    named(db, "SELECT name FROM tenants WHERE removed", [])
+}
+
+/// Tenants with entries that wait for a vector of a model, and how many. One that was never asked for waits everywhere.
+pub fn waiting(db: &Connection, model: &str) -> rusqlite::Result<Vec<(Tenant, u64)>> {
+    db.prepare_cached(
+        "SELECT t.name, coalesce(m.waiting, t.entries) FROM tenants t
+         LEFT JOIN models m ON m.tenant = t.name AND m.model = ?
+         WHERE coalesce(m.waiting, t.entries) > 0 ORDER BY t.name",
+    )?
+    .query_map([model], |row| Ok((tenant(row)?, row.get::<_, i64>(1)? as u64)))?
+    .collect()
+}
+
+/// The models of which anybody has vectors.
+pub fn models(db: &Connection) -> rusqlite::Result<Vec<String>> {
+    db.prepare_cached("SELECT DISTINCT model FROM models WHERE vectors ORDER BY model")?
+        .query_map([], |row| row.get(0))?
+        .collect()
+}
+
+/// Tenants that know another model.
+pub fn with_other_models(db: &Connection, model: &str) -> rusqlite::Result<Vec<Tenant>> {
+    named(db, "SELECT DISTINCT tenant FROM models WHERE model <> ?", [model])
+}
+
+/// Notes that events up to `last` were handed to a tenant's index.
+pub fn hand(db: &Connection, tenant: &Tenant, last: u64) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "INSERT INTO tenants VALUES (?, ?, 0, 0) ON CONFLICT DO UPDATE SET last = max(last, excluded.last)",
+    )?
+    .execute(params![tenant.as_str(), signed(last)])
+    .map(drop)
+}
+
+/// Notes what an index has. One that nothing was handed to is not known here.
+pub fn note(db: &Connection, tenant: &Tenant, summary: &Summary) -> rusqlite::Result<()> {
+    let Summary { entries, removed, models } = summary;
+    let known = db
+        .prepare_cached("UPDATE tenants SET entries = ?, removed = ? WHERE name = ?")?
+        .execute(params![signed(*entries), removed, tenant.as_str()])?;
+    db.prepare_cached("DELETE FROM models WHERE tenant = ?")?.execute([tenant.as_str()])?;
+    for (model, waiting, vectors) in models.iter().filter(|_| known == 1) {
+        db.prepare_cached("INSERT INTO models VALUES (?, ?, ?, ?)")?.execute(params![
+            tenant.as_str(),
+            model,
+            signed(*waiting),
+            vectors
+        ])?;
+    }
+    Ok(())
+}
+
+/// Forgets a tenant.
+pub fn forget(db: &Connection, tenant: &Tenant) -> rusqlite::Result<()> {
+    db.prepare_cached("DELETE FROM tenants WHERE name = ?")?.execute([tenant.as_str()])?;
+    db.prepare_cached("DELETE FROM models WHERE tenant = ?")?.execute([tenant.as_str()]).map(drop)
+}
+
+fn named(db: &Connection, sql: &str, parameters: impl rusqlite::Params) -> rusqlite::Result<Vec<Tenant>> {
+    db.prepare_cached(sql)?.query_map(parameters, tenant)?.collect()
+}
+
+fn tenant(row: &rusqlite::Row<'_>) -> rusqlite::Result<Tenant> {
+    Tenant::new(row.get::<_, String>(0)?).map_err(|_| rusqlite::Error::InvalidQuery)
+}
