@@ -14,6 +14,7 @@ pub use everturn_core::access::Role;
 
 use crate::app::{App, blocking};
 use crate::config::Config;
+use crate::observe::CalledBy;
 use crate::problem::Problem;
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::StatusCode;
@@ -178,6 +179,7 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
     };
     let span = tracing::Span::current();
     span.record("everturn.tenant", caller.scope.tenant().as_str());
+    let called_by = CalledBy { tenant: caller.scope.tenant().clone(), key: caller.who.clone() };
     // Whoever is at this machine and was not asked for a key has nobody to share with.
     let running = match &caller.who {
         None => None,
@@ -185,12 +187,17 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
             span.record("everturn.key", &**who);
             match app.access.limiters.enter(who) {
                 Ok(running) => Some(running),
-                Err(problem) => return problem.into_response(),
+                Err(problem) => {
+                    let mut refusal = problem.into_response();
+                    refusal.extensions_mut().insert(called_by);
+                    return refusal;
+                }
             }
         }
     };
     parts.extensions.insert(caller);
-    let response = next.run(Request::from_parts(parts, body)).await;
+    let mut response = next.run(Request::from_parts(parts, body)).await;
+    response.extensions_mut().insert(called_by);
     match running {
         Some(running) => running.until_sent(response),
         None => response,
