@@ -174,6 +174,11 @@ const WORDS: [&str; 32] = [
 ];
 
 impl Words {
+    /// Begins elsewhere for every number.
+    pub fn from(number: u64) -> Words {
+        Words { state: number << 32 }
+    }
+
     /// SplitMix64.
     pub fn number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);

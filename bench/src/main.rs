@@ -15,14 +15,17 @@ mod context;
 mod corpus;
 mod figures;
 mod import;
+mod mixed;
 mod open;
 mod place;
 mod processor;
+mod programs;
 mod project;
 mod project_fixture;
 mod quality;
 mod read;
 mod recall;
+mod redis;
 mod report;
 mod serve;
 mod sessions;
@@ -99,7 +102,14 @@ enum What {
     /// The nearest of many vectors against comparing all of them; not part of `all`
     Vectors,
     /// Appends, events and contexts over HTTP against the engine, and 10,000 subscribers; not part of `all`
-    Serve,
+    Serve {
+        /// Instead: 64 and 256 clients of `everturn serve` who append, read and recall, against one; and the server's memory
+        #[arg(long)]
+        mixed: bool,
+        /// Instead: appends to `everturn serve` against Redis Streams with appendfsync always; needs redis-server
+        #[arg(long)]
+        redis: bool,
+    },
     /// The subscribers of `serve`, which starts this itself
     #[command(hide = true)]
     Readers { address: std::net::SocketAddr, conversation: String },
@@ -173,8 +183,16 @@ fn run(args: &Args) -> Result<()> {
     if let What::Vectors = args.what {
         done(&args.what, &mut rows, vectors::run(scale)?);
     }
-    if let What::Serve = args.what {
-        done(&args.what, &mut rows, serve::run(&place, scale)?);
+    if let What::Serve { mixed, redis } = args.what {
+        if mixed {
+            done(&args.what, &mut rows, mixed::run(&place, scale)?);
+        }
+        if redis {
+            done(&args.what, &mut rows, redis::run(&place, scale)?);
+        }
+        if !mixed && !redis {
+            done(&args.what, &mut rows, serve::run(&place, scale)?);
+        }
     }
     if let What::Recall { turns, keep } = &args.what {
         done(&args.what, &mut rows, recall::run(&place, scale, *turns, keep.as_deref())?);

@@ -30,9 +30,7 @@ impl Scope {
     ) -> Result<Vec<Draft>, Error> {
         let policy = conversation.limits();
         let incoming = incoming(drafts, policy.max_bytes.is_some());
-        // Counted too high and for nothing: enough for nearly every append.
-        let roughly = write::usage(conversation, 0).plus(incoming);
-        if policy.max_bytes.is_none() && policy.exceeded(&roughly).is_none() {
+        if fits(conversation, &policy, incoming) {
             return Ok(Vec::new());
         }
         let before = self.usage(conversation.id)?;
@@ -183,6 +181,18 @@ impl Scope {
         };
         Raw::of(&json!({"policy": policy, "usage": usage, "last_action": last}))
     }
+}
+
+/// Whether so many turns surely fit, without counting what the view retains.
+pub(crate) fn has_room_for(conversation: &Conversation, turns: usize) -> bool {
+    let incoming = Usage { messages: turns as u64, events: turns as u64, ..Usage::default() };
+    fits(conversation, &conversation.limits(), incoming)
+}
+
+/// Counted too high and for nothing: enough for nearly every append.
+fn fits(conversation: &Conversation, policy: &Policy, incoming: Usage) -> bool {
+    let roughly = write::usage(conversation, 0).plus(incoming);
+    policy.max_bytes.is_none() && policy.exceeded(&roughly).is_none()
 }
 
 /// What a view that begins after a place retains, with these turns standing in it.

@@ -2,7 +2,7 @@
 //!
 //! What is taken in is asked of the indexes themselves, so that a crash or a lost file costs time and nothing else.
 
-use crate::Shared;
+use crate::{Shared, load};
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, Tenant};
@@ -92,7 +92,7 @@ pub fn run(shared: &Shared) {
         drop(news);
         if events {
             crate::background::pause(shared, GATHER);
-            if let Err(error) = catch_up(shared) {
+            if let Err(error) = catch_up_in_slices(shared) {
                 tracing::warn!(%error, "not indexed; it is tried again");
                 crate::background::pause(shared, AGAIN);
                 shared.indexer.note();
@@ -129,6 +129,15 @@ pub fn catch_up(shared: &Shared) -> Result<(), Error> {
     let mut more = true;
     while more && !shared.stopping.load(Ordering::SeqCst) {
         more = take_in(shared)?;
+    }
+    Ok(())
+}
+
+/// The same, for the background.
+fn catch_up_in_slices(shared: &Shared) -> Result<(), Error> {
+    let mut more = true;
+    while more && !shared.stopping.load(Ordering::SeqCst) {
+        more = load::slice(shared, || take_in(shared))?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! A conversation is looked at when it has been quiet for a moment, or when much has been appended, so that a burst of
 //! appends is not slowed down by looking at each.
 
-use crate::{Scope, Shared};
+use crate::{Scope, Shared, load};
 use everturn_core::Error;
 use everturn_core::id::Key;
 use std::collections::HashMap;
@@ -115,8 +115,10 @@ impl Changed {
 /// Looks at conversations until the store closes.
 pub fn run(shared: &Arc<Shared>) {
     while let Some(key) = shared.changed.next(shared) {
+        let began = Instant::now();
         look(shared, &key, true);
         shared.changed.done(&key);
+        load::give_way(shared, began.elapsed());
     }
 }
 

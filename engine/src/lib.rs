@@ -18,7 +18,8 @@
 //!
 //! Reading order: [`Everturn`] opens a store, [`Scope`] is what a tenant can do, `ingest` turns input into events,
 //! `writer` commits them, `hub` and `stream` show them live, `generation` keeps account of answers on their way,
-//! `backup` copies whole stores, `indexer` makes it findable by its words and `meaning` by what it means, `background` cleans up, `proof` checks.
+//! `backup` copies whole stores, `indexer` makes it findable by its words and `meaning` by what it means, `background` cleans
+//! up, `load` lets requests go before all of these, `proof` checks.
 
 mod background;
 pub mod backup;
@@ -30,6 +31,7 @@ mod indexer;
 mod ingest;
 mod keeper;
 mod keys;
+mod load;
 mod meaning;
 mod mirror;
 pub mod model;
@@ -80,6 +82,7 @@ use generation::Generations;
 use hub::Hub;
 use indexer::Indexer;
 use keeper::Changed;
+use load::{Load, Slots};
 use meaning::Meaning;
 use mirror::Mirror;
 use std::collections::{BTreeMap, HashMap};
@@ -208,6 +211,9 @@ pub(crate) struct Shared {
     pub streams: Streams,
     pub options: Options,
     pub stopping: AtomicBool,
+    pub load: Load,
+    /// Recalls that run at once.
+    pub recalls: Slots,
     /// Wakes the threads that sleep between rounds.
     pub wake: Condvar,
     pub idle: Mutex<()>,
@@ -290,6 +296,8 @@ impl Everturn {
             hub: Hub::default(),
             streams: Streams::default(),
             stopping: AtomicBool::new(false),
+            load: Load::default(),
+            recalls: Slots::new(load::recalls_max()),
             wake: Condvar::new(),
             idle: Mutex::default(),
             known: Mutex::default(),
@@ -328,6 +336,11 @@ impl Everturn {
     /// Tells whose list of conversations has changed, whenever this process begins or deletes one.
     pub fn listings(&self) -> Listings {
         Listings(self.inner.shared.listed.clone())
+    }
+
+    /// Says that somebody is being served: background work gives way for a moment. Appends and recall say so themselves.
+    pub fn note_request(&self) {
+        self.inner.shared.load.note();
     }
 
     /// Deletes what has expired and ends silent streams, now instead of at the next round. Says how many of each.
@@ -421,32 +434,44 @@ fn assets_folder(database: &Path) -> PathBuf {
     if given.is_dir() && !real.is_dir() { given } else { real }
 }
 
+/// Whether somebody waits for what a thread does.
+#[derive(Clone, Copy, PartialEq)]
+enum Priority {
+    Request,
+    Background,
+}
+
 impl Inner {
     fn start(&self) -> Result<(), Error> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut spawn = |name: &str, body: fn(&Arc<Shared>)| {
+        let mut spawn = |name: &str, priority: Priority, body: fn(&Arc<Shared>)| {
             let shared = self.shared.clone();
             let builder = std::thread::Builder::new().name(format!("everturn-{name}"));
-            let thread = builder.spawn(move || body(&shared));
+            let thread = builder.spawn(move || {
+                if priority == Priority::Background {
+                    load::lower_priority();
+                }
+                body(&shared)
+            });
             thread
                 .map(|thread| threads.push(thread))
                 .map_err(|e| Error::internal("thread", format!("cannot start a thread: {e}")))
         };
         if self.shared.options.read_only {
-            return spawn("follow", |shared| background::follow(shared));
+            return spawn("follow", Priority::Request, |shared| background::follow(shared));
         }
-        spawn("writer", |shared| writer::run(shared))?;
-        spawn("chunks", |shared| background::debounce(shared))?;
+        spawn("writer", Priority::Request, |shared| writer::run(shared))?;
+        spawn("chunks", Priority::Request, |shared| background::debounce(shared))?;
         if self.shared.options.auto_compaction {
-            (0..keeper::WORKERS).try_for_each(|_| spawn("keeper", keeper::run))?;
+            (0..keeper::WORKERS).try_for_each(|_| spawn("keeper", Priority::Background, keeper::run))?;
         }
         if self.shared.options.index {
-            spawn("indexer", |shared| indexer::run(shared))?;
+            spawn("indexer", Priority::Background, |shared| indexer::run(shared))?;
             if self.shared.options.embedder.is_some() {
-                spawn("embedder", |shared| meaning::run(shared))?;
+                spawn("embedder", Priority::Background, |shared| meaning::run(shared))?;
             }
         }
-        spawn("sweeper", |shared| background::sweeper(shared))
+        spawn("sweeper", Priority::Background, |shared| background::sweeper(shared))
     }
 }
 
@@ -479,10 +504,15 @@ impl Shared {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same, if it is in memory.
+    pub fn known_conversation(&self, key: &Key) -> Option<Arc<Conversation>> {
+        self.known().get(key).cloned()
+    }
+
     /// The conversation as of its last commit here.
     pub fn conversation(&self, key: &Key) -> Result<Arc<Conversation>, Error> {
-        if let Some(known) = self.known().get(key) {
-            return Ok(known.clone());
+        if let Some(known) = self.known_conversation(key) {
+            return Ok(known);
         }
         let conversation = Arc::new(self.index.conversation(key)?);
         self.remember(key, conversation.clone());
@@ -513,6 +543,7 @@ impl Shared {
 
     /// Queues a request for a caller who will wait for it, one way or the other.
     pub fn submit(self: &Arc<Self>, write: Write, uploads: Vec<(Tenant, Hash)>) -> Result<Submitted, Error> {
+        self.load.note();
         Ok(Submitted::new(self.queue(write, uploads)?, self.clone()))
     }
 

@@ -4,8 +4,8 @@
 //!
 //! While vectors of a new model are made, questions are still asked of the old one's, if who made those is there.
 
-use crate::Shared;
 use crate::model::{self, BuiltinEmbedder, Embed};
+use crate::{Shared, load};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
 use everturn_core::id::Tenant;
@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Entries in one round of the background.
-const BATCH_ENTRIES: usize = 32;
+/// Entries in one round of the background: few, since requests wait for the processor meanwhile.
+const BATCH_ENTRIES: usize = 8;
 /// Entries in a round of somebody who waits. A round that does not end in time is lost, so the first one is small, and the next
 /// ones grow as long as they take little of the time that is left: a large one keeps every core busy.
 const BATCH_ENTRIES_IN_TIME: RangeInclusive<usize> = 2..=256;
@@ -134,7 +134,7 @@ pub fn run(shared: &Shared) {
     let mut failures = 0_u32;
     while !stopping() {
         *shared.meaning.news() = false;
-        match round(shared, embedder, None, BATCH_ENTRIES, None) {
+        match load::slice(shared, || round(shared, embedder, None, BATCH_ENTRIES, None)) {
             Ok(true) => {
                 if std::mem::take(&mut failures) > 0 {
                     tracing::info!(embedder = embedder.model(), "the embedder answers again");

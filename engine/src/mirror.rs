@@ -11,7 +11,7 @@
 mod file;
 mod work;
 
-use crate::Shared;
+use crate::{Shared, load};
 use everturn_core::Error;
 use everturn_core::id::Key;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use work::Work;
 
 /// How long to wait before a disk that failed is tried again.
@@ -80,6 +80,7 @@ impl Mirror {
     pub fn start(&self, shared: Arc<Shared>) -> Result<(), Error> {
         let builder = std::thread::Builder::new().name("everturn-mirror".into());
         let thread = builder.spawn(move || {
+            load::lower_priority();
             if let Some(mirror) = &shared.mirror {
                 mirror.run(&shared);
                 mirror.unlock();
@@ -138,6 +139,7 @@ impl Mirror {
         let mut failing = false;
         loop {
             let (changes, stopping) = self.next(work.is_caught_up(), failing);
+            let began = Instant::now();
             let mut failed: Option<Error> = None;
             for (key, change) in changes {
                 if let Err(error) = work.apply(&key, change) {
@@ -168,6 +170,7 @@ impl Mirror {
                 _ => {}
             }
             failing = failed.is_some();
+            load::give_way(shared, began.elapsed());
         }
     }
 
@@ -206,7 +209,6 @@ impl Mirror {
 mod tests {
     use super::*;
     use crate::{Everturn, NewTurn, Options};
-    use std::time::Instant;
 
     fn until(so: impl Fn() -> bool) {
         let start = Instant::now();

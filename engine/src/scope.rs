@@ -268,10 +268,21 @@ impl Scope {
         request: Result<Option<Hash>, Error>,
         fill: impl FnOnce(&Conversation, &mut Ingested) -> Result<(), Error>,
     ) -> Commit<Appended> {
+        self.append_to(id, self.shared().conversation(&self.key(id)), options, request, fill)
+    }
+
+    fn append_to(
+        &self,
+        id: ConversationId,
+        conversation: Result<Arc<Conversation>, Error>,
+        options: AppendOptions,
+        request: Result<Option<Hash>, Error>,
+        fill: impl FnOnce(&Conversation, &mut Ingested) -> Result<(), Error>,
+    ) -> Commit<Appended> {
         let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
         let prepared = (|| {
             let idempotency = idempotency(options.idempotency_key, request?)?;
-            let conversation = self.shared().conversation(&self.key(id))?;
+            let conversation = conversation?;
             fill(&conversation, &mut ingested)?;
             let room = self.make_room(&conversation, &ingested.drafts, "append")?;
             ingested.drafts.splice(..0, room);

@@ -16,6 +16,7 @@ pub use everturn_core::access::Role;
 use crate::app::{App, blocking};
 use crate::config::Config;
 use crate::lanes::{Lane, Lanes, hold_until_sent};
+use crate::observe::CalledBy;
 use crate::problem::Problem;
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::StatusCode;
@@ -206,6 +207,7 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
     };
     let span = tracing::Span::current();
     span.record("everturn.tenant", caller.scope.tenant().as_str());
+    let called_by = CalledBy { tenant: caller.scope.tenant().clone(), key: caller.who.clone() };
     // Whoever is at this machine and was not asked for a key has nobody to share with.
     let running = match &caller.who {
         None => None,
@@ -213,17 +215,22 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
             span.record("everturn.key", &**who);
             match app.access.limiters.enter(who, caller.scope.tenant(), &caller.lane) {
                 Ok(running) => Some(running),
-                Err(problem) => return problem.into_response(),
+                Err(problem) => {
+                    let mut refusal = problem.into_response();
+                    refusal.extensions_mut().insert(called_by);
+                    return refusal;
+                }
             }
         }
     };
     let (credential, uri, lane) = (caller.credential, parts.uri.clone(), caller.lane.clone());
     parts.extensions.insert(caller);
     let response = lane.run(next.run(Request::from_parts(parts, body))).await;
-    let response = match lease::is_stream(&response).then(|| app.access.lease(&app, credential)).flatten() {
+    let mut response = match lease::is_stream(&response).then(|| app.access.lease(&app, credential)).flatten() {
         Some(lease) => lease.end_with(response, uri.path()),
         None => response,
     };
+    response.extensions_mut().insert(called_by);
     match running {
         Some(running) => hold_until_sent(response, running),
         None => response,

@@ -1,26 +1,45 @@
-//! A span, a line of log and a measurement for every request. Without content: no bodies, no queries, no paths but their
-//! patterns, unless `log_content` is on.
+//! A span, a measurement and, where somebody should look, a line of log for every request. Without content: no bodies, no
+//! queries, no paths but their patterns, unless `log_content` is on.
 
 use crate::app::App;
 use crate::problem::Code;
 use axum::extract::{MatchedPath, Request, State};
+use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
+use everturn_core::id::Tenant;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::field::Empty;
-use tracing::{Instrument, info, info_span};
+use tracing::{Instrument, Level, debug_span};
+
+/// A successful request is logged at `debug`, or at `info` if its answer took this long to begin.
+const SLOW_REQUEST: Duration = Duration::from_secs(1);
+
+/// The caller of a request. Left on the response by `access`, for the log.
+#[derive(Clone)]
+pub struct CalledBy {
+    pub tenant: Tenant,
+    pub key: Option<Arc<str>>,
+}
 
 /// Watches a request.
 pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let method = match request.method().as_str() {
-        method @ ("GET" | "POST" | "PUT" | "PATCH" | "DELETE" | "HEAD" | "OPTIONS") => method.to_string(),
+        "GET" => "GET",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "HEAD" => "HEAD",
+        "OPTIONS" => "OPTIONS",
         // Anybody can make up methods; each would be a series of its own.
-        _ => "_OTHER".to_string(),
+        _ => "_OTHER",
     };
-    let route = request.extensions().get::<MatchedPath>().map_or("(none)", MatchedPath::as_str).to_string();
-    let span = info_span!(
+    let matched = request.extensions().get::<MatchedPath>().cloned();
+    let route = matched.as_ref().map_or("(none)", MatchedPath::as_str);
+    let span = debug_span!(
         "request",
         otel.name = format!("{method} {route}"),
         otel.kind = "server",
@@ -36,23 +55,83 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
     if app.config.log_content {
         span.record("url.full", request.uri().to_string());
     }
-    async {
-        let response = next.run(request).await;
-        let (status, took) = (response.status(), began.elapsed());
-        let span = tracing::Span::current();
-        span.record("http.response.status_code", status.as_u16());
-        if status.is_server_error() {
-            span.record("otel.status_code", "ERROR");
-        }
-        if let Some(Code(code)) = response.extensions().get() {
-            span.record("error.type", code);
-            metrics::counter!("everturn_errors_total", "code" => *code).increment(1);
-        }
-        let labels = [("method", method), ("route", route), ("status", status.as_u16().to_string())];
-        metrics::histogram!("everturn_http_request_seconds", &labels).record(took);
-        info!(status = status.as_u16(), latency_ms = took.as_secs_f64() * 1000.0, "answered");
-        response
+    app.store.note_request();
+    let response = next.run(request).instrument(span.clone()).await;
+    app.store.note_request();
+    let (status, took) = (response.status(), began.elapsed());
+    span.record("http.response.status_code", status.as_u16());
+    if status.is_server_error() {
+        span.record("otel.status_code", "ERROR");
     }
-    .instrument(span)
-    .await
+    let code = response.extensions().get().map(|Code(code)| *code);
+    if let Some(code) = code {
+        span.record("error.type", code);
+        metrics::counter!("everturn_errors_total", "code" => code).increment(1);
+    }
+    let labels = [
+        ("method", method.to_string()),
+        ("route", route.to_string()),
+        ("status", status.as_u16().to_string()),
+    ];
+    metrics::histogram!("everturn_http_request_seconds", &labels).record(took);
+    span.in_scope(|| log(method, route, &response, code, took));
+    response
+}
+
+/// How loudly an answer is logged: failures of the server are warnings, refusals and slow answers are news.
+fn level(status: StatusCode, took: Duration) -> Level {
+    if status.is_server_error() {
+        Level::WARN
+    } else if status.is_client_error() || took >= SLOW_REQUEST {
+        Level::INFO
+    } else {
+        Level::DEBUG
+    }
+}
+
+fn log(method: &str, route: &str, response: &Response, code: Option<&str>, took: Duration) {
+    let status = response.status();
+    let caller = response.extensions().get::<CalledBy>();
+    let (tenant, key) = (caller.map(|by| by.tenant.as_str()), caller.and_then(|by| by.key.as_deref()));
+    let latency_ms = took.as_secs_f64() * 1000.0;
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                method,
+                route,
+                status = status.as_u16(),
+                latency_ms,
+                code,
+                tenant,
+                key,
+                "answered"
+            )
+        };
+    }
+    match level(status, took) {
+        Level::WARN => line!(warn),
+        Level::INFO => line!(info),
+        _ => line!(debug),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_failures_refusals_and_slow_answers_are_logged_by_default() {
+        let quick = Duration::from_millis(5);
+        for (status, took, expected) in [
+            (StatusCode::CREATED, quick, Level::DEBUG),
+            (StatusCode::NOT_MODIFIED, quick, Level::DEBUG),
+            (StatusCode::OK, SLOW_REQUEST, Level::INFO),
+            (StatusCode::NOT_FOUND, quick, Level::INFO),
+            (StatusCode::TOO_MANY_REQUESTS, quick, Level::INFO),
+            (StatusCode::SERVICE_UNAVAILABLE, quick, Level::WARN),
+            (StatusCode::INTERNAL_SERVER_ERROR, SLOW_REQUEST, Level::WARN),
+        ] {
+            assert_eq!(level(status, took), expected, "{status} after {took:?}");
+        }
+    }
 }

@@ -10,7 +10,8 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use std::io::IsTerminal;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tracing::Subscriber;
+use tracing::{Level, Subscriber};
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -44,7 +45,7 @@ impl Telemetry {
         let lines = self.lines(std::io::stderr, std::io::stderr().is_terminal());
         let provider = self.otlp_endpoint.as_deref().map(|url| self.exporter(url)).transpose()?;
         let spans = provider.as_ref().map(layer);
-        let begun = tracing_subscriber::registry().with(filter).with(lines).with(spans).try_init();
+        let begun = tracing_subscriber::registry().with(lines.with_filter(filter)).with(spans).try_init();
         begun.map_err(|e| Error::internal("telemetry", format!("logging cannot begin: {e}")))?;
         Ok(Telling { provider })
     }
@@ -102,7 +103,8 @@ impl Telemetry {
     {
         let provider = self.otlp_endpoint.as_deref().map(|url| self.exporter(url)).transpose()?;
         let spans = provider.as_ref().map(layer);
-        let subscriber = Registry::default().with(self.filter()?).with(self.lines(writer, false)).with(spans);
+        let lines = self.lines(writer, false).with_filter(self.filter()?);
+        let subscriber = Registry::default().with(lines).with(spans);
         Ok((subscriber, Telling { provider }))
     }
 }
@@ -113,8 +115,12 @@ where
 {
     let tracer = provider.tracer("everturn");
     let layer = tracing_opentelemetry::layer().with_tracer(tracer);
+    // All of our spans, however little is logged, and of our lines those that are logged by default.
+    let exported = filter_fn(|metadata| {
+        metadata.target().starts_with("everturn_") && (metadata.is_span() || *metadata.level() <= Level::INFO)
+    });
     // Where in our source a span begins says nothing to whoever reads it.
-    layer.with_location(false).with_threads(false).boxed()
+    layer.with_location(false).with_threads(false).with_filter(exported).boxed()
 }
 
 impl Telling {

@@ -1,8 +1,9 @@
 //! Threads on which models of this machine run.
 //!
 //! Numbers are crunched for seconds at a time, so it happens neither on a caller's executor nor on every core: batches
-//! share a few threads, and a single text (a question somebody waits for) has one of its own and never queues behind them.
+//! share a few threads, and a single text (a question somebody waits for) goes to others and never queues behind them.
 
+use crate::load;
 use everturn_core::Error;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::sync::Arc;
@@ -17,11 +18,12 @@ pub trait Encode: Send + Sync + 'static {
 /// Texts that a thread takes at a time, at most: few, so that an abandoned batch ends soon.
 const TEXTS_AT_ONCE: usize = 8;
 
-/// Whoever crunches.
+/// Whoever crunches. Pools of one thread each: the libraries below would otherwise spread every multiplication over all cores.
 pub struct Workers {
-    /// The first is for single texts, the others for batches. A pool of one thread each: the libraries below would
-    /// otherwise spread every multiplication over all cores.
-    pools: Vec<ThreadPool>,
+    /// For single texts. As many as there are recalls at once.
+    questions: Vec<ThreadPool>,
+    /// For batches, with a lower priority.
+    batches: Vec<ThreadPool>,
     next: AtomicUsize,
 }
 
@@ -31,31 +33,42 @@ pub fn threads_default() -> usize {
 }
 
 impl Workers {
-    /// So many threads for batches, and one for questions. They sleep until there is something to do.
+    /// So many threads for batches, and some for questions. They sleep until there is something to do.
     pub fn new(threads: usize) -> Result<Workers, Error> {
-        let pool = |at: usize| {
+        let pool = |name: String, in_background: bool| {
             ThreadPoolBuilder::new()
                 .num_threads(1)
-                .thread_name(move |_| format!("everturn-encode-{at}"))
+                .thread_name(move |_| name.clone())
+                .start_handler(move |_| {
+                    if in_background {
+                        load::lower_priority();
+                    }
+                })
                 .build()
                 .map_err(|e| Error::internal("thread", format!("cannot start a thread: {e}")))
         };
-        let pools = (0..=threads.max(1)).map(pool).collect::<Result<_, _>>()?;
-        Ok(Workers { pools, next: AtomicUsize::new(0) })
+        let question = |at| pool(format!("everturn-ask-{at}"), false);
+        let batch = |at| pool(format!("everturn-encode-{at}"), true);
+        Ok(Workers {
+            questions: (0..load::recalls_max()).map(question).collect::<Result<_, _>>()?,
+            batches: (0..threads.max(1)).map(batch).collect::<Result<_, _>>()?,
+            next: AtomicUsize::new(0),
+        })
     }
 
     /// Encodes on these threads. Dropping the future ends the work after the texts that are being encoded.
     pub async fn encode(&self, model: Arc<dyn Encode>, texts: Vec<String>) -> Result<Vec<Vec<f32>>, Error> {
-        let alone = texts.len() == 1;
+        let pools = if texts.len() == 1 { &self.questions } else { &self.batches };
         // A small batch is for all threads as well.
-        let at_once = texts.len().div_ceil(self.pools.len() - 1).min(TEXTS_AT_ONCE);
+        let at_once = texts.len().div_ceil(pools.len()).min(TEXTS_AT_ONCE);
         let (answers, mut parts): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
         let mut texts = texts.into_iter().peekable();
         while texts.peek().is_some() {
             let part: Vec<String> = texts.by_ref().take(at_once).map(readable).collect();
             let (done, answer) = oneshot::async_channel();
-            let (model, pool) = (model.clone(), if alone { &self.pools[0] } else { self.turn() });
-            pool.spawn_fifo(move || {
+            let model = model.clone();
+            let turn = self.next.fetch_add(1, Ordering::Relaxed);
+            pools[turn % pools.len()].spawn_fifo(move || {
                 if !done.is_closed() {
                     // Whoever asked may have stopped waiting.
                     let _ = done.send(model.encode(&part));
@@ -70,10 +83,6 @@ impl Workers {
             vectors.extend(part.await.map_err(ended)??);
         }
         Ok(vectors)
-    }
-
-    fn turn(&self) -> &ThreadPool {
-        &self.pools[1 + self.next.fetch_add(1, Ordering::Relaxed) % (self.pools.len() - 1)]
     }
 }
 

@@ -185,7 +185,7 @@ impl Scope {
         let mut ids: Vec<String> = turns.iter().map(TurnId::to_string).collect();
         let action = prepared.map(|draft| Action::Erase { turns, events, summaries, draft });
         let committed = self.write(id, action, Ok).wait()?;
-        crate::indexer::forget_erased(self.shared());
+        crate::indexer::forget_erased(self.shared(), &self.tenant);
         if let Some(folder) = &self.shared().options.records {
             let places: BTreeSet<ConversationId> =
                 committed.erased.iter().map(|place| place.conversation).chain([id]).collect();

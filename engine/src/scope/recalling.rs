@@ -235,6 +235,8 @@ impl Scope {
         mode: Mode,
         limit: usize,
     ) -> Result<(Vec<Hit>, Mode, Option<String>), Error> {
+        self.shared().load.note();
+        let _slot = self.shared().recalls.take();
         let words = TextQuery::parse(query);
         let mut wanted = (limit * 2).max(CANDIDATES_MIN);
         let asks = mode != Mode::Lexical && self.shared().options.embedder.is_some();

@@ -1,22 +1,56 @@
 //! Turns: saying, streaming, replacing and erasing.
 
 use super::{AppendOptions, Appended, NewStream, Scope, idempotency};
+use crate::budget::has_room_for;
 use crate::ingest::{NewTurn, Place};
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
+use everturn_core::conversation::Conversation;
 use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, EventId, Key, TurnId};
 use everturn_core::json::Raw;
+use everturn_core::limits::ASSET_INLINE_BYTES_MAX;
 use everturn_core::turn::{Role, Status, Turn, TurnBody};
 use everturn_core::write::{Action, SupersededBody, not_open};
 use serde_json::json;
+use std::sync::Arc;
 
 impl Scope {
-    /// Appends turns as one atomic batch.
+    /// Appends turns as one atomic batch. Blocks while it prepares them, if the conversation must be read first, payloads
+    /// become assets or room has to be made; then the [`Commit`] is waited for.
     pub fn append(
         &self,
         id: ConversationId,
+        turns: Vec<NewTurn>,
+        options: AppendOptions,
+    ) -> Commit<Appended> {
+        self.append_prepared(id, self.shared().conversation(&self.key(id)), turns, options)
+    }
+
+    /// The same if preparing it does not block, as for nearly every append; else the turns come back. For async callers, who
+    /// then [`append`](Scope::append) on a thread that may block.
+    pub fn append_unless_blocking(
+        &self,
+        id: ConversationId,
+        turns: Vec<NewTurn>,
+        options: AppendOptions,
+    ) -> Result<Commit<Appended>, (Vec<NewTurn>, AppendOptions)> {
+        let bytes: usize = turns.iter().map(|turn| turn.message.len()).sum();
+        match self.shared().known_conversation(&self.key(id)) {
+            Some(conversation)
+                if bytes <= ASSET_INLINE_BYTES_MAX && has_room_for(&conversation, turns.len()) =>
+            {
+                Ok(self.append_prepared(id, Ok(conversation), turns, options))
+            }
+            _ => Err((turns, options)),
+        }
+    }
+
+    fn append_prepared(
+        &self,
+        id: ConversationId,
+        conversation: Result<Arc<Conversation>, Error>,
         turns: Vec<NewTurn>,
         options: AppendOptions,
     ) -> Commit<Appended> {
@@ -24,7 +58,7 @@ impl Scope {
             Some(_) => Raw::of(&turns).map(|raw| Some(Hash::of(raw.get().as_bytes()))),
             None => Ok(None),
         };
-        self.append_with(id, options, request, |conversation, ingested| {
+        self.append_to(id, conversation, options, request, |conversation, ingested| {
             turns
                 .into_iter()
                 .try_for_each(|turn| self.shared().ingest(conversation, turn, Place::Whole, ingested))

@@ -19,6 +19,7 @@ mod importing;
 mod keeping;
 mod keys;
 mod lifecycle;
+mod load;
 mod meaning;
 mod mirror;
 mod model;

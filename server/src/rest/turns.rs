@@ -148,8 +148,11 @@ async fn append_turns(
 ) -> Result<Response, Problem> {
     let turns = new_turns(body.turns)?;
     let options = AppendOptions { expected_seq: body.expected_seq, idempotency_key };
-    // Payloads are put into the asset store first, which may take a while.
-    let appended = blocking(move || Ok(scope.append(id, turns, options))).await?.await?;
+    let commit = match scope.append_unless_blocking(id, turns, options) {
+        Ok(commit) => commit,
+        Err((turns, options)) => blocking(move || Ok(scope.append(id, turns, options))).await?,
+    };
+    let appended = commit.await?;
     let status = if appended.repeated { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, axum::Json(appended)).into_response())
 }

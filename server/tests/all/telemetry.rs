@@ -139,3 +139,37 @@ async fn requests_are_told_of_and_what_they_say_is_not() {
         assert!(metrics.contains(name), "{name} is missing:\n{metrics}");
     }
 }
+
+/// A line for every request was a third of what an append cost.
+#[tokio::test(flavor = "multi_thread")]
+async fn by_default_a_success_writes_no_line_and_a_refusal_says_who_was_refused() {
+    let written = Written::default();
+    let telemetry = Telemetry {
+        log: "info".into(),
+        json: Some(true),
+        otlp_endpoint: None,
+        service_name: "everturn-test".into(),
+    };
+    let (subscriber, _telling) = telemetry.subscriber(written.clone()).unwrap();
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+
+    let (stage, _tell) = generations::stage().await;
+    let made = stage.post("/api/v1/conversations", &json!({}), 201).await;
+    stage.say(made["id"].as_str().unwrap(), "hello").await;
+    stage.get("/api/v1/conversations/conv_01ARZ3NDEKTSV4RRFFQ69G5FAV", 404).await;
+    stage.stop().await;
+
+    let lines = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let answered: Vec<serde_json::Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|line: &serde_json::Value| line["message"] == "answered")
+        .collect();
+    assert_eq!(answered.len(), 1, "{lines}");
+    assert_eq!(answered[0]["level"], "INFO");
+    assert_eq!(answered[0]["method"], "GET");
+    assert_eq!(answered[0]["route"], "/api/v1/conversations/{id}");
+    assert_eq!(answered[0]["status"], 404);
+    assert_eq!(answered[0]["tenant"], "default");
+    assert!(answered[0]["code"].is_string() && answered[0]["latency_ms"].is_number(), "{lines}");
+}

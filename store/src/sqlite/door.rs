@@ -17,6 +17,9 @@ pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many pages may gather in the write-ahead log before they move into the database: 16 MiB.
 const CHECKPOINT_PAGES: u32 = 4000;
 
+/// The caches of all connections of the process together take about this much; past it, pages that are not in use make room.
+const CACHES_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
 /// A write-ahead log that grew past this because somebody was always reading is cut back: 64 MiB.
 pub const WAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
@@ -326,6 +329,7 @@ fn set_up(connection: &Connection, path: &Path) -> Result<(), Error> {
         "PRAGMA foreign_keys = ON;
          PRAGMA secure_delete = ON;
          PRAGMA cache_size = -32768;
+         PRAGMA soft_heap_limit = {CACHES_BYTES_MAX};
          PRAGMA temp_store = MEMORY;
          PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
          PRAGMA journal_size_limit = {WAL_BYTES_MAX};"
