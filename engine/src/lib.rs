@@ -208,8 +208,7 @@ pub(crate) struct Shared {
     pub counts: Mutex<HashMap<(TurnId, Family), u64>>,
     /// Conversations to look at.
     pub changed: Changed,
-    /// What was refused because of a budget, since nothing about it is in the log.
-    refused: Mutex<HashMap<Key, everturn_core::budget::Action>>,
+    pub budgets: budget::Budgets,
     pub mirror: Option<Mirror>,
     /// Tells whose list of conversations has changed.
     listed: broadcast::Sender<Tenant>,
@@ -277,7 +276,7 @@ impl Everturn {
             folds: Folds::default(),
             counts: Mutex::default(),
             changed: Changed::default(),
-            refused: Mutex::default(),
+            budgets: budget::Budgets::default(),
             mirror,
             listed: broadcast::Sender::new(LISTED_AHEAD),
             generations: Arc::default(),
@@ -464,11 +463,6 @@ impl Shared {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last refusal of each conversation that has not taken a turn since.
-    pub(crate) fn refused(&self) -> MutexGuard<'_, HashMap<Key, everturn_core::budget::Action>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The conversation as of its last commit here.
     pub fn conversation(&self, key: &Key) -> Result<Arc<Conversation>, Error> {
         if let Some(known) = self.known().get(key) {
@@ -561,10 +555,6 @@ impl Shared {
                 _ => {}
             }
         }
-        if deleted || committed.events.iter().any(|event| kind::begins_turn(&event.kind)) {
-            // What the budget did last was not a refusal any more, or nobody can ask.
-            self.refused().remove(key);
-        }
         if deleted
             || committed.events.iter().any(|event| matches!(&*event.kind, kind::CREATED | kind::FORKED))
         {
@@ -572,6 +562,7 @@ impl Shared {
             let _ = self.listed.send(key.tenant.clone());
         }
         if deleted {
+            self.budgets.forget(key);
             self.known().remove(key);
             self.folds.forget(Some(key));
             self.changed.forget(key);

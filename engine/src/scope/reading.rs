@@ -157,16 +157,18 @@ impl Scope {
         mime_type: &str,
         bytes: Vec<u8>,
     ) -> Result<Asset, Error> {
-        self.shared().conversation(&self.key(id))?;
+        let conversation = self.shared().conversation(&self.key(id))?;
         check_name("mime_type", mime_type)?;
         let payload = Payload { bytes, mime_type: mime_type.to_string(), name };
         let mut uploads = Vec::new();
         let asset_id = crate::ingest::asset_id(self.shared().source.ulid()?);
         let draft = self.shared().asset_draft(&self.tenant, asset_id, payload, None, &mut uploads)?;
-        let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
+        let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "add_asset")?;
+        drafts.push(draft);
+        let action = Action::Append { drafts, expected_seq: None, idempotency: None };
         let answer = self.shared().submit(Write { key: self.key(id), action }, uploads);
         Commit::new(answer, |committed| {
-            committed.events.first().and_then(Event::read::<Asset>).ok_or_else(crate::writer::closed)
+            committed.events.last().and_then(Event::read::<Asset>).ok_or_else(crate::writer::closed)
         })
         .wait()
     }
