@@ -139,7 +139,7 @@ impl Scope {
             let conversation = self.shared().index.conversation(key)?;
             match self.trim(&conversation, &policy, keep_last, incoming, messages(drafts))? {
                 Some((trimmed, left)) => (action.trimmed, after) = (Some(trimmed), left),
-                // One pair of call and result spans the whole view. The next append can cut behind it.
+                // One pair of call and result spans the whole view, or what is too much are events and not turns.
                 None => return Ok(Vec::new()),
             }
         }
@@ -232,7 +232,9 @@ impl Scope {
         let wanted = pairs.cut_at_or_before(standing.len().saturating_sub(keep));
         let mut cut = pairs.cut_at_or_after(wanted.max(1), values.len());
         loop {
-            let Some(last) = standing.get(cut - 1) else { return Ok(None) };
+            // A view without any turn would help nobody.
+            let last = (1..values.len()).contains(&cut).then(|| standing.get(cut - 1)).flatten();
+            let Some(last) = last else { return Ok(None) };
             let turns = all.iter().filter(|turn| turn.seq <= last.seq).count() as u64;
             let trimmed =
                 Summarized { through: last.id, through_seq: last.seq, turns_before: before + turns };

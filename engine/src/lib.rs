@@ -72,7 +72,7 @@ use everturn_core::write::Write;
 use everturn_store::assets::ObjectAssets;
 use everturn_store::memory::Memory;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Assets, Committed, Index, Log, Recall};
+use everturn_store::{Assets, CheckedIndex, CheckedLog, Committed, Recall};
 use folds::Folds;
 use generation::Generations;
 use hub::Hub;
@@ -184,8 +184,8 @@ struct Inner {
 
 /// What the handles and the threads share.
 pub(crate) struct Shared {
-    pub log: Arc<dyn Log>,
-    pub index: Arc<dyn Index>,
+    pub log: Arc<dyn CheckedLog>,
+    pub index: Arc<dyn CheckedIndex>,
     pub recall: Arc<dyn Recall>,
     pub indexer: Indexer,
     pub meaning: Meaning,
@@ -219,7 +219,13 @@ pub(crate) struct Shared {
 }
 
 /// What a store is made of.
-type Kept = (Arc<dyn Log>, Arc<dyn Index>, Arc<dyn Recall>, Arc<dyn everturn_store::Keys>, Arc<dyn Assets>);
+type Kept = (
+    Arc<dyn CheckedLog>,
+    Arc<dyn CheckedIndex>,
+    Arc<dyn Recall>,
+    Arc<dyn everturn_store::Keys>,
+    Arc<dyn Assets>,
+);
 
 /// News of lists that may wait for whoever is slow to hear them.
 const LISTED_AHEAD: usize = 64;

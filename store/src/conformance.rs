@@ -35,10 +35,10 @@ pub use vectors::*;
 pub use views::*;
 pub use writing::*;
 
-use crate::{Index, Keys, Log, Recall};
+use crate::{CheckedIndex, CheckedLog, Index, Keys, Log, Recall};
 
 /// What the promises are about.
-pub trait Backend: Log + Index + Keys + Recall {}
+pub trait Backend: CheckedLog + CheckedIndex + Keys + Recall {}
 
 impl<T: Log + Index + Keys + Recall> Backend for T {}
 

@@ -83,3 +83,28 @@ fn the_doctor_finds_nothing_in_a_healthy_store_and_something_in_a_changed_one() 
     assert_eq!(said.code, 1);
     assert!(said.out.contains("its body is not the one that was written"), "{}", said.out);
 }
+
+#[test]
+fn a_damaged_turn_is_an_error_and_leaves_no_file_that_looks_whole() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["append", &id, "hello there"]);
+    shell.ok(&["append", &id, "and more"]);
+    let file = shell.path("store.db");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.windows(11).position(|window| window == b"hello there").expect("the text is in the file");
+    bytes[at] = b'j';
+    std::fs::write(&file, bytes).unwrap();
+    for format in ["jsonl", "markdown", "html", "openai-chat", "transcript"] {
+        let said = shell.run(&["export", &id, "--format", format, "-o", "out"]);
+        assert_eq!(said.code, 1, "{format}");
+        assert!(
+            said.err.contains("seq 2 (evt_") && said.err.contains("restore it from a backup"),
+            "{}",
+            said.err
+        );
+        assert!(!shell.path("out").exists(), "{format} left a file");
+    }
+    let said = shell.run(&["history", &id]);
+    assert!(said.code == 1 && !said.out.contains("jello"), "{}", said.out);
+}

@@ -447,11 +447,15 @@ impl Scope {
         key: &Key,
         seq: u64,
     ) -> Result<(Vec<CheckpointRef>, Option<CheckpointRef>), Error> {
-        let mut checkpoint = self.shared().fold(key, seq)?.checkpoint;
+        // Erasing is the way to go on from damage, so events are read unchecked, and all of them where no fold can be made.
+        let (mut checkpoint, mut after) = match self.shared().fold(key, seq.saturating_sub(1)) {
+            Ok(fold) => (fold.checkpoint, seq.saturating_sub(1)),
+            Err(Error::Corrupt(_)) => (None, 0),
+            Err(error) => return Err(error),
+        };
         let (mut found, mut before) = (Vec::new(), checkpoint);
-        let mut after = seq;
         loop {
-            let page = self.shared().log.events(key, after, PAGE_ENTRIES_MAX)?;
+            let page = self.shared().log.stored_events(key, after, PAGE_ENTRIES_MAX)?;
             let Some(last) = page.last() else { return Ok((found, before)) };
             after = last.seq;
             for event in page.iter().filter(|event| event.kind == kind::COMPACTION) {

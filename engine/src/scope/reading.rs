@@ -2,12 +2,14 @@
 
 use super::{Entry, HistoryQuery, Order, Page, Scope, more, page_limit};
 use crate::hub::{Position, Subscription};
+use crate::transfer::ends_early;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::asset::{Asset, Payload};
 use everturn_core::chain::Hash;
 use everturn_core::event::{Event, check_name};
 use everturn_core::id::{ConversationId, Key, TurnId, clip};
+use everturn_core::limits::ASSET_PIECE_BYTES;
 use everturn_core::turn::Turn;
 use everturn_core::write::{Action, Write};
 use everturn_store::TurnQuery;
@@ -84,7 +86,8 @@ impl Scope {
         query: &HistoryQuery,
         limit: usize,
     ) -> Result<Page<Entry>, Error> {
-        let head = self.shared().index.conversation(&self.key(id))?.head.seq;
+        let conversation = self.shared().index.conversation(&self.key(id))?;
+        let head = conversation.head.seq;
         let (low, high) = (
             query.after.unwrap_or(0),
             query.before.map_or(head, |before| before.saturating_sub(1)).min(head),
@@ -111,6 +114,9 @@ impl Scope {
             .map(|turn| (turn.seq, turn))
             .collect();
         let events = self.shared().log.events(&self.key(id), from, (through - from) as usize)?;
+        if events.len() as u64 != through - from {
+            return Err(ends_early(&conversation, from + events.len() as u64));
+        }
         let asked_for = |turn: &Turn| {
             (query.include_superseded || turn.superseded_by.is_none())
                 && (query.actors.is_empty()
@@ -201,8 +207,8 @@ impl Scope {
         self.shared().assets.get(&self.tenant, kept_here(asset)?)
     }
 
-    /// Some of an asset's bytes: up to the end, where the range goes beyond it. Unlike the whole they are not compared
-    /// with its hash.
+    /// Some of an asset's bytes: up to the end, where the range goes beyond it. The pieces that the range touches are compared
+    /// with their hashes; an asset without those is read and compared as a whole.
     pub fn asset_range(&self, asset: &Asset, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let sha256 = kept_here(asset)?;
         if range.is_empty() || asset.bytes.is_some_and(|bytes| range.start >= bytes) {
@@ -210,7 +216,22 @@ impl Scope {
             let text = format!("{} has {bytes} bytes, none of them in {start}..{end}", asset.id);
             return Err(Error::invalid("asset.range", text));
         }
-        self.shared().assets.get_range(&self.tenant, sha256, range)
+        let piece = ASSET_PIECE_BYTES as u64;
+        let (first, last) = (range.start / piece, (range.end - 1) / piece);
+        let (begin, bytes) = match asset.pieces.is_empty() {
+            true => (0, self.asset_bytes(asset)?),
+            false => {
+                let end = last.saturating_add(1).saturating_mul(piece);
+                let bytes = self.shared().assets.get_range(&self.tenant, sha256, first * piece..end)?;
+                let hashes = asset.pieces.iter().skip(first as usize).take((last - first) as usize + 1);
+                if !bytes.chunks(ASSET_PIECE_BYTES).map(Hash::of).eq(hashes.copied()) {
+                    return Err(everturn_store::assets::damaged(sha256));
+                }
+                (first * piece, bytes)
+            }
+        };
+        let place = |at: u64| usize::try_from(at - begin).map_or(bytes.len(), |at| at.min(bytes.len()));
+        Ok(bytes[place(range.start)..place(range.end)].to_vec())
     }
 }
 

@@ -12,7 +12,7 @@ use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Status, Turn, TurnBody};
 use everturn_core::write::{Action, ErasedBody, SupersededBody, not_open};
 use everturn_store::TurnQuery;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::ops::ControlFlow;
 
 impl Scope {
@@ -185,11 +185,18 @@ impl Scope {
     /// Summaries that cover it may repeat its words: they are erased as well, and written anew from what is left.
     pub fn erase(&self, id: ConversationId, turn: TurnId, by: Option<String>, reason: &str) -> Commit<Head> {
         let found = (|| {
-            let said = self.shared().index.turn_in(&self.key(id), turn)?;
-            let message = said.value().unwrap_or_default();
+            // Erasing is the way to go on from a damaged body, so it does not read it.
+            let (seq, message) = match self.shared().index.turn_in(&self.key(id), turn) {
+                Ok(said) => (said.seq, said.value().unwrap_or_default()),
+                Err(Error::Corrupt(_)) => {
+                    let stored = self.shared().index.stored_turn_in(&self.key(id), turn)?;
+                    (stored.row.seq, Value::Null)
+                }
+                Err(error) => return Err(error),
+            };
             let results = everturn_core::pairing::pair([&message]).results;
             let answered = results.iter().filter_map(|result| result.id.map(str::to_string)).collect();
-            let (checkpoints, before) = self.checkpoints_over(&self.key(id), said.seq)?;
+            let (checkpoints, before) = self.checkpoints_over(&self.key(id), seq)?;
             let events = checkpoints.iter().map(|at| at.seq).collect();
             let current = self.shared().index.conversation(&self.key(id))?.checkpoint;
             let current = current.filter(|current| checkpoints.contains(current));

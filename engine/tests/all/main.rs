@@ -9,6 +9,7 @@ mod child;
 mod compacting;
 mod context;
 mod crash;
+mod damage;
 mod dice;
 mod embedders;
 mod erasing;

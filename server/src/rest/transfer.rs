@@ -79,7 +79,7 @@ async fn export(
         _ => {
             // What can be refused is refused before the first byte.
             let scope = blocking(move || scope.get(id).map(|_| scope)).await?;
-            pipe::written(move |out| scope.export(id, format, out, &mut |_| {}))
+            pipe::written(move |out| scope.export(id, format, out, &mut |_| {})).await?
         }
     };
     Ok((headers, Body::into_response(body)).into_response())
