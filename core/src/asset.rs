@@ -7,7 +7,7 @@ use crate::Error;
 use crate::chain::Hash;
 use crate::event::Visibility;
 use crate::json;
-use crate::limits::ASSET_INLINE_BYTES_MAX;
+use crate::limits::{ASSET_INLINE_BYTES_MAX, ASSET_PIECE_BYTES};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,10 @@ pub struct Asset {
     /// Its hash and address; absent where only the descriptor was imported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<Hash>,
+    /// The hashes of its pieces of [`ASSET_PIECE_BYTES`] each, the last one shorter. Empty for an asset of one piece, and for
+    /// one that was added before there were any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pieces: Vec<Hash>,
     /// Who may see it.
     #[serde(default = "internal")]
     pub visibility: Visibility,
@@ -62,6 +66,14 @@ pub struct Storage {
     /// Elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+}
+
+/// The hashes of an asset's pieces; none for an asset of one piece.
+pub fn pieces(bytes: &[u8]) -> Vec<Hash> {
+    match bytes.len() > ASSET_PIECE_BYTES {
+        true => bytes.chunks(ASSET_PIECE_BYTES).map(Hash::of).collect(),
+        false => Vec::new(),
+    }
 }
 
 impl Asset {

@@ -13,6 +13,8 @@ use serde_json::Value;
 pub const MESSAGES_MAX: u64 = 4096;
 /// Events that a messages view spans unless its policy says otherwise.
 pub const EVENTS_MAX: u64 = 32768;
+/// Turns that [`Recovery::Compact`] leaves as they are unless the policy says otherwise; half of a smaller `max_messages`.
+pub const KEEP_LAST: u64 = 100;
 
 /// `policy.budget` of a conversation. `null` in place of a number means no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -23,8 +25,9 @@ pub struct Policy {
     pub max_events: Option<u64>,
     /// Most bytes of messages.
     pub max_bytes: Option<u64>,
-    /// What happens when an append would go over.
-    pub recovery: Recovery,
+    /// What happens when an append would go over. `None` where the policy does not say:
+    /// [`Conversation::limits`](crate::conversation::Conversation::limits) then decides.
+    pub recovery: Option<Recovery>,
 }
 
 impl Default for Policy {
@@ -33,17 +36,16 @@ impl Default for Policy {
             max_messages: Some(MESSAGES_MAX),
             max_events: Some(EVENTS_MAX),
             max_bytes: None,
-            recovery: Recovery::Reject,
+            recovery: None,
         }
     }
 }
 
 /// What happens when an append would go over a limit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Recovery {
     /// The append is refused.
-    #[default]
     Reject,
     /// The view begins later; nothing takes the place of what is left out.
     Trim {
@@ -89,12 +91,13 @@ impl Policy {
                 "max_events" => policy.max_events = limit()?,
                 "max_bytes" => policy.max_bytes = limit()?,
                 "recovery" => {
-                    policy.recovery = serde_json::from_value(value.clone()).map_err(|_| {
+                    let recovery = serde_json::from_value(value.clone()).map_err(|_| {
                         wrong(
                             ".recovery",
                             "must be \"reject\", {\"trim\": {\"keep_last\": N}} or {\"compact\": {\"keep_last\": N}}",
                         )
-                    })?
+                    })?;
+                    policy.recovery = Some(recovery);
                 }
                 other => {
                     let known = "is not known; there are max_messages, max_events, max_bytes and recovery";
@@ -103,6 +106,19 @@ impl Policy {
             }
         }
         Ok(policy)
+    }
+
+    /// The policy with a recovery: where it names none, `compact` with automatic compaction on, else `reject`.
+    pub fn with_recovery(mut self, auto_compaction: bool) -> Policy {
+        let keep_last = KEEP_LAST.min(self.max_messages.map_or(KEEP_LAST, |max| max / 2));
+        let default = if auto_compaction { Recovery::Compact { keep_last } } else { Recovery::Reject };
+        self.recovery.get_or_insert(default);
+        self
+    }
+
+    /// Whether an append that goes over a limit is refused rather than made room for.
+    pub fn rejects(&self) -> bool {
+        matches!(self.recovery, Some(Recovery::Reject) | None)
     }
 
     /// The first limit that this usage exceeds: its name, the limit and the usage. Equal is not exceeding.
@@ -196,7 +212,7 @@ mod tests {
                 max_messages: Some(10),
                 max_events: None,
                 max_bytes: Some(5),
-                recovery: Recovery::Trim { keep_last: 3 }
+                recovery: Some(Recovery::Trim { keep_last: 3 })
             }
         );
         assert_eq!(parse("{}").unwrap(), Policy::default());
@@ -211,6 +227,15 @@ mod tests {
         ] {
             assert!(parse(text).unwrap_err().text().contains(named), "{text}");
         }
+    }
+
+    #[test]
+    fn the_default_recovery_is_compact_where_automatic_compaction_is_on() {
+        let compact = |text: &str| parse(text).unwrap().with_recovery(true).recovery.unwrap();
+        assert_eq!(compact("{}"), Recovery::Compact { keep_last: KEEP_LAST });
+        assert_eq!(compact(r#"{"max_messages":10}"#), Recovery::Compact { keep_last: 5 });
+        assert_eq!(compact(r#"{"recovery":"reject"}"#), Recovery::Reject);
+        assert!(parse("{}").unwrap().with_recovery(false).rejects());
     }
 
     #[test]

@@ -165,6 +165,24 @@ fn optional(out: &mut Vec<u8>, value: Option<&[u8]>) {
     out.extend_from_slice(value.unwrap_or_default());
 }
 
+/// Whether an event is what was written: its body, unless erased, and its envelope match their hashes. `prev` must be the
+/// hash that the event before it has.
+pub fn check(event: &Event) -> Result<(), Error> {
+    let (code, what) = match &event.body {
+        Some(body) if body_hash(body) != event.body_hash => ("chain.body_mismatch", "body"),
+        _ if envelope_hash(event) != event.hash => ("chain.envelope_mismatch", "envelope"),
+        _ => return Ok(()),
+    };
+    let (conversation, seq, id) = (event.conversation, event.seq, event.id);
+    Err(Error::corrupt(
+        code,
+        format!(
+            "{conversation} seq {seq} ({id}): its {what} is not the one that was written; read around it with `before` {seq} \
+             and `after` {seq}, and restore it from a backup or erase it"
+        ),
+    ))
+}
+
 /// What a walk over a chain found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Report {

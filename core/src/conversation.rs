@@ -325,10 +325,11 @@ impl Conversation {
         raw.and_then(|raw| crate::compaction::Policy::parse(raw).ok()).unwrap_or_default()
     }
 
-    /// How much it may retain.
+    /// How much it may retain, and what happens when an append would go over.
     pub fn limits(&self) -> crate::budget::Policy {
         let raw = self.policy.get("budget");
-        raw.and_then(|raw| crate::budget::Policy::parse(raw).ok()).unwrap_or_default()
+        let policy = raw.and_then(|raw| crate::budget::Policy::parse(raw).ok()).unwrap_or_default();
+        policy.with_recovery(self.compaction().auto)
     }
 
     /// Whether and how facts are learned from it.

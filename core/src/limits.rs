@@ -20,6 +20,9 @@ pub const PARTICIPANTS_MAX: usize = 1000;
 pub const ASSET_INLINE_BYTES_MAX: usize = 8 * 1024;
 /// Largest single asset, in bytes.
 pub const ASSET_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// An asset larger than this has a hash for each piece of this many bytes, so that a part of it can be checked. Kept in
+/// descriptors: changing it needs another field there.
+pub const ASSET_PIECE_BYTES: usize = 1024 * 1024;
 /// Most forks between a conversation and its oldest ancestor.
 pub const FORK_DEPTH_MAX: usize = 100;
 /// Most entries in one page of history, events or listings.

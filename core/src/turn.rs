@@ -153,6 +153,13 @@ impl TurnRow {
         })
     }
 
+    /// The places of the events that it rests on: its beginning, its content and what superseded it, each once.
+    pub fn places(&self) -> impl Iterator<Item = u64> {
+        let content = self.content_seq.filter(|seq| *seq != self.seq);
+        let superseded = self.superseded_seq.filter(|seq| Some(*seq) != content);
+        [Some(self.seq), content, superseded].into_iter().flatten()
+    }
+
     /// The row as it stood when the log ended at `seq`: how a fork sees what it inherited. A turn that was still open
     /// there will never be finished on this side, so it reads as interrupted.
     pub fn as_of(mut self, seq: u64) -> TurnRow {

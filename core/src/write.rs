@@ -529,11 +529,12 @@ pub fn usage(conversation: &Conversation, fallen: u64) -> Usage {
     }
 }
 
-/// Refuses what goes over the conversation's budget. Its bytes are counted by whoever appends: see `budget`.
+/// Refuses what goes over the conversation's budget, if its policy is to reject. The engine counts bytes, and makes room
+/// under the other policies: appends at the same moment may pass the limit by their number until the next one makes room.
 fn check_budget(conversation: &Conversation, changes: &Changes, lookup: &dyn Lookup) -> Result<(), Error> {
     let policy = conversation.limits();
-    // More turns than stand, counted for nothing: enough for nearly every append.
-    if policy.exceeded(&usage(conversation, 0)).is_none() {
+    // Superseded turns are counted too, which costs nothing and settles nearly every append.
+    if !policy.rejects() || policy.exceeded(&usage(conversation, 0)).is_none() {
         return Ok(());
     }
     let start = conversation.view_start().0;

@@ -140,7 +140,11 @@ pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
 pub fn recover(shared: &Shared) -> Result<(), Error> {
     for (key, turn) in shared.index.open_turns()? {
         let text = shared.log.open_text(&key, turn)?;
-        interrupt(shared, &key, turn, &text, "the process that wrote it ended")?;
+        match interrupt(shared, &key, turn, &text, "the process that wrote it ended") {
+            // It stays open; the rest of the store must open all the same.
+            Err(error @ Error::Corrupt(_)) => tracing::warn!(%error, "an open turn cannot be ended"),
+            ended => ended?,
+        }
     }
     Ok(())
 }

@@ -1,27 +1,76 @@
 //! Hard limits: what happens when an append would make a conversation's messages view too large.
 //!
-//! `core::write` refuses what goes over the number of turns or events, whoever writes. Here it is seen coming: the view is
-//! trimmed or compacted first where the policy says so, and bytes are counted, which takes reading the turns.
+//! Under the policy `reject`, `core::write` refuses what goes over the number of turns or events. Under the others, the
+//! engine makes room first: it compacts or trims the view. It also counts bytes, which takes reading the turns.
 
 use crate::Scope;
 use everturn_core::Error;
 use everturn_core::budget::{Action, Policy, Recovery, Usage};
 use everturn_core::conversation::Conversation;
 use everturn_core::event::{Draft, kind};
-use everturn_core::id::ConversationId;
+use everturn_core::id::{ConversationId, Key};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
+use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnBody};
-use everturn_core::write::{self, Summarized};
+use everturn_core::write::{self, Summarized, Write};
 use everturn_store::TurnQuery;
 use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
 
 /// Compactions that may be needed until there is room.
 const ROUNDS_MAX: usize = 16;
+/// A rejection for the same reason is recorded at most this often.
+const REJECTION_RECORDED_EVERY_US: i64 = 60 * 1_000_000;
+/// Conversations share this many locks.
+const LOCKS: usize = 16;
+
+/// What appends that meet a limit at the same time need to know of each other.
+#[derive(Default)]
+pub struct Budgets {
+    /// Held while room is made in one of the conversations that share it, so that it is made once.
+    making_room: [Mutex<()>; LOCKS],
+    /// When a rejection was last recorded, by conversation and limit. Older entries than a minute are dropped.
+    rejections: Mutex<HashMap<(Key, &'static str), Timestamp>>,
+}
+
+impl Budgets {
+    fn making_room(&self, key: &Key) -> &Mutex<()> {
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        &self.making_room[hasher.finish() as usize % LOCKS]
+    }
+
+    /// Whether a rejection is to be recorded now; the next within a minute is not.
+    fn records(&self, key: &Key, limit: &'static str, now: Timestamp) -> bool {
+        let mut rejections = self.rejections.lock().unwrap_or_else(PoisonError::into_inner);
+        rejections.retain(|_, at| is_recent(*at, now));
+        match rejections.entry((key.clone(), limit)) {
+            std::collections::hash_map::Entry::Occupied(_) => false,
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert(now);
+                true
+            }
+        }
+    }
+
+    /// The conversation was deleted.
+    pub fn forget(&self, key: &Key) {
+        let mut rejections = self.rejections.lock().unwrap_or_else(PoisonError::into_inner);
+        rejections.retain(|(of, _), _| of != key);
+    }
+}
+
+fn is_recent(at: Timestamp, now: Timestamp) -> bool {
+    (0..REJECTION_RECORDED_EVERY_US).contains(&now.0.saturating_sub(at.0))
+}
 
 impl Scope {
-    /// Makes room for drafts, where the policy asks for that. What it gives goes in front of the drafts, in the same batch.
+    /// Makes room for drafts, or refuses them where the policy is to reject. The events that it returns go in front of the
+    /// drafts, in the same batch.
     pub(crate) fn make_room(
         &self,
         conversation: &Conversation,
@@ -33,13 +82,37 @@ impl Scope {
         if fits(conversation, &policy, incoming) {
             return Ok(Vec::new());
         }
-        let before = self.usage(conversation.id)?;
+        if policy.exceeded(&self.counted(conversation, &policy)?.plus(incoming)).is_none() {
+            return Ok(Vec::new());
+        }
+        let key = self.key(conversation.id);
+        let _making = self.shared().budgets.making_room(&key).lock().unwrap_or_else(PoisonError::into_inner);
+        match self.make_room_alone(&key, drafts, incoming, source) {
+            // What is damaged can be neither summarized nor paired, and must not keep anybody from writing.
+            Err(error @ Error::Corrupt(_)) if !policy.rejects() => {
+                tracing::warn!(%error, conversation = %key.id, "no room made; the append goes over the budget");
+                Ok(Vec::new())
+            }
+            made => made,
+        }
+    }
+
+    fn make_room_alone(
+        &self,
+        key: &Key,
+        drafts: &[Draft],
+        incoming: Usage,
+        source: &str,
+    ) -> Result<Vec<Draft>, Error> {
+        let conversation = self.shared().index.conversation(key)?;
+        let policy = conversation.limits();
+        let before = self.usage(key.id)?;
         let attempted = before.plus(incoming);
         if policy.exceeded(&attempted).is_none() {
             return Ok(Vec::new());
         }
         let mut action = Action {
-            action: policy.recovery.as_str().into(),
+            action: Recovery::Reject.as_str().into(),
             source: source.into(),
             reason: policy.refuse(&attempted).text().to_string(),
             policy: serde_json::to_value(policy).unwrap_or_default(),
@@ -50,63 +123,91 @@ impl Scope {
             removed_events: 0,
             trimmed: None,
         };
-        let mut trimmed = None;
-        match policy.recovery {
-            Recovery::Reject => self.relieve(conversation.id, &policy, incoming)?,
-            Recovery::Trim { keep_last } => {
-                trimmed = self.trim(conversation, &policy, keep_last, incoming, messages(drafts))?;
-            }
-            Recovery::Compact { keep_last } => {
-                let keep_last = usize::try_from(keep_last).unwrap_or(usize::MAX);
-                let options = crate::CompactOptions { keep_last: Some(keep_last), ..Default::default() };
-                self.compact(conversation.id, options).map(drop).or_else(|error| match error.code() {
-                    // Then it is refused below, with the numbers.
-                    "compaction.nothing" => Ok(()),
-                    _ => Err(error),
-                })?;
-            }
-        }
-        let after = match trimmed {
-            Some((_, after)) => after,
-            None => self.usage(conversation.id)?,
+        let never_fits = policy.exceeded(&incoming).is_some();
+        let (compacts, keep_last) = match policy.recovery {
+            Some(Recovery::Compact { keep_last }) if !never_fits => (true, keep_last),
+            Some(Recovery::Trim { keep_last }) if !never_fits => (false, keep_last),
+            _ => return Err(self.reject(&conversation, &policy, action)),
         };
-        action.trimmed = trimmed.map(|(trimmed, _)| trimmed);
+        if compacts {
+            self.compact_for(key.id, &policy, keep_last, incoming)?;
+        }
+        let mut after = self.usage(key.id)?;
         if policy.exceeded(&after.plus(incoming)).is_some() {
-            action.action = Recovery::Reject.as_str().into();
-            metrics::counter!("everturn_budget_actions_total", "action" => "reject").increment(1);
-            let error = policy.refuse(&after.plus(incoming));
-            self.shared().refused().insert(self.key(conversation.id), action);
-            return Err(error);
+            let conversation = self.shared().index.conversation(key)?;
+            match self.trim(&conversation, &policy, keep_last, incoming, messages(drafts))? {
+                Some((trimmed, left)) => (action.trimmed, after) = (Some(trimmed), left),
+                // One pair of call and result spans the whole view, or what is too much are events and not turns.
+                None => return Ok(Vec::new()),
+            }
         }
-        if policy.recovery == Recovery::Reject {
-            return Ok(Vec::new());
-        }
+        let what = if action.trimmed.is_some() { "trim" } else { "compact" };
+        action.action = what.into();
         action.removed_messages = before.messages.saturating_sub(after.messages);
         action.removed_events = before.events.saturating_sub(after.events);
         // The event itself is in the view as well.
         action.usage_after = Usage { events: after.events + 1, ..after };
-        let what = policy.recovery.as_str();
         metrics::counter!("everturn_budget_actions_total", "action" => what).increment(1);
         Ok(vec![self.shared().draft(kind::BUDGET, &action)?])
     }
 
-    /// With automatic compaction on, a view only fills up when appends are faster than it: then they wait for it, and no
-    /// model is asked.
-    fn relieve(&self, id: ConversationId, policy: &Policy, incoming: Usage) -> Result<(), Error> {
+    /// Compacts until there is room or nothing more can be covered. An append never waits for a model: checkpoints are
+    /// extracted.
+    fn compact_for(
+        &self,
+        id: ConversationId,
+        policy: &Policy,
+        keep_last: u64,
+        incoming: Usage,
+    ) -> Result<(), Error> {
+        let keep_last = usize::try_from(keep_last).unwrap_or(usize::MAX);
         for _ in 0..ROUNDS_MAX {
-            let conversation = self.shared().index.conversation(&self.key(id))?;
-            let full = policy.exceeded(&self.usage(id)?.plus(incoming)).is_some();
-            if !full || !self.shared().options.auto_compaction || !conversation.compaction().auto {
-                return Ok(());
-            }
-            let options = crate::CompactOptions { extractive: true, ..Default::default() };
+            let options = crate::CompactOptions {
+                keep_last: Some(keep_last),
+                extractive: true,
+                ..crate::CompactOptions::default()
+            };
             match self.compact(id, options) {
                 Ok(_) | Err(Error::Conflict(_)) => {}
                 Err(error) if error.code() == "compaction.nothing" => return Ok(()),
                 Err(error) => return Err(error),
             }
+            if policy.exceeded(&self.usage(id)?.plus(incoming)).is_none() {
+                return Ok(());
+            }
         }
         Ok(())
+    }
+
+    /// The error for an append that goes over, which becomes an event as well, at most once a minute for each limit:
+    /// `last_action` survives a restart, and a client that tries again and again does not fill the log.
+    fn reject(&self, conversation: &Conversation, policy: &Policy, action: Action) -> Error {
+        metrics::counter!("everturn_budget_actions_total", "action" => "reject").increment(1);
+        let error = policy.refuse(&action.usage_attempted);
+        let limit = policy.exceeded(&action.usage_attempted).map_or("", |(name, ..)| name);
+        let (key, now) = (self.key(conversation.id), self.shared().now());
+        let recorded = (|| {
+            if !self.shared().budgets.records(&key, limit, now) {
+                return Ok(());
+            }
+            // Another process, or this one before a restart, may have recorded it.
+            let last =
+                conversation.budget.map(|budget| self.event_at(&key, budget.seq)).transpose()?.flatten();
+            let is_same = |last: &Action| last.action == action.action && names(&last.reason, limit);
+            if last
+                .is_some_and(|event| is_recent(event.at, now) && event.read().as_ref().is_some_and(is_same))
+            {
+                return Ok(());
+            }
+            let drafts = vec![self.shared().draft(kind::BUDGET, &action)?];
+            let action = write::Action::Append { drafts, expected_seq: None, idempotency: None };
+            let answer = self.shared().submit_now(Write { key: key.clone(), action })?;
+            answer.recv().map_err(|_| crate::writer::closed())?.map(drop)
+        })();
+        if let Err(error) = recorded {
+            tracing::warn!(%error, conversation = %key.id, "a rejection was not recorded");
+        }
+        error
     }
 
     /// Where the view must begin so that the last turns that are to be kept stay, and fewer if they do not fit either. Pairs
@@ -129,7 +230,9 @@ impl Scope {
         let wanted = pairs.cut_at_or_before(standing.len().saturating_sub(keep));
         let mut cut = pairs.cut_at_or_after(wanted.max(1), values.len());
         loop {
-            let Some(last) = standing.get(cut - 1) else { return Ok(None) };
+            // A view without any turn would help nobody.
+            let last = (1..values.len()).contains(&cut).then(|| standing.get(cut - 1)).flatten();
+            let Some(last) = last else { return Ok(None) };
             let turns = all.iter().filter(|turn| turn.seq <= last.seq).count() as u64;
             let trimmed =
                 Summarized { through: last.id, through_seq: last.seq, turns_before: before + turns };
@@ -150,6 +253,16 @@ impl Scope {
         Ok(retained(&conversation, start, &standing))
     }
 
+    /// The same as [`Scope::usage`], but with bytes only where they are limited: otherwise no turn needs to be read.
+    fn counted(&self, conversation: &Conversation, policy: &Policy) -> Result<Usage, Error> {
+        if policy.max_bytes.is_some() {
+            return self.usage(conversation.id);
+        }
+        let start = conversation.view_start().0;
+        let fallen = self.shared().index.fallen_after(&self.key(conversation.id), start)?;
+        Ok(write::usage(conversation, fallen))
+    }
+
     fn view_turns(&self, id: ConversationId, after: u64) -> Result<Vec<Turn>, Error> {
         let mut turns: Vec<Turn> = Vec::new();
         let query = TurnQuery { after: Some(after), include_superseded: true, ..TurnQuery::default() };
@@ -163,21 +276,15 @@ impl Scope {
     /// `metadata.transcript_budget`: the policy, what is used of it, and what was done about it last.
     pub(crate) fn budget_metadata(&self, conversation: &Conversation) -> Result<Raw, Error> {
         let key = self.key(conversation.id);
-        let refused = self.shared().refused().get(&key).cloned();
-        let last = match (refused, conversation.budget) {
-            (Some(action), _) => Some(action),
-            (None, Some(budget)) => self.event_at(&key, budget.seq)?.and_then(|event| event.read::<Action>()),
-            (None, None) => None,
+        let last = match conversation.budget {
+            Some(budget) => self.event_at(&key, budget.seq)?.and_then(|event| event.read::<Action>()),
+            None => None,
         };
         let policy = conversation.limits();
+        let usage = self.counted(conversation, &policy)?;
         let usage = match policy.max_bytes {
-            Some(_) => json!(self.usage(conversation.id)?),
-            // Counting bytes takes reading every turn of the view, which nobody asked for.
-            None => {
-                let fallen = self.shared().index.fallen_after(&key, conversation.view_start().0)?;
-                let Usage { messages, events, .. } = write::usage(conversation, fallen);
-                json!({"messages": messages, "events": events})
-            }
+            Some(_) => json!(usage),
+            None => json!({"messages": usage.messages, "events": usage.events}),
         };
         Raw::of(&json!({"policy": policy, "usage": usage, "last_action": last}))
     }
@@ -189,10 +296,15 @@ pub(crate) fn has_room_for(conversation: &Conversation, turns: usize) -> bool {
     fits(conversation, &conversation.limits(), incoming)
 }
 
-/// Counted too high and for nothing: enough for nearly every append.
+/// Superseded turns are counted too, which costs nothing and settles nearly every append.
 fn fits(conversation: &Conversation, policy: &Policy, incoming: Usage) -> bool {
     let roughly = write::usage(conversation, 0).plus(incoming);
     policy.max_bytes.is_none() && policy.exceeded(&roughly).is_none()
+}
+
+/// Whether a reason is about this limit: see [`Policy::refuse`].
+fn names(reason: &str, limit: &str) -> bool {
+    reason.strip_prefix("policy.budget.").is_some_and(|rest| rest.starts_with(limit))
 }
 
 /// What a view that begins after a place retains, with these turns standing in it.

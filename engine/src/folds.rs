@@ -2,10 +2,13 @@
 
 use crate::Shared;
 use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::event::Event;
 use everturn_core::id::{Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::state::{self, Fold};
 use everturn_core::tokens::Family;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +21,18 @@ const KEEP_EVERY: u64 = 1024;
 const REMEMBERED_MAX: usize = 1024;
 /// Past this the memory of counts starts over.
 const COUNTED_MAX: usize = 200_000;
+
+/// A fold as it is kept in the store, with a hash that tells whether it is what was kept, and for this place.
+#[derive(Serialize, Deserialize)]
+struct KeptFold {
+    hash: Hash,
+    fold: Raw,
+}
+
+/// `sha256(hash of the last event ‖ fold)`.
+fn fold_hash(last: &Event, fold: &Raw) -> Hash {
+    Hash::of(&[&last.hash.0, fold.get().as_bytes()].concat())
+}
 
 /// Folds as of the last time they were asked for.
 #[derive(Default)]
@@ -53,11 +68,7 @@ impl Shared {
         if let Some(fold) = known.as_ref().filter(|fold| fold.through_seq == through_seq) {
             return Ok(fold.clone());
         }
-        let kept = || -> Result<Fold, Error> {
-            let kept = self.index.fold(key, through_seq)?;
-            let read = kept.and_then(|raw| raw.read::<Fold>());
-            Ok(read.filter(|fold| fold.version == state::VERSION).unwrap_or_else(Fold::new))
-        };
+        let kept = || self.kept_fold(key, through_seq).map(|fold| fold.unwrap_or_else(Fold::new));
         let mut fold = match &known {
             Some(fold) if through_seq - fold.through_seq <= KEEP_EVERY => Fold::clone(fold),
             Some(fold) => {
@@ -73,8 +84,13 @@ impl Shared {
             }
             let before = fold.through_seq;
             page.iter().for_each(|event| fold.apply(event));
-            if before / KEEP_EVERY < fold.through_seq / KEEP_EVERY && !self.options.read_only {
-                self.index.keep_fold(key, fold.through_seq, &Raw::of(&fold)?)?;
+            if before / KEEP_EVERY < fold.through_seq / KEEP_EVERY
+                && !self.options.read_only
+                && let Some(last) = page.last()
+            {
+                let fold = Raw::of(&fold)?;
+                let kept = KeptFold { hash: fold_hash(last, &fold), fold };
+                self.index.keep_fold(key, last.seq, &Raw::of(&kept)?)?;
             }
         }
         let fold = Arc::new(fold);
@@ -83,6 +99,16 @@ impl Shared {
             self.folds.put(key, fold.clone());
         }
         Ok(fold)
+    }
+
+    /// The newest fold that was kept at or before a place. One that is damaged is as good as none: it is made again.
+    fn kept_fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Fold>, Error> {
+        let kept = self.index.fold(key, at_or_before)?.and_then(|raw| raw.read::<KeptFold>());
+        let Some(kept) = kept else { return Ok(None) };
+        let fold = kept.fold.read::<Fold>().filter(|fold| fold.version == state::VERSION);
+        let Some(fold) = fold.filter(|fold| fold.through_seq <= at_or_before) else { return Ok(None) };
+        let last = self.log.events(key, fold.through_seq.saturating_sub(1), 1)?.pop();
+        Ok(last.filter(|last| fold_hash(last, &kept.fold) == kept.hash).map(|_| fold))
     }
 
     /// What a turn costs, counted once.

@@ -210,6 +210,11 @@ fn changes_of(
             let Some(id) = event.turn else { return Ok(()) };
             let turn = match shared.index.turn_in(&key, id) {
                 Err(Error::NotFound(_)) => return Ok(()),
+                // What is damaged cannot be found, and must not keep the rest from being found.
+                Err(error @ Error::Corrupt(_)) => {
+                    tracing::warn!(%error, "not indexed");
+                    return Ok(());
+                }
                 turn => turn?,
             };
             let fallen = (kind == kind::ABORTED).then_some(event.seq);

@@ -237,6 +237,7 @@ impl Shared {
             name: payload.name,
             bytes: Some(payload.bytes.len() as u64),
             sha256: Some(sha256),
+            pieces: asset::pieces(&payload.bytes),
             visibility: Visibility::Internal,
             storage: Some(Storage { path: Some(everturn_store::assets::path(tenant, sha256)), url: None }),
         };

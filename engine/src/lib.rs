@@ -76,7 +76,7 @@ use everturn_core::write::Write;
 use everturn_store::assets::ObjectAssets;
 use everturn_store::memory::Memory;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Assets, Committed, Index, Log, Recall};
+use everturn_store::{Assets, CheckedIndex, CheckedLog, Committed, Recall};
 use folds::Folds;
 use generation::Generations;
 use hub::Hub;
@@ -196,8 +196,8 @@ struct Inner {
 
 /// What the handles and the threads share.
 pub(crate) struct Shared {
-    pub log: Arc<dyn Log>,
-    pub index: Arc<dyn Index>,
+    pub log: Arc<dyn CheckedLog>,
+    pub index: Arc<dyn CheckedIndex>,
     pub recall: Arc<dyn Recall>,
     pub indexer: Indexer,
     pub meaning: Meaning,
@@ -224,8 +224,7 @@ pub(crate) struct Shared {
     pub counts: Mutex<HashMap<(TurnId, Family), u64>>,
     /// Conversations to look at.
     pub changed: Changed,
-    /// What was refused because of a budget, since nothing about it is in the log.
-    refused: Mutex<HashMap<Key, everturn_core::budget::Action>>,
+    pub budgets: budget::Budgets,
     pub mirror: Option<Mirror>,
     /// Tells whose list of conversations has changed.
     listed: broadcast::Sender<Tenant>,
@@ -237,8 +236,8 @@ pub(crate) struct Shared {
 
 /// What a store is made of.
 type Kept = (
-    Arc<dyn Log>,
-    Arc<dyn Index>,
+    Arc<dyn CheckedLog>,
+    Arc<dyn CheckedIndex>,
     Arc<dyn Recall>,
     Arc<dyn everturn_store::Keys>,
     Arc<dyn everturn_store::Backup>,
@@ -304,7 +303,7 @@ impl Everturn {
             folds: Folds::default(),
             counts: Mutex::default(),
             changed: Changed::default(),
-            refused: Mutex::default(),
+            budgets: budget::Budgets::default(),
             mirror,
             listed: broadcast::Sender::new(LISTED_AHEAD),
             generations: Arc::default(),
@@ -499,11 +498,6 @@ impl Shared {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last refusal of each conversation that has not taken a turn since.
-    pub(crate) fn refused(&self) -> MutexGuard<'_, HashMap<Key, everturn_core::budget::Action>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The same, if it is in memory.
     pub fn known_conversation(&self, key: &Key) -> Option<Arc<Conversation>> {
         self.known().get(key).cloned()
@@ -602,10 +596,6 @@ impl Shared {
                 _ => {}
             }
         }
-        if deleted || committed.events.iter().any(|event| kind::begins_turn(&event.kind)) {
-            // What the budget did last was not a refusal any more, or nobody can ask.
-            self.refused().remove(key);
-        }
         if deleted
             || committed.events.iter().any(|event| matches!(&*event.kind, kind::CREATED | kind::FORKED))
         {
@@ -622,6 +612,7 @@ impl Shared {
             self.hub.erase(&key.tenant, &committed.erased);
         }
         if deleted {
+            self.budgets.forget(key);
             self.known().remove(key);
             self.folds.forget(Some(key));
             self.changed.forget(key);

@@ -292,6 +292,10 @@ fn text(shared: &Shared, entry: &Unembedded) -> Result<Option<String>, Error> {
         EntryId::Turn(id) => match shared.index.turn_in(&entry.key, id) {
             Ok(turn) => turn.value().map(|message| text_of(&message)),
             Err(Error::NotFound(_)) => None,
+            Err(error @ Error::Corrupt(_)) => {
+                tracing::warn!(%error, "not embedded");
+                None
+            }
             Err(error) => return Err(error),
         },
         EntryId::Fact(id) => match shared.index.conversation(&entry.key) {

@@ -56,6 +56,13 @@ pub struct Imported {
     pub problems: Vec<String>,
 }
 
+/// The answer where events are missing at the end of a log: half must not be taken for whole.
+pub(crate) fn ends_early(conversation: &Conversation, seq: u64) -> Error {
+    let (id, head) = (conversation.id, conversation.head.seq);
+    let text = format!("{id} ends at seq {seq} but had {head} events; restore it from a backup");
+    Error::corrupt("chain.truncated", text)
+}
+
 impl Scope {
     /// Writes a conversation as a file of events: everything, chain fields and asset bytes included. It verifies offline
     /// and can be imported again, here or elsewhere. `progress` hears how many events are written.
@@ -78,7 +85,7 @@ impl Scope {
         while after < conversation.head.seq {
             let left = usize::try_from(conversation.head.seq - after).unwrap_or(usize::MAX);
             let page = self.shared().log.events(&key, after, left.min(PAGE_ENTRIES_MAX))?;
-            let Some(last) = page.last() else { break };
+            let last = page.last().ok_or_else(|| ends_early(&conversation, after))?;
             after = last.seq;
             page.iter().try_for_each(|event| writer.event(event))?;
             progress(after);

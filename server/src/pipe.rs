@@ -14,29 +14,33 @@ const PIECES: usize = 4;
 /// Bytes that are gathered before they are sent on.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// A body that `work` writes. If it fails after it began, the connection is cut, so that half is not taken for whole.
-pub fn written(
+/// A body that `work` writes. If it fails before the first piece is full, the error is the answer. Later, the connection is
+/// cut, so that half is not taken for whole.
+pub async fn written(
     thread: Option<Thread>,
     work: impl FnOnce(&mut dyn Write) -> Result<(), Error> + Send + 'static,
-) -> Body {
-    let (sender, receiver) = channel(PIECES);
+) -> Result<Body, Error> {
+    let (sender, mut receiver) = channel::<Result<Bytes, Error>>(PIECES);
     tokio::task::spawn_blocking(move || {
         let _thread = thread;
         let mut out = io::BufWriter::with_capacity(PIECE_BYTES, Outgoing(sender.clone()));
-        let done = work(&mut out).map_err(|e| io::Error::other(e.to_string()));
-        if let Err(error) = done.and_then(|()| out.flush()) {
+        let flushed = |e: io::Error| Error::internal("file.io", format!("writing the answer: {e}"));
+        if let Err(error) = work(&mut out).and_then(|()| out.flush().map_err(flushed)) {
+            tracing::warn!(%error, "an answer ended early");
             // Whoever asked may have left.
             let _ = sender.blocking_send(Err(error));
         }
     });
-    let pieces = futures_util::stream::unfold(receiver, async |mut receiver: Receiver<_>| {
-        receiver.recv().await.map(|piece: io::Result<Bytes>| (piece, receiver))
+    let first = receiver.recv().await.transpose()?;
+    let rest = futures_util::stream::unfold(receiver, async |mut receiver: Receiver<_>| {
+        receiver.recv().await.map(|piece: Result<Bytes, Error>| (piece, receiver))
     });
+    let pieces = futures_util::stream::iter(first.map(Ok)).chain(rest);
     // Whoever compresses it asks once more after its end.
-    Body::from_stream(pieces.fuse())
+    Ok(Body::from_stream(pieces.map(|piece| piece.map_err(|e| io::Error::other(e.to_string()))).fuse()))
 }
 
-struct Outgoing(Sender<io::Result<Bytes>>);
+struct Outgoing(Sender<Result<Bytes, Error>>);
 
 impl Write for Outgoing {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -11,6 +11,7 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -67,7 +68,10 @@ impl Assets for ObjectAssets {
     fn put(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
         let path = Path::from(path(tenant, sha256));
         let store = self.made()?;
-        if block_on(store.head(&path)).is_ok_and(|meta| meta.size == bytes.len() as u64) {
+        // Read back rather than believed: bytes that were damaged since are replaced by the good ones.
+        if block_on(store.head(&path)).is_ok_and(|meta| meta.size == bytes.len() as u64)
+            && self.get(tenant, sha256).is_ok()
+        {
             return Ok(());
         }
         block_on(store.put(&path, bytes.into())).map(drop).map_err(|e| cannot("write the asset", &e))
@@ -78,10 +82,7 @@ impl Assets for ObjectAssets {
         let read = async { store.get(&Path::from(path(tenant, sha256))).await?.bytes().await };
         let bytes = block_on(read).map_err(|e| cannot_read(sha256, &e))?;
         if Hash::of(&bytes) != sha256 {
-            return Err(Error::corrupt(
-                "asset.corrupt",
-                format!("the bytes of asset {sha256} were changed; restore the file from a backup"),
-            ));
+            return Err(damaged(sha256));
         }
         Ok(bytes.into())
     }
@@ -123,6 +124,14 @@ impl Assets for ObjectAssets {
     }
 }
 
+/// The answer for bytes that do not match their hash.
+pub fn damaged(sha256: Hash) -> Error {
+    let text = format!(
+        "the bytes of asset {sha256} are not those that were written; add the same file again, or restore it from a backup"
+    );
+    Error::corrupt("asset.corrupt", text)
+}
+
 fn absent(sha256: Hash) -> Error {
     Error::not_found("asset.absent", format!("the bytes of asset {sha256} are not here"))
 }
@@ -134,6 +143,37 @@ fn cannot_read(sha256: Hash, error: &object_store::Error) -> Error {
     }
 }
 
-fn cannot(what: &str, error: &dyn std::fmt::Display) -> Error {
+fn cannot(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    let is_full = |cause: &(dyn std::error::Error + 'static)| {
+        let kind = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        matches!(kind, Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
+    };
+    if causes.any(is_full) {
+        let text = format!(
+            "cannot {what}: the disk that holds the assets is full; nothing of this request was written; free some space and try \
+             again"
+        );
+        return Error::busy("store.full", text);
+    }
     Error::internal("asset.io", format!("cannot {what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was `asset.io`, an error of ours, and said nothing of the disk.
+    #[test]
+    fn a_full_disk_is_told_as_such() {
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+            let full = std::io::Error::from(kind);
+            assert_eq!(cannot("make the folder", &full).code(), "store.full");
+            let inside = object_store::Error::Generic { store: "disk", source: Box::new(full) };
+            let told = cannot("write the asset", &inside);
+            assert_eq!((told.code(), matches!(told, Error::Busy(_))), ("store.full", true), "{told}");
+        }
+        let other = std::io::Error::from(ErrorKind::PermissionDenied);
+        assert_eq!(cannot("write the asset", &other).code(), "asset.io");
+    }
 }

@@ -41,10 +41,10 @@ pub use vectors::*;
 pub use views::*;
 pub use writing::*;
 
-use crate::{Backup, Index, Keys, Log, Recall};
+use crate::{Backup, CheckedIndex, CheckedLog, Index, Keys, Log, Recall};
 
 /// What the promises are about.
-pub trait Backend: Log + Index + Keys + Recall + Backup {}
+pub trait Backend: CheckedLog + CheckedIndex + Keys + Recall + Backup {}
 
 impl<T: Log + Index + Keys + Recall + Backup> Backend for T {}
 
@@ -158,6 +158,7 @@ macro_rules! conformance {
             erasing_takes_the_bodies_of_other_events_along
             of_two_compactions_one_wins_and_one_can_be_taken_back
             what_goes_over_the_budget_is_refused
+            a_budget_refuses_nothing_by_default
             a_key_comes_back_as_it_was_kept
             keys_are_listed_by_their_tenant_only
             a_key_is_revoked_once_and_by_its_tenant_only

@@ -8,10 +8,13 @@
 //! message format.
 
 pub mod assets;
+mod checked;
 pub mod conformance;
 pub mod memory;
 mod recall;
 pub mod sqlite;
+
+pub use checked::{CheckedIndex, CheckedLog};
 
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
@@ -22,7 +25,7 @@ use everturn_core::id::{ConversationId, FactId, Key, KeyId, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::recall::{Counts, Entry, EntryId, EntryNo, Filter, TextQuery};
 use everturn_core::time::Timestamp;
-use everturn_core::turn::{Status, Turn};
+use everturn_core::turn::{Status, TurnRow};
 use everturn_core::write::{AnsweredRequest, Learned, Place, Write};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -43,11 +46,12 @@ pub trait Log: Send + Sync {
     fn settle(&self) -> Result<(), Error>;
 
     /// Events of a conversation with `seq` greater than `after`, ascending, at most `limit`. For a fork, its parent's
-    /// events come first, under the parent's conversation id.
+    /// events come first, under the parent's conversation id. Each `prev` is the hash that is stored with the event before.
+    /// Nothing is checked: [`CheckedLog::events`] is the way to read them.
     ///
     /// A page also ends once its bodies reach `PAGE_BYTES_MAX` bytes, so it may be shorter than `limit`; only an empty
     /// page is the end.
-    fn events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error>;
+    fn stored_events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error>;
 
     /// The text of open turns that is durable, with the number of bytes. Empty for a turn that is not open.
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error>;
@@ -68,30 +72,29 @@ pub trait Index: Send + Sync {
         prefix: &str,
         limit: usize,
     ) -> Result<Vec<ConversationId>, Error>;
-    /// Turns of a conversation, inherited ones included.
-    fn turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<Turn>, Error>;
-    /// One turn and the conversation that it was said in.
-    fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error>;
-    /// One turn as a conversation sees it: a fork sees what it inherited as it was.
-    fn turn_in(&self, key: &Key, id: TurnId) -> Result<Turn, Error>;
+    /// For [`CheckedIndex::turns`].
+    fn stored_turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<StoredTurn>, Error>;
+    /// For [`CheckedIndex::turn`].
+    fn stored_turn(&self, tenant: &Tenant, id: TurnId) -> Result<StoredTurn, Error>;
+    /// For [`CheckedIndex::turn_in`].
+    fn stored_turn_in(&self, key: &Key, id: TurnId) -> Result<StoredTurn, Error>;
     /// How many turns after a place do not stand any more: another took their place, or they were aborted.
     fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error>;
     /// Turns that are still open, over all tenants.
     fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error>;
     /// Conversations whose time to live has passed, over all tenants.
     fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error>;
-    /// The descriptors of a conversation's assets, inherited ones included, in order.
-    fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error>;
-    /// The descriptor of one asset, inherited ones included.
-    fn asset(&self, key: &Key, id: &str) -> Result<Option<Raw>, Error>;
-    /// The conversations of a tenant in which an asset was added under this id, with its descriptor: one for each
-    /// different content, at most `limit`. Ids are made to be unique, but an imported asset keeps the one it came with.
-    fn assets_with_id(
+    /// For [`CheckedIndex::assets`]: the `asset.added` events.
+    fn stored_assets(&self, key: &Key) -> Result<Vec<Event>, Error>;
+    /// For [`CheckedIndex::asset`].
+    fn stored_asset(&self, key: &Key, id: &str) -> Result<Option<Event>, Error>;
+    /// For [`CheckedIndex::assets_with_id`].
+    fn stored_assets_with_id(
         &self,
         tenant: &Tenant,
         id: &str,
         limit: usize,
-    ) -> Result<Vec<(ConversationId, Raw)>, Error>;
+    ) -> Result<Vec<(ConversationId, Event)>, Error>;
     /// The conversation of a tenant in which a fact was first stated under this id. `None` for another tenant's, and when
     /// every statement of it was erased.
     fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error>;
@@ -167,12 +170,13 @@ pub struct Branch {
 
 /// Bytes by their hash, beside the log.
 pub trait Assets: Send + Sync {
-    /// Keeps the bytes; durable when it returns. Keeping the same bytes again is free.
+    /// Keeps the bytes; durable when it returns. Where they are kept already they are compared, and damaged ones replaced.
+    /// A full disk is `Busy`.
     fn put(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error>;
     /// The bytes, or `NotFound`. Bytes that do not match their hash are `Corrupt`.
     fn get(&self, tenant: &Tenant, sha256: Hash) -> Result<Vec<u8>, Error>;
     /// Some of the bytes: up to the end, where the range goes beyond it. Not compared with the hash, which would take
-    /// reading all of them.
+    /// reading all of them: the caller compares pieces.
     fn get_range(&self, tenant: &Tenant, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error>;
     /// Forgets the bytes; absent ones are no error.
     fn delete(&self, tenant: &Tenant, sha256: Hash) -> Result<(), Error>;
@@ -498,6 +502,17 @@ impl Erasures {
     }
 }
 
+/// A turn as a backend keeps it. [`CheckedIndex`] makes a [`Turn`](everturn_core::turn::Turn) of it.
+#[derive(Clone, Debug)]
+pub struct StoredTurn {
+    /// The conversation it was read from.
+    pub conversation: ConversationId,
+    /// What is derived about it.
+    pub row: TurnRow,
+    /// The events at the places that the row names ([`TurnRow::places`]), with their `prev`, as far as they are there.
+    pub events: Vec<Event>,
+}
+
 /// Which conversations to list.
 #[derive(Clone, Debug, Default)]
 pub struct ConversationQuery {
@@ -534,9 +549,9 @@ pub struct TurnQuery {
 
 impl TurnQuery {
     /// Whether a page with these turns is full.
-    pub(crate) fn is_full(&self, page: &[Turn], bytes: &mut usize) -> bool {
-        let message = page.last().and_then(|turn| turn.message.as_ref());
-        *bytes += message.map_or(0, |message| message.get().len());
+    pub(crate) fn is_full(&self, page: &[StoredTurn], bytes: &mut usize) -> bool {
+        let read = page.last().into_iter().flat_map(|turn| &turn.events);
+        *bytes += read.filter_map(Event::text).map(str::len).sum::<usize>();
         page.len() >= self.limit || self.bytes_max.is_some_and(|max| *bytes >= max)
     }
 

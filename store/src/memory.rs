@@ -10,7 +10,7 @@ mod recall;
 mod write;
 
 use crate::recall::Catalog;
-use crate::{Committed, Erasures, Log};
+use crate::{Committed, Erasures, Log, StoredTurn};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::chain::{Hash, Head};
@@ -19,7 +19,7 @@ use everturn_core::event::Event;
 use everturn_core::id::{EventId, Key, KeyId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_BYTES_MAX;
-use everturn_core::turn::{Turn, TurnRow, join_chunks};
+use everturn_core::turn::{TurnRow, join_chunks};
 use everturn_core::write::{
     Action, AssetReference, AssetRow, FactRow, ForkPoint, SummaryRow, Write, absent, absent_turn,
 };
@@ -173,10 +173,9 @@ fn turn_row(levels: &[Level<'_>], id: TurnId) -> Option<TurnRow> {
     None
 }
 
-fn read(levels: &[Level<'_>], row: TurnRow) -> Result<Turn, Error> {
-    let content = event_at(levels, row.content_seq.unwrap_or(row.seq))
-        .ok_or_else(|| Error::corrupt("turn.content", format!("the content of {} is missing", row.id)))?;
-    Ok(Turn::read(levels[0].entry.conversation.id, row, content))
+fn stored(levels: &[Level<'_>], row: TurnRow) -> StoredTurn {
+    let events = row.places().filter_map(|seq| event_at(levels, seq).cloned()).collect();
+    StoredTurn { conversation: levels[0].entry.conversation.id, row, events }
 }
 
 impl Log for Memory {
@@ -197,7 +196,7 @@ impl Log for Memory {
         Ok(())
     }
 
-    fn events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
+    fn stored_events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
         let kept = self.kept();
         kept.living(key)?;
         Ok(events(&kept.lineage(key)?, after, limit))

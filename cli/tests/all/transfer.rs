@@ -108,3 +108,28 @@ fn a_lost_write_ahead_log_is_said_by_every_command() {
     assert!(shell.ok(&["doctor", "--accept-loss"]).contains("everything is in order"));
     shell.ok(&["append", &id, "again"]);
 }
+
+#[test]
+fn a_damaged_turn_is_an_error_and_leaves_no_file_that_looks_whole() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["append", &id, "hello there"]);
+    shell.ok(&["append", &id, "and more"]);
+    let file = shell.path("store.db");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.windows(11).position(|window| window == b"hello there").expect("the text is in the file");
+    bytes[at] = b'j';
+    std::fs::write(&file, bytes).unwrap();
+    for format in ["jsonl", "markdown", "html", "openai-chat", "transcript"] {
+        let said = shell.run(&["export", &id, "--format", format, "-o", "out"]);
+        assert_eq!(said.code, 1, "{format}");
+        assert!(
+            said.err.contains("seq 2 (evt_") && said.err.contains("restore it from a backup"),
+            "{}",
+            said.err
+        );
+        assert!(!shell.path("out").exists(), "{format} left a file");
+    }
+    let said = shell.run(&["history", &id]);
+    assert!(said.code == 1 && !said.out.contains("jello"), "{}", said.out);
+}

@@ -144,11 +144,18 @@ impl Scope {
         let key = self.key(id);
         let mut erasure = Erasure { turns, summaries: true, ..Erasure::default() };
         for turn in &erasure.turns {
-            let said = self.shared().index.turn_in(&key, *turn)?;
-            if said.status == Status::Pending {
+            // Erasing is the way to go on from a damaged body, so it does without one.
+            let (status, message) = match self.shared().index.turn_in(&key, *turn) {
+                Ok(said) => (said.status, said.value().unwrap_or_default()),
+                Err(Error::Corrupt(_)) => {
+                    let stored = self.shared().index.stored_turn_in(&key, *turn)?;
+                    (stored.row.status, Value::Null)
+                }
+                Err(error) => return Err(error),
+            };
+            if status == Status::Pending {
                 return Err(still_open(*turn));
             }
-            let message = said.value().unwrap_or_default();
             let results = everturn_core::pairing::pair([&message]).results;
             erasure.answered.extend(results.iter().filter_map(|result| result.id.map(str::to_string)));
             erasure.words.push(Words::of(&message));

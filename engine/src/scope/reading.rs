@@ -2,13 +2,14 @@
 
 use super::{Entry, HistoryQuery, Order, Page, Scope, more, page_limit};
 use crate::hub::{Position, Subscription};
+use crate::transfer::ends_early;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::asset::{Asset, Payload};
 use everturn_core::chain::Hash;
 use everturn_core::event::{Event, check_name};
 use everturn_core::id::{ConversationId, Key, TurnId, clip};
-use everturn_core::limits::PAGE_BYTES_MAX;
+use everturn_core::limits::{ASSET_PIECE_BYTES, PAGE_BYTES_MAX};
 use everturn_core::turn::Turn;
 use everturn_core::write::{Action, Write};
 use everturn_store::TurnQuery;
@@ -88,7 +89,8 @@ impl Scope {
         query: &HistoryQuery,
         limit: usize,
     ) -> Result<Page<Entry>, Error> {
-        let head = self.shared().index.conversation(&self.key(id))?.head.seq;
+        let conversation = self.shared().index.conversation(&self.key(id))?;
+        let head = conversation.head.seq;
         let (low, high) = (
             query.after.unwrap_or(0),
             query.before.map_or(head, |before| before.saturating_sub(1)).min(head),
@@ -175,16 +177,18 @@ impl Scope {
         mime_type: &str,
         bytes: Vec<u8>,
     ) -> Result<Asset, Error> {
-        self.shared().conversation(&self.key(id))?;
+        let conversation = self.shared().conversation(&self.key(id))?;
         check_name("mime_type", mime_type)?;
         let payload = Payload { bytes, mime_type: mime_type.to_string(), name };
         let mut uploads = Vec::new();
         let asset_id = crate::ingest::asset_id(self.shared().source.ulid()?);
         let draft = self.shared().asset_draft(&self.tenant, asset_id, payload, None, &mut uploads)?;
-        let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
+        let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "add_asset")?;
+        drafts.push(draft);
+        let action = Action::Append { drafts, expected_seq: None, idempotency: None };
         let answer = self.shared().submit(Write { key: self.key(id), action }, uploads);
         Commit::new(answer, |committed| {
-            committed.events.first().and_then(Event::read::<Asset>).ok_or_else(crate::writer::closed)
+            committed.events.last().and_then(Event::read::<Asset>).ok_or_else(crate::writer::closed)
         })
         .wait()
     }
@@ -217,8 +221,8 @@ impl Scope {
         self.shared().assets.get(&self.tenant, kept_here(asset)?)
     }
 
-    /// Some of an asset's bytes: up to the end, where the range goes beyond it. Unlike the whole they are not compared
-    /// with its hash.
+    /// Some of an asset's bytes: up to the end, where the range goes beyond it. The pieces that the range touches are compared
+    /// with their hashes; an asset without those is read and compared as a whole.
     pub fn asset_range(&self, asset: &Asset, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let sha256 = kept_here(asset)?;
         if range.is_empty() || asset.bytes.is_some_and(|bytes| range.start >= bytes) {
@@ -226,7 +230,22 @@ impl Scope {
             let text = format!("{} has {bytes} bytes, none of them in {start}..{end}", asset.id);
             return Err(Error::invalid("asset.range", text));
         }
-        self.shared().assets.get_range(&self.tenant, sha256, range)
+        let piece = ASSET_PIECE_BYTES as u64;
+        let (first, last) = (range.start / piece, (range.end - 1) / piece);
+        let (begin, bytes) = match asset.pieces.is_empty() {
+            true => (0, self.asset_bytes(asset)?),
+            false => {
+                let end = last.saturating_add(1).saturating_mul(piece);
+                let bytes = self.shared().assets.get_range(&self.tenant, sha256, first * piece..end)?;
+                let hashes = asset.pieces.iter().skip(first as usize).take((last - first) as usize + 1);
+                if !bytes.chunks(ASSET_PIECE_BYTES).map(Hash::of).eq(hashes.copied()) {
+                    return Err(everturn_store::assets::damaged(sha256));
+                }
+                (first * piece, bytes)
+            }
+        };
+        let place = |at: u64| usize::try_from(at - begin).map_or(bytes.len(), |at| at.min(bytes.len()));
+        Ok(bytes[place(range.start)..place(range.end)].to_vec())
     }
 }
 

@@ -348,7 +348,7 @@ impl Scope {
                 .map(|facts| facts.iter().find(|fact| fact.id == id).map(Fact::text)),
         };
         match text {
-            Err(Error::NotFound(_)) => Ok(None),
+            Err(Error::NotFound(_) | Error::Corrupt(_)) => Ok(None),
             text => text,
         }
     }
@@ -420,8 +420,19 @@ impl Scope {
         }
     }
 
-    /// A turn as the conversation that is asked about sees it, unless it is gone from there.
+    /// A turn as the conversation that is asked about sees it, unless it is gone from there. A damaged one is left out and
+    /// logged: it must not keep the others from being found.
     fn standing_turn(&self, found: &Found, id: TurnId, filter: &Filter) -> Result<Option<Turn>, Error> {
+        match self.turn_standing(found, id, filter) {
+            Err(error @ Error::Corrupt(_)) => {
+                tracing::warn!(%error, "left out of what was recalled");
+                Ok(None)
+            }
+            turn => turn,
+        }
+    }
+
+    fn turn_standing(&self, found: &Found, id: TurnId, filter: &Filter) -> Result<Option<Turn>, Error> {
         let key = self.key(filter.conversation.unwrap_or(found.conversation));
         let turn = match filter.through_seq {
             None => match self.shared().index.turn_in(&key, id) {

@@ -81,7 +81,10 @@ impl Scope {
             everturn_core::state::check(kind, &body)?;
             let draft = Draft { actor, ..self.shared().draft(kind.to_string(), &body)? };
             draft.check()?;
-            Ok(Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None })
+            let conversation = self.shared().conversation(&self.key(id))?;
+            let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "append_event")?;
+            drafts.push(draft);
+            Ok(Action::Append { drafts, expected_seq: None, idempotency: None })
         })();
         self.write(id, prepared, |mut committed| committed.events.pop().ok_or_else(crate::writer::closed))
     }

@@ -1,30 +1,27 @@
 //! Compaction: summaries roll forward, nothing is lost, and what goes wrong leaves the log as it was.
 
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused};
-use everturn_core::chain::Hash;
 use everturn_core::compaction::Checkpoint;
 use everturn_core::conversation::{Conversation, Retention, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::state::{Approval, ApprovalBody, ToolBody};
 use everturn_engine::model::Summarize;
-use everturn_engine::{
-    CompactOptions, ContextOptions, Error, Everturn, NewConversation, NewTurn, Options, Scope, Update,
-};
+use everturn_engine::{CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Scope, Update};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-fn policy(name: &str, json: serde_json::Value) -> Settings {
+pub fn policy(name: &str, json: serde_json::Value) -> Settings {
     let mut settings = Settings::default();
     settings.policy.insert(name.into(), Raw::of(&json).unwrap());
     settings
 }
 
 /// A conversation of so many turns, each with a name of its own.
-fn talk(scope: &Scope, id: ConversationId, turns: usize) {
+pub fn talk(scope: &Scope, id: ConversationId, turns: usize) {
     for n in 0..turns {
         let turn = match n % 2 {
             0 => NewTurn::user(&format!("Please look at src/part_{n}.rs, it takes {n}17 ms.")).by("ana"),
@@ -34,7 +31,7 @@ fn talk(scope: &Scope, id: ConversationId, turns: usize) {
     }
 }
 
-fn by_hand(keep_last: usize) -> CompactOptions {
+pub fn by_hand(keep_last: usize) -> CompactOptions {
     CompactOptions { keep_last: Some(keep_last), ..CompactOptions::default() }
 }
 
@@ -463,137 +460,6 @@ fn a_hundred_rounds_keep_pins_identifiers_and_open_questions() {
     }
     assert!(context.tokens.used <= 8000);
     assert_eq!(scope.turns(id).len(), 402);
-}
-
-#[test]
-fn a_conversation_that_is_over_its_budget_is_refused_with_both_numbers() {
-    let (_store, scope) = memory();
-    let id = scope.begin_with(policy("budget", json!({"max_messages": 3}))).id;
-    talk(&scope, id, 3);
-    let before = scope.head(id);
-    refused(
-        scope.try_say(id, NewTurn::user("one more")),
-        "budget.exceeded",
-        "max_messages is 3, this would make it 4",
-    );
-    assert_eq!(scope.head(id), before, "nothing was written");
-    let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
-    assert_eq!(shown["last_action"]["action"], "reject");
-    assert_eq!((&shown["usage"]["messages"], &shown["policy"]["max_messages"]), (&json!(3), &json!(3)));
-    // A turn that another took the place of is not retained by the view.
-    let first = scope.turns(id)[0].id;
-    scope.supersede(id, first, NewTurn::user("instead")).wait().unwrap();
-    assert_eq!(scope.usage(id).unwrap().messages, 3);
-    refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "this would make it 4");
-    scope.compact(id, by_hand(1)).unwrap();
-    scope.say(id, NewTurn::user("now there is room"));
-}
-
-/// A refusal is in no log, so it is remembered; it was so for ever: after the conversation had taken turns again, and
-/// for another one that was begun later under the id of a deleted one.
-#[test]
-fn a_refusal_is_forgotten_with_the_next_turn_and_with_the_conversation() {
-    let (_store, scope) = memory();
-    let id = scope.begin_with(policy("budget", json!({"max_messages": 2}))).id;
-    let last_action = || {
-        let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
-        shown["last_action"]["action"].clone()
-    };
-    talk(&scope, id, 2);
-    refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "this would make it 3");
-    scope.compact(id, by_hand(1)).unwrap();
-    assert_eq!(last_action(), "reject", "still the last thing that the budget did");
-    scope.say(id, NewTurn::user("now there is room"));
-    assert_eq!(last_action(), json!(null));
-    refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "this would make it 3");
-    assert_eq!(last_action(), "reject");
-    scope.delete(id, "over").wait().unwrap();
-    scope.create(NewConversation { id: Some(id), ..NewConversation::default() }).wait().unwrap();
-    assert_eq!(last_action(), json!(null));
-}
-
-#[test]
-fn events_and_bytes_have_limits_of_their_own_and_equal_is_not_over() {
-    let (_store, scope) = memory();
-    let id = scope.begin_with(policy("budget", json!({"max_events": 3}))).id;
-    talk(&scope, id, 2);
-    let note = || Raw::of(&json!({})).unwrap();
-    refused(
-        scope.append_event(id, "note", None, note()).wait(),
-        "budget.exceeded",
-        "max_events is 3, this would make it 4",
-    );
-    let bytes = NewTurn::user("0123456789").message.len();
-    let id = scope.begin_with(policy("budget", json!({"max_bytes": bytes * 2}))).id;
-    scope.say(id, NewTurn::user("0123456789"));
-    scope.say(id, NewTurn::user("0123456789"));
-    let says = format!("max_bytes is {}, this would make it {}", bytes * 2, bytes * 3);
-    refused(scope.try_say(id, NewTurn::user("0123456789")), "budget.exceeded", &says);
-}
-
-#[test]
-fn trimming_moves_the_start_of_the_view_and_never_the_log() {
-    for recovery in [json!({"trim": {"keep_last": 2}}), json!({"compact": {"keep_last": 2}})] {
-        let (_store, scope) = memory();
-        let id = scope.begin_with(policy("budget", json!({"max_messages": 4, "recovery": recovery}))).id;
-        talk(&scope, id, 5);
-        let word = recovery.as_object().unwrap().keys().next().unwrap();
-        let events = scope.events(id, 0, 100).unwrap();
-        let event = events.iter().find(|event| event.kind == "transcript_budget").expect("it is recorded");
-        let body: serde_json::Value = event.read().unwrap();
-        assert_eq!((&body["action"], &body["source"]), (&json!(word), &json!("append")));
-        assert_eq!(
-            (&body["usage_before"]["messages"], &body["usage_attempted"]["messages"]),
-            (&json!(4), &json!(5))
-        );
-        assert_eq!((&body["usage_after"]["messages"], &body["removed_messages"]), (&json!(2), &json!(2)));
-        assert_eq!(scope.turns(id).len(), 5, "the log keeps all");
-        let context = scope.build_context(id, &ContextOptions::new(4000)).unwrap();
-        assert_eq!(context.messages.len(), 3);
-        assert_eq!(
-            context.system.is_some(),
-            word == "compact",
-            "a summary takes the place of what was compacted"
-        );
-        let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
-        assert_eq!(shown["last_action"]["action"], json!(word));
-        scope.verify(id, None).unwrap();
-    }
-}
-
-#[test]
-fn trimming_keeps_pairs_together_and_goes_on_until_the_bytes_fit() {
-    let (_store, scope) = memory();
-    let limit = 1200;
-    let id = scope
-        .begin_with(policy("budget", json!({"max_bytes": limit, "recovery": {"trim": {"keep_last": 100}}})))
-        .id;
-    for n in 0..20 {
-        let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": format!("c{n}"),
-            "type": "function", "function": {"name": "read", "arguments": "{}"}}]});
-        scope.say(id, NewTurn { message: call.to_string(), ..NewTurn::default() });
-        let result = json!({"role": "tool", "tool_call_id": format!("c{n}"), "content": "x".repeat(100)});
-        scope.say(id, NewTurn { message: result.to_string(), ..NewTurn::default() });
-        assert!(scope.usage(id).unwrap().bytes <= limit, "{:?}", scope.usage(id));
-    }
-    let context = scope.build_context(id, &ContextOptions::new(4000)).unwrap();
-    let first: serde_json::Value = context.messages[0].read().unwrap();
-    assert_eq!(first["role"], "assistant", "no result without its call: {first}");
-}
-
-/// With automatic compaction an append is faster than any look in the background. It must wait, not fail.
-#[test]
-fn a_burst_of_appends_waits_for_compaction_instead_of_being_refused() {
-    let store = Everturn::open("memory:").unwrap();
-    let scope = store.tenant("acme").unwrap();
-    let mut settings = policy("budget", json!({"max_messages": 30}));
-    settings.policy.insert("compaction".into(), Raw::of(&json!({"max_turns": 20})).unwrap());
-    let id = scope.begin_with(settings).id;
-    talk(&scope, id, 200);
-    assert_eq!(scope.get(id).unwrap().turns, 200);
-    assert!(scope.usage(id).unwrap().messages <= 30);
-    let hash: Hash = scope.head(id);
-    assert_eq!(scope.verify(id, Some(hash)).unwrap().contains_head, Some(true));
 }
 
 #[test]

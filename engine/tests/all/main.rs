@@ -4,12 +4,14 @@
 //! rest takes one promise at a time. `EVERTURN_SEED` repeats a random run.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 
+mod budgets;
 mod backup;
 mod canary;
 mod child;
 mod compacting;
 mod context;
 mod crash;
+mod damage;
 mod dice;
 mod embedders;
 mod erasing;

@@ -2,6 +2,8 @@
 
 use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// How many `#` a heading inside a turn gets on top: the page has the first level, turns the second.
 const DEEPER: usize = 2;
@@ -133,25 +135,25 @@ fn deeper(level: HeadingLevel) -> HeadingLevel {
 /// cannot be reached, it is shown as a code block.
 pub fn contained(text: &str) -> String {
     let given = text.replace("\r\n", "\n").replace(['\r', '\0'], "\n");
-    let mut text = without_html(given.trim_matches('\n'));
+    let mut text = without_links(&without_html(given.trim_matches('\n')));
     // Changing one thing may turn what follows into another.
     for _ in 0..LOOKS {
         if !reaches_out(&text) {
             let fence = open_fence(&text).map(|fence| format!("\n{fence}")).unwrap_or_default();
             return format!("{}{fence}", text.trim_end());
         }
-        text = without_html(&with_deeper_headings(&text));
+        text = without_links(&without_html(&with_deeper_headings(&text)));
     }
     fenced("", &given)
 }
 
-/// Whether there is raw HTML in it, or a heading that belongs to the page or to a turn.
+/// Whether there is raw HTML in it, a link that runs something, or a heading that belongs to the page or to a turn.
 fn reaches_out(text: &str) -> bool {
     parser(text).any(|event| match event {
         Event::Html(_) | Event::InlineHtml(_) => true,
         Event::Start(Tag::Heading { level, .. }) => level as usize <= DEEPER,
         _ => false,
-    })
+    }) || !active_links(text).is_empty()
 }
 
 fn without_html(text: &str) -> String {
@@ -179,6 +181,45 @@ fn without_html(text: &str) -> String {
         text = Cow::Owned(out);
     }
     text.replace('<', "&lt;")
+}
+
+/// Whether a link has a scheme other than those of the web and of mail: `javascript:`, `data:`, `vbscript:`, `file:` and
+/// whatever a reader's system opens. Browsers skip control characters and whitespace in a scheme.
+fn is_active(url: &str) -> bool {
+    let url: String = url.chars().filter(|c| !c.is_control() && !c.is_whitespace()).collect();
+    let Some((scheme, _)) = url.split_once(':') else { return false };
+    let is_scheme = scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    is_scheme && !["http", "https", "mailto"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
+}
+
+/// Where links, pictures and definitions begin that would run something. A definition counts also where nothing refers to
+/// it: another turn may.
+fn active_links(text: &str) -> BTreeSet<usize> {
+    let parser = parser(text);
+    let definitions = parser.reference_definitions().iter();
+    let defined: Vec<_> =
+        definitions.filter(|(_, link)| is_active(&link.dest)).map(|(_, link)| link.span.clone()).collect();
+    let linked = parser.into_offset_iter().filter_map(|(event, range)| match event {
+        Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+            is_active(&dest_url).then_some(range)
+        }
+        _ => None,
+    });
+    let mark = |range: Range<usize>| Some(range.start + text[range].find(['[', '<'])?);
+    linked.chain(defined).filter_map(mark).collect()
+}
+
+/// Links and pictures that would run something are shown as the text they were written as.
+fn without_links(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut done = 0;
+    for mark in active_links(text) {
+        out.push_str(&text[done..mark]);
+        out.push_str(if text[mark..].starts_with('[') { "\\[" } else { "&lt;" });
+        done = mark + 1;
+    }
+    out.push_str(&text[done..]);
+    out
 }
 
 fn with_deeper_headings(text: &str) -> String {

@@ -219,7 +219,7 @@ fn an_empty_conversation_is_a_whole_document() {
 }
 
 /// What people try, in every place where words of a stranger are shown.
-const HOSTILE: [&str; 16] = [
+const HOSTILE: [&str; 19] = [
     "<script>alert(1)</script>",
     "\"><img src=x onerror=alert(1)>",
     "' onmouseover='alert(1)",
@@ -227,6 +227,9 @@ const HOSTILE: [&str; 16] = [
     "[click](javascript:alert(1)) [again](JaVaScRiPt:alert(1)) [t](java\tscript:alert(1)) <javascript:alert(1)>",
     "[x](data:text/html;base64,PHNjcmlwdD5hbGVydCgxKTwvc2NyaXB0Pg==) ![y](data:image/svg+xml,<svg onload=alert(1)>)",
     "[r]: javascript:alert(1)\n\n[r] ![r]",
+    "[a](&#106;avascript&colon;alert(1)) [b](vbscript:x) [c](<java\u{1}script:x>) [d]( JAVASCRIPT:x \"t\") ![e](file:///etc/passwd)",
+    "[f](data:text/html,x) <vbscript:x> [g](java&Tab;script:x) [h](\\javascript:x) [i](x-apple:y) \\\\[j](javascript:x)",
+    "> [q]: DATA:text/html,x\n\n- [q][] [![p](javascript:x)](https://example.org)",
     "![a\" onerror=\"alert(1)](https://example.org/\"onerror=\"alert(1))",
     "<!-- \n```\n-->\n```\n<script>alert(1)</script>",
     "````\n```\n</details>\n<style>*{display:none}</style>",
@@ -453,6 +456,11 @@ fn nothing_that_is_said_becomes_part_of_the_page() {
 
 #[test]
 fn in_markdown_nothing_that_is_said_reaches_beyond_its_turn() {
+    for text in
+        ["# t\n[x](javascript:y)", "# t\n[x]: vbscript:y\n\n## a\n[x]", "# t\n![x](data:image/svg+xml,y)"]
+    {
+        assert!(check_markdown(text).unwrap_err().contains("link"), "the check itself sees {text}");
+    }
     let harmless = check_markdown(&written(&hostile("x"), Style::Markdown)).unwrap();
     assert!(harmless > 20, "{harmless} turns");
     for evil in HOSTILE {
@@ -461,7 +469,7 @@ fn in_markdown_nothing_that_is_said_reaches_beyond_its_turn() {
     }
 }
 
-/// The only raw HTML is ours, and there is one title; gives the number of turns that can be told apart.
+/// The only raw HTML is ours, links lead to the web or to a mailbox, and there is one title; gives the number of turns that can be told apart.
 fn check_markdown(text: &str) -> Result<usize, String> {
     use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag};
     let (mut folds, mut turns, mut titles) = (0i64, 0, 0);
@@ -477,6 +485,18 @@ fn check_markdown(text: &str) -> Result<usize, String> {
                     (_, Some(summary))
                         if !summary.replace("<code>", "").replace("</code>", "").contains('<') => {}
                     _ => return Err(format!("raw HTML {html:?}")),
+                }
+            }
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                let url: String = dest_url.chars().filter(|c| !c.is_control() && *c != ' ').collect();
+                let is_picture = url.starts_with("data:image/") && !url.contains("svg");
+                let scheme = url.split_once(':').map(|(scheme, _)| scheme.to_ascii_lowercase());
+                let leads_nowhere = scheme.is_none_or(|scheme| {
+                    matches!(&*scheme, "http" | "https" | "mailto")
+                        || scheme.contains(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c))
+                });
+                if !is_picture && !leads_nowhere {
+                    return Err(format!("a link to {url:?}"));
                 }
             }
             Event::Start(Tag::Heading { level: HeadingLevel::H1, .. }) => titles += 1,
@@ -517,6 +537,7 @@ fn nasty() -> impl Strategy<Value = String> {
         Just("]("),
         Just(")"),
         Just("javascript:"),
+        Just("]: data:x\n"),
         Just("https://a.b"),
         Just("<?"),
         Just("<![CDATA["),

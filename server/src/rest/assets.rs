@@ -19,6 +19,7 @@ use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::id::ConversationId;
+use everturn_core::limits::ASSET_PIECE_BYTES;
 use everturn_engine::Scope;
 use serde::Deserialize;
 use std::ops::Range;
@@ -177,15 +178,16 @@ async fn get_asset_content(
 }
 
 /// Bytes read at a time.
-const PIECE_BYTES: u64 = 1024 * 1024;
+const PIECE_BYTES: u64 = ASSET_PIECE_BYTES as u64;
 
 async fn piece(scope: Scope, asset: Asset, range: Range<u64>) -> Result<Bytes, Error> {
     blocking(move || {
-        // What fits into one piece is checked against its hash; of more, the reader has the hash as its ETag.
-        if range == (0..asset.bytes.unwrap_or_default()) && range.end <= PIECE_BYTES {
-            return scope.asset_bytes(&asset).map(Bytes::from);
-        }
-        let end = range.end.min(range.start + PIECE_BYTES);
+        // Up to the end of a piece, so that each piece is read and checked once. An asset without hashes of pieces is
+        // checked as a whole, so it is read at once.
+        let end = match asset.pieces.is_empty() {
+            true => range.end,
+            false => range.end.min((range.start / PIECE_BYTES + 1) * PIECE_BYTES),
+        };
         scope.asset_range(&asset, range.start..end).map(Bytes::from)
     })
     .await

@@ -90,7 +90,8 @@ async fn export(
         _ => {
             // What can be refused is refused before the first byte.
             let scope = blocking(move || scope.get(id).map(|_| scope)).await?;
-            pipe::written(large_thread().await?, move |out| scope.export(id, format, out, &mut |_| {}))
+            let thread = large_thread().await?;
+            pipe::written(thread, move |out| scope.export(id, format, out, &mut |_| {})).await?
         }
     };
     Ok((headers, Body::into_response(body)).into_response())

@@ -228,6 +228,8 @@ pub struct Asset {
     /// Its size; absent where only the descriptor was imported.
     bytes: Option<u64>,
     sha256: Option<String>,
+    /// The SHA-256 of each piece of 1 MiB, where the asset is larger than that.
+    pieces: Option<Vec<String>>,
     visibility: Visibility,
     storage: Option<Storage>,
 }

@@ -1,7 +1,7 @@
 //! Export, import and proof over REST.
 
 use crate::stage::{Stage, answer, config};
-use everturn_engine::{Everturn, Options};
+use everturn_engine::{Everturn, NewTurn, Options};
 use everturn_server::Config;
 use reqwest::Method;
 use serde_json::json;
@@ -150,4 +150,54 @@ async fn what_agents_left_is_imported_over_http() {
     assert_ne!(first["conversation"]["id"], second["conversation"]["id"]);
     answer(import("?nam=x", "[]".into()), 400).await;
     stage.stop().await;
+}
+
+/// An export that met damage ended like a whole one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_export_ends_with_an_error_that_the_client_sees() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let url = format!("sqlite:{}", path.display());
+    let quiet = || Options { auto_compaction: false, ..Options::default() };
+    let id = {
+        let store = Everturn::open_with(&url, quiet()).unwrap();
+        let scope = store.tenant("default").unwrap();
+        let id = scope.create(Default::default()).wait().unwrap().id;
+        for n in 0..3000 {
+            let turn = NewTurn::user(&format!("turn {n} {}", "words ".repeat(20)));
+            scope.append(id, vec![turn], Default::default()).wait().unwrap();
+        }
+        id
+    };
+    let damage = |from: &str, to: &str| {
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(from.len()).position(|part| part == from.as_bytes()).unwrap();
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+        std::fs::write(&path, bytes).unwrap();
+    };
+    // Far behind the first piece: the answer has begun, so the connection is cut.
+    damage("turn 2500 words", "turn 2500 sword");
+    let formats = ["jsonl", "markdown", "html", "openai-chat"];
+    let read = |stage: &Stage, format: &str, encoding: &str| {
+        let path = format!("/api/v1/conversations/{id}/export?format={format}");
+        stage.request(Method::GET, &path).header("accept-encoding", encoding).send()
+    };
+    let stage = Stage::over(Everturn::open_with(&url, quiet()).unwrap(), config()).await;
+    for format in formats {
+        for encoding in ["identity", "gzip"] {
+            let export = read(&stage, format, encoding).await.unwrap();
+            assert_eq!(export.status(), 200);
+            assert!(export.bytes().await.is_err(), "{format} as {encoding} looks whole");
+        }
+    }
+    stage.stop().await;
+    // At its beginning: that is the answer.
+    damage("turn 1 words", "turn 1 sword");
+    let stage = Stage::over(Everturn::open_with(&url, quiet()).unwrap(), config()).await;
+    for format in formats.into_iter().chain(["transcript"]) {
+        let export = read(&stage, format, "identity").await.unwrap();
+        assert_eq!(export.status(), 500, "{format}");
+        let problem: serde_json::Value = export.json().await.unwrap();
+        assert_eq!(problem["code"], "chain.body_mismatch", "{format}: {problem}");
+    }
 }

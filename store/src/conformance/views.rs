@@ -152,12 +152,12 @@ pub fn of_two_compactions_one_wins_and_one_can_be_taken_back(store: &dyn Backend
     assert_eq!(now(), before);
 }
 
-/// What goes over the budget of turns or events leaves no trace; equal is not over, and what fell does not count.
+/// With the policy `reject`, what goes over the budget of turns or events leaves no trace; equal is not over, and what fell does not count.
 pub fn what_goes_over_the_budget_is_refused(store: &dyn Backend) {
     let m = Maker::default();
     let key = m.key();
     let mut settings = Settings::default();
-    settings.policy.insert("budget".into(), raw(r#"{"max_messages":2,"max_events":6}"#));
+    settings.policy.insert("budget".into(), raw(r#"{"max_messages":2,"max_events":6,"recovery":"reject"}"#));
     let (one, two) = (m.say("one"), m.say("two"));
     let (first, second) = (turn_of(&one), turn_of(&two));
     create(store, &key, vec![m.event(kind::CREATED, &settings), one, two]);
@@ -176,4 +176,16 @@ pub fn what_goes_over_the_budget_is_refused(store: &dyn Backend) {
     append(store, &key, vec![m.draft(kind::BUDGET, trimmed.to_string())]);
     append(store, &key, vec![m.say("four")]);
     over(m.say("five"), "max_messages");
+}
+
+/// Without the policy `reject`, a budget refuses nothing: whoever appends makes room.
+pub fn a_budget_refuses_nothing_by_default(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let mut settings = Settings::default();
+    settings.policy.insert("budget".into(), raw(r#"{"max_messages":2,"max_events":3}"#));
+    create(store, &key, vec![m.event(kind::CREATED, &settings), m.say("one"), m.say("two")]);
+    append(store, &key, vec![m.say("three")]);
+    append(store, &key, vec![m.draft("note", "{}")]);
+    assert_eq!(store.conversation(&key).expect("it is there").head.seq, 5);
 }

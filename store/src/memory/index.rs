@@ -1,8 +1,10 @@
 //! Reading what is derived from the log, and deriving it again.
 
 use super::write::InMemory;
-use super::{Entry, Level, Memory, fork_point, owner, read, turn_row};
-use crate::{Branch, ConversationQuery, Index, Problem, Recall, TurnQuery, Written, WrittenPage};
+use super::{Entry, Level, Memory, fork_point, owner, stored, turn_row};
+use crate::{
+    Branch, ConversationQuery, Index, Problem, Recall, StoredTurn, TurnQuery, Written, WrittenPage,
+};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Tombstone};
@@ -11,7 +13,7 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::{Status, Turn, TurnRow};
+use everturn_core::turn::{Status, TurnRow};
 use everturn_core::write::{self, Changes, FactRow, ForkPoint, Learned, Lookup, Place, absent_turn};
 use std::collections::BTreeMap;
 
@@ -55,7 +57,7 @@ impl Index for Memory {
             .collect())
     }
 
-    fn turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<Turn>, Error> {
+    fn stored_turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<StoredTurn>, Error> {
         let kept = self.kept();
         kept.living(key)?;
         let levels = kept.lineage(key)?;
@@ -78,7 +80,7 @@ impl Index for Memory {
         }
         let (mut page, mut bytes) = (Vec::new(), 0);
         for row in rows.into_iter().take(query.limit) {
-            page.push(read(&levels, row)?);
+            page.push(stored(&levels, row));
             if query.is_full(&page, &mut bytes) {
                 break;
             }
@@ -86,21 +88,21 @@ impl Index for Memory {
         Ok(page)
     }
 
-    fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error> {
+    fn stored_turn(&self, tenant: &Tenant, id: TurnId) -> Result<StoredTurn, Error> {
         let said = {
             let kept = self.kept();
             let mut living = kept.all_living().filter(|(key, _)| key.tenant == *tenant);
             let own = |entry: &Entry| entry.events.iter().any(|event| event.id.0 == id.0);
             living.find(|(_, entry)| own(entry)).map(|(key, _)| key.clone()).ok_or_else(|| absent_turn(id))?
         };
-        self.turn_in(&said, id)
+        self.stored_turn_in(&said, id)
     }
 
-    fn turn_in(&self, key: &Key, id: TurnId) -> Result<Turn, Error> {
+    fn stored_turn_in(&self, key: &Key, id: TurnId) -> Result<StoredTurn, Error> {
         let kept = self.kept();
         kept.living(key)?;
         let levels = kept.lineage(key)?;
-        read(&levels, turn_row(&levels, id).ok_or_else(|| absent_turn(id))?)
+        Ok(stored(&levels, turn_row(&levels, id).ok_or_else(|| absent_turn(id))?))
     }
 
     fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
@@ -124,47 +126,45 @@ impl Index for Memory {
         Ok(due.into_iter().map(|(_, key)| key).take(limit).collect())
     }
 
-    fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error> {
+    fn stored_assets(&self, key: &Key) -> Result<Vec<Event>, Error> {
         let kept = self.kept();
         kept.living(key)?;
         let levels = kept.lineage(key)?;
         let mut found = Vec::new();
         for level in levels.iter().rev() {
             for asset in level.entry.assets.iter().filter(|asset| asset.seq <= level.cap) {
-                let text = level.entry.at(asset.seq).and_then(Event::text);
-                found.extend(text.map(|text| Raw::new(text.to_string())).transpose()?);
+                found.extend(level.entry.at(asset.seq).cloned());
             }
         }
         Ok(found)
     }
 
-    fn asset(&self, key: &Key, id: &str) -> Result<Option<Raw>, Error> {
+    fn stored_asset(&self, key: &Key, id: &str) -> Result<Option<Event>, Error> {
         let kept = self.kept();
         kept.living(key)?;
         for level in &kept.lineage(key)? {
             if let Some(row) = level.entry.assets.iter().find(|a| a.id == id && a.seq <= level.cap) {
-                let text = level.entry.at(row.seq).and_then(Event::text);
-                return text.map(|text| Raw::new(text.to_string())).transpose();
+                return Ok(level.entry.at(row.seq).cloned());
             }
         }
         Ok(None)
     }
 
-    fn assets_with_id(
+    fn stored_assets_with_id(
         &self,
         tenant: &Tenant,
         id: &str,
         limit: usize,
-    ) -> Result<Vec<(ConversationId, Raw)>, Error> {
+    ) -> Result<Vec<(ConversationId, Event)>, Error> {
         let kept = self.kept();
         let mut contents = Vec::new();
         let mut found = Vec::new();
         for (key, entry) in kept.all_living().filter(|(key, _)| key.tenant == *tenant) {
             let Some(row) = entry.assets.iter().find(|asset| asset.id == id) else { continue };
-            let Some(text) = entry.at(row.seq).and_then(Event::text) else { continue };
+            let Some(event) = entry.at(row.seq) else { continue };
             if found.len() < limit && !contents.contains(&row.sha256) {
                 contents.push(row.sha256);
-                found.push((key.id, Raw::new(text.to_string())?));
+                found.push((key.id, event.clone()));
             }
         }
         Ok(found)

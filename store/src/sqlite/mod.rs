@@ -18,7 +18,8 @@ mod write;
 
 use crate::recall::Catalog;
 use crate::{
-    Branch, Committed, ConversationQuery, Index, Log, Problem, ProblemKind, Recall, TurnQuery, WrittenPage,
+    Branch, Committed, ConversationQuery, Index, Log, Problem, ProblemKind, Recall, StoredTurn, TurnQuery,
+    WrittenPage,
 };
 use door::explain;
 pub use door::resolve;
@@ -30,7 +31,6 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
-use everturn_core::turn::Turn;
 use everturn_core::write::{Action, Learned, Write, absent, absent_turn};
 use head::HeadFile;
 use ownership::Ownership;
@@ -401,7 +401,7 @@ impl Log for Sqlite {
         self.settle_as(&mut *self.writer()?)
     }
 
-    fn events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
+    fn stored_events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
         self.reading_in(key, |db, _, _, lineage| Ok(read::events(db, &lineage, after, limit)?))
     }
 
@@ -480,11 +480,11 @@ impl Index for Sqlite {
         })
     }
 
-    fn turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<Turn>, Error> {
+    fn stored_turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<StoredTurn>, Error> {
         self.reading_in(key, |db, _, _, lineage| Ok(read::turns(db, &lineage, query)?))
     }
 
-    fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error> {
+    fn stored_turn(&self, tenant: &Tenant, id: TurnId) -> Result<StoredTurn, Error> {
         let waits = |recent: &Recent| {
             let mut own = recent.conversations.iter().filter(|(key, _)| key.tenant == *tenant);
             own.find(|(_, entry)| entry.events.iter().any(|event| event.id.0 == id.0))
@@ -495,7 +495,7 @@ impl Index for Sqlite {
             false => self.reading(|db| Ok(waits(&Recent::load(db)?)))?,
         };
         if let Some(key) = recent {
-            return self.turn_in(&key, id);
+            return self.stored_turn_in(&key, id);
         }
         self.reading(|db| {
             // The conversation that it was said in. A fork that changed it has a row too, but from before it left.
@@ -511,14 +511,14 @@ impl Index for Sqlite {
             let (no, conversation) = said.ok_or_else(|| absent_turn(id))?;
             let lineage = read::lineage(db, no, ConversationId::from_bytes(conversation.0))?;
             let row = read::turn_row(db, &lineage, id)?.ok_or_else(|| absent_turn(id))?;
-            Ok(read::read(db, &lineage, row)?)
+            Ok(read::stored(db, &lineage, row, &mut None)?)
         })
     }
 
-    fn turn_in(&self, key: &Key, id: TurnId) -> Result<Turn, Error> {
+    fn stored_turn_in(&self, key: &Key, id: TurnId) -> Result<StoredTurn, Error> {
         self.reading_in(key, |db, _, _, lineage| {
             let row = read::turn_row(db, &lineage, id)?.ok_or_else(|| absent_turn(id))?;
-            Ok(read::read(db, &lineage, row)?)
+            Ok(read::stored(db, &lineage, row, &mut None)?)
         })
     }
 
@@ -549,7 +549,7 @@ impl Index for Sqlite {
         })
     }
 
-    fn assets(&self, key: &Key) -> Result<Vec<Raw>, Error> {
+    fn stored_assets(&self, key: &Key) -> Result<Vec<Event>, Error> {
         self.reading_in(key, |db, _, _, lineage| {
             let mut found = Vec::new();
             for level in lineage.levels.iter().rev() {
@@ -560,17 +560,14 @@ impl Index for Sqlite {
                     .query_map(params![level.no, signed(level.cap)], |row| row.get(0))?
                     .collect::<Result<_, _>>()?;
                 for seq in places {
-                    let text = read::event_at(db, &lineage, seq as u64)?
-                        .and_then(|event| event.body)
-                        .map(|body| body.text);
-                    found.extend(text.map(Raw::new).transpose()?);
+                    found.extend(read::event_at(db, &lineage, seq as u64)?);
                 }
             }
             Ok(found)
         })
     }
 
-    fn asset(&self, key: &Key, id: &str) -> Result<Option<Raw>, Error> {
+    fn stored_asset(&self, key: &Key, id: &str) -> Result<Option<Event>, Error> {
         self.reading_in(key, |db, _, _, lineage| {
             for level in &lineage.levels {
                 let seq: Option<i64> = db
@@ -578,11 +575,7 @@ impl Index for Sqlite {
                     .query_row(params![level.no, id, signed(level.cap)], |row| row.get(0))
                     .optional()?;
                 if let Some(seq) = seq {
-                    let event = read::event_at(db, &lineage, seq as u64)?;
-                    return Ok(event
-                        .and_then(|event| event.body)
-                        .map(|body| Raw::new(body.text))
-                        .transpose()?);
+                    return Ok(read::event_at(db, &lineage, seq as u64)?);
                 }
             }
             Ok(None)
@@ -625,12 +618,12 @@ impl Index for Sqlite {
         self.reading(|db| Ok(read::written_by(db, tenant, actor, after)?))
     }
 
-    fn assets_with_id(
+    fn stored_assets_with_id(
         &self,
         tenant: &Tenant,
         id: &str,
         limit: usize,
-    ) -> Result<Vec<(ConversationId, Raw)>, Error> {
+    ) -> Result<Vec<(ConversationId, Event)>, Error> {
         self.reading(|db| {
             // Of each group the row with the smallest id: SQLite gives the other columns of that same row.
             let places: Vec<(i64, Bytes<16>, i64)> = db
@@ -646,10 +639,8 @@ impl Index for Sqlite {
             for (no, conversation, seq) in places {
                 let conversation = ConversationId::from_bytes(conversation.0);
                 let lineage = read::lineage(db, no, conversation)?;
-                let body = read::event_at(db, &lineage, seq as u64)?.and_then(|event| event.body);
-                if let Some(body) = body {
-                    found.push((conversation, Raw::new(body.text)?));
-                }
+                let event = read::event_at(db, &lineage, seq as u64)?;
+                found.extend(event.map(|event| (conversation, event)));
             }
             Ok(found)
         })

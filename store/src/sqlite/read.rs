@@ -1,13 +1,13 @@
 //! Reading, on any connection: inside a write as well as beside it.
 
 use super::rows::{self, Bytes, CONVERSATION_COLUMNS, EVENT_COLUMNS, TURN_COLUMNS, signed};
-use crate::{TurnQuery, Written, WrittenPage};
+use crate::{StoredTurn, TurnQuery, Written, WrittenPage};
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::Conversation;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
 use everturn_core::limits::PAGE_BYTES_MAX;
-use everturn_core::turn::{Turn, TurnRow};
+use everturn_core::turn::TurnRow;
 use everturn_core::write::Place;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeMap;
@@ -149,16 +149,27 @@ pub fn events(db: &Connection, lineage: &Lineage, after: u64, limit: usize) -> r
     Ok(out)
 }
 
-/// The event at one place. Its `prev` need not be filled in.
+/// The event at one place.
 pub fn event_at(db: &Connection, lineage: &Lineage, seq: u64) -> rusqlite::Result<Option<Event>> {
     if let Some(event) = lineage.recent_at(seq) {
         return Ok(Some(Event::clone(event)));
     }
+    let before = hash_at(db, lineage, seq.saturating_sub(1))?.unwrap_or(Hash([0; 32]));
+    event_after(db, lineage, seq, before)
+}
+
+/// The event at one place, where the hash of the one before it is known.
+fn event_after(
+    db: &Connection,
+    lineage: &Lineage,
+    seq: u64,
+    before: Hash,
+) -> rusqlite::Result<Option<Event>> {
     let Some(level) = lineage.owner(seq) else { return Ok(None) };
     db.prepare_cached(&format!(
         "SELECT {EVENT_COLUMNS} FROM places p JOIN events ON events.no = p.event WHERE p.conversation = ? AND p.seq = ?"
     ))?
-    .query_row(params![level.no, signed(seq)], |row| rows::event(row, level.id, Hash([0; 32])))
+    .query_row(params![level.no, signed(seq)], |row| rows::event(row, level.id, before))
     .optional()
 }
 
@@ -182,15 +193,14 @@ pub fn turn_row(db: &Connection, lineage: &Lineage, id: TurnId) -> rusqlite::Res
 }
 
 /// A page of turns.
-pub fn turns(db: &Connection, lineage: &Lineage, query: &TurnQuery) -> rusqlite::Result<Vec<Turn>> {
+pub fn turns(db: &Connection, lineage: &Lineage, query: &TurnQuery) -> rusqlite::Result<Vec<StoredTurn>> {
     let (mut low, mut high) = query.range();
-    let mut out = Vec::new();
+    let mut rows: Vec<TurnRow> = Vec::new();
     let seen = |row: TurnRow| match query.as_of {
         Some(seq) => row.as_of(seq),
         None => row,
     };
-    let mut bytes = 0;
-    while low <= high && out.len() < query.limit {
+    while low <= high && rows.len() < query.limit {
         let page = turn_page(db, lineage, low, high, query.descending, query.limit)?;
         let Some(last) = page.last().map(|row| row.seq) else { break };
         if query.descending {
@@ -198,17 +208,32 @@ pub fn turns(db: &Connection, lineage: &Lineage, query: &TurnQuery) -> rusqlite:
         } else {
             low = last + 1
         }
-        for row in page.into_iter().map(seen) {
-            if query.takes(&row) {
-                out.push(read(db, lineage, row)?);
-                if query.is_full(&out, &mut bytes) {
-                    return Ok(out);
-                }
+        let wanted = page.into_iter().map(seen).filter(|row| query.takes(row));
+        rows.extend(wanted.take(query.limit - rows.len()));
+    }
+    let (mut turns, mut last, mut bytes) = (Vec::new(), None, 0);
+    // Each group is read upwards, since the hash of one turn is most often the `prev` of the next.
+    for group in rows.chunks_mut(READ_TOGETHER) {
+        if query.descending {
+            group.reverse();
+        }
+        let read = group.iter().map(|row| stored(db, lineage, row.clone(), &mut last));
+        let mut read = read.collect::<rusqlite::Result<Vec<StoredTurn>>>()?;
+        if query.descending {
+            read.reverse();
+        }
+        for turn in read {
+            turns.push(turn);
+            if query.is_full(&turns, &mut bytes) {
+                return Ok(turns);
             }
         }
     }
-    Ok(out)
+    Ok(turns)
 }
+
+/// Turns that are read before it is asked whether the page is full: few, since each may be large.
+const READ_TOGETHER: usize = 8;
 
 /// Rows between two places, of all levels, the youngest level's first where several have one.
 fn turn_page(
@@ -257,11 +282,26 @@ pub fn fallen_after(db: &Connection, lineage: &Lineage, after: u64) -> rusqlite:
     Ok(fallen.into_values().filter(|fallen| *fallen).count() as u64)
 }
 
-/// A row with its content.
-pub fn read(db: &Connection, lineage: &Lineage, row: TurnRow) -> rusqlite::Result<Turn> {
-    let content = event_at(db, lineage, row.content_seq.unwrap_or(row.seq))?
-        .ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-    Ok(Turn::read(lineage.id(), row, &content))
+/// A row with the events that it rests on. `last` is the event read before, if any: its hash need not be looked up again.
+pub fn stored(
+    db: &Connection,
+    lineage: &Lineage,
+    row: TurnRow,
+    last: &mut Option<Head>,
+) -> rusqlite::Result<StoredTurn> {
+    let mut events = Vec::with_capacity(1);
+    for seq in row.places() {
+        let known = last.filter(|head| head.seq + 1 == seq && lineage.recent_at(seq).is_none());
+        let event = match known {
+            Some(before) => event_after(db, lineage, seq, before.hash)?,
+            None => event_at(db, lineage, seq)?,
+        };
+        if seq == row.seq {
+            *last = event.as_ref().map(|event| Head { seq, hash: event.hash });
+        }
+        events.extend(event);
+    }
+    Ok(StoredTurn { conversation: lineage.id(), row, events })
 }
 
 /// What is durable of an open turn's text.

@@ -8,7 +8,7 @@ use everturn_core::id::{ConversationId, Key};
 use everturn_core::time::Timestamp;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{ConversationQuery, Index, Log, TurnQuery};
+use everturn_store::{CheckedIndex, CheckedLog, ConversationQuery, Index, Log, TurnQuery};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,0 +1,230 @@
+//! Budgets: what happens when an append would make the messages view too large.
+
+use crate::compacting::{by_hand, policy, talk};
+use crate::stage::{Short, memory, quiet, refused};
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::state::ApprovalBody;
+use everturn_engine::model::Summarize;
+use everturn_engine::{AppendOptions, ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Scope};
+use serde_json::json;
+use std::pin::Pin;
+use std::sync::Arc;
+
+fn last_action(scope: &Scope, id: ConversationId) -> serde_json::Value {
+    let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
+    shown["last_action"].clone()
+}
+
+#[test]
+fn the_policy_reject_refuses_with_both_numbers_and_writes_no_turn() {
+    let (_store, scope) = memory();
+    let id = scope.begin_with(policy("budget", json!({"max_messages": 3, "recovery": "reject"}))).id;
+    talk(&scope, id, 3);
+    refused(
+        scope.try_say(id, NewTurn::user("one more")),
+        "budget.exceeded",
+        "max_messages is 3, this would make it 4",
+    );
+    assert_eq!(scope.turns(id).len(), 3, "no turn was written");
+    let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
+    assert_eq!(shown["last_action"]["action"], "reject");
+    assert_eq!((&shown["usage"]["messages"], &shown["policy"]["max_messages"]), (&json!(3), &json!(3)));
+    // A turn that another took the place of is not retained by the view.
+    let first = scope.turns(id)[0].id;
+    scope.supersede(id, first, NewTurn::user("instead")).wait().unwrap();
+    assert_eq!(scope.usage(id).unwrap().messages, 3);
+    refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "this would make it 4");
+    scope.compact(id, by_hand(1)).unwrap();
+    scope.say(id, NewTurn::user("now there is room"));
+}
+
+/// A rejection used to be remembered in memory only, and `last_action` was gone after a restart.
+#[test]
+fn a_rejection_is_an_event_once_a_minute_and_survives_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db").display().to_string();
+    let rejections =
+        |scope: &Scope, id| scope.kinds(id).iter().filter(|kind| *kind == "transcript_budget").count();
+    let id = {
+        let store = Everturn::open_with(&path, quiet()).unwrap();
+        let scope = store.tenant("acme").unwrap();
+        let limits = json!({"max_messages": 2, "max_bytes": 400, "recovery": "reject"});
+        let id = scope.begin_with(policy("budget", limits)).id;
+        talk(&scope, id, 2);
+        for _ in 0..5 {
+            refused(scope.try_say(id, NewTurn::user("one more")), "budget.exceeded", "max_messages");
+        }
+        assert_eq!(rejections(&scope, id), 1, "a client that tries again does not fill the log");
+        scope.supersede(id, scope.turns(id)[0].id, NewTurn::user("short")).wait().unwrap();
+        let long = NewTurn::user(&"x".repeat(400));
+        refused(scope.supersede(id, scope.turns(id)[1].id, long).wait(), "budget.exceeded", "max_bytes");
+        assert_eq!(rejections(&scope, id), 2, "another limit is another reason");
+        id
+    };
+    let store = Everturn::open_with(&path, quiet()).unwrap();
+    let scope = store.tenant("acme").unwrap();
+    assert_eq!(last_action(&scope, id)["action"], "reject");
+    assert!(last_action(&scope, id)["reason"].as_str().unwrap().contains("max_bytes"));
+    let long = NewTurn::user(&"x".repeat(400));
+    refused(scope.supersede(id, scope.turns(id)[1].id, long).wait(), "budget.exceeded", "max_bytes");
+    assert_eq!(rejections(&scope, id), 2, "the minute goes on across a restart");
+}
+
+#[test]
+fn events_and_bytes_have_limits_of_their_own_and_equal_is_not_over() {
+    let (_store, scope) = memory();
+    let id = scope.begin_with(policy("budget", json!({"max_events": 3, "recovery": "reject"}))).id;
+    talk(&scope, id, 2);
+    let note = || Raw::of(&json!({})).unwrap();
+    refused(
+        scope.append_event(id, "note", None, note()).wait(),
+        "budget.exceeded",
+        "max_events is 3, this would make it 4",
+    );
+    let bytes = NewTurn::user("0123456789").message.len();
+    let id = scope.begin_with(policy("budget", json!({"max_bytes": bytes * 2, "recovery": "reject"}))).id;
+    scope.say(id, NewTurn::user("0123456789"));
+    scope.say(id, NewTurn::user("0123456789"));
+    let says = format!("max_bytes is {}, this would make it {}", bytes * 2, bytes * 3);
+    refused(scope.try_say(id, NewTurn::user("0123456789")), "budget.exceeded", &says);
+}
+
+#[test]
+fn trimming_moves_the_start_of_the_view_and_never_the_log() {
+    for recovery in [json!({"trim": {"keep_last": 2}}), json!({"compact": {"keep_last": 2}})] {
+        let (_store, scope) = memory();
+        let id = scope.begin_with(policy("budget", json!({"max_messages": 4, "recovery": recovery}))).id;
+        talk(&scope, id, 5);
+        let word = recovery.as_object().unwrap().keys().next().unwrap();
+        let events = scope.events(id, 0, 100).unwrap();
+        let event = events.iter().find(|event| event.kind == "transcript_budget").expect("it is recorded");
+        let body: serde_json::Value = event.read().unwrap();
+        assert_eq!((&body["action"], &body["source"]), (&json!(word), &json!("append")));
+        assert_eq!(
+            (&body["usage_before"]["messages"], &body["usage_attempted"]["messages"]),
+            (&json!(4), &json!(5))
+        );
+        assert_eq!((&body["usage_after"]["messages"], &body["removed_messages"]), (&json!(2), &json!(2)));
+        assert_eq!(scope.turns(id).len(), 5, "the log keeps all");
+        let context = scope.build_context(id, &ContextOptions::new(4000)).unwrap();
+        assert_eq!(context.messages.len(), 3);
+        assert_eq!(
+            context.system.is_some(),
+            word == "compact",
+            "a summary takes the place of what was compacted"
+        );
+        let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
+        assert_eq!(shown["last_action"]["action"], json!(word));
+        scope.verify(id, None).unwrap();
+    }
+}
+
+#[test]
+fn trimming_keeps_pairs_together_and_goes_on_until_the_bytes_fit() {
+    let (_store, scope) = memory();
+    let limit = 1200;
+    let id = scope
+        .begin_with(policy("budget", json!({"max_bytes": limit, "recovery": {"trim": {"keep_last": 100}}})))
+        .id;
+    for n in 0..20 {
+        let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": format!("c{n}"),
+            "type": "function", "function": {"name": "read", "arguments": "{}"}}]});
+        scope.say(id, NewTurn { message: call.to_string(), ..NewTurn::default() });
+        let result = json!({"role": "tool", "tool_call_id": format!("c{n}"), "content": "x".repeat(100)});
+        scope.say(id, NewTurn { message: result.to_string(), ..NewTurn::default() });
+        assert!(scope.usage(id).unwrap().bytes <= limit, "{:?}", scope.usage(id));
+    }
+    let context = scope.build_context(id, &ContextOptions::new(4000)).unwrap();
+    let first: serde_json::Value = context.messages[0].read().unwrap();
+    assert_eq!(first["role"], "assistant", "no result without its call: {first}");
+}
+
+/// The default refused appends in a plain load test, because compaction in the background was a moment behind. The
+/// summarizer never answers here: an append must not wait for it.
+#[test]
+fn appends_far_past_the_default_budget_are_never_refused() {
+    struct Never;
+    impl Summarize for Never {
+        fn name(&self) -> String {
+            "never".into()
+        }
+        fn summarize(
+            &self,
+            _: &str,
+            _: &str,
+        ) -> Pin<Box<dyn Future<Output = Result<String, Error>> + Send + 'static>> {
+            Box::pin(std::future::pending())
+        }
+    }
+    let summarizers = [("default".to_string(), Arc::new(Never) as Arc<dyn Summarize>)].into();
+    let store = Everturn::open_with("memory:", Options { summarizers, ..Options::default() }).unwrap();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin_with(policy("compaction", json!({"timeout_s": 1}))).id;
+    let turns = |thread: usize| -> Vec<NewTurn> {
+        (0..50).map(|n| NewTurn::user(&format!("turn {n} of src/part_{thread}.rs"))).collect()
+    };
+    std::thread::scope(|threads| {
+        for thread in 0..4 {
+            let (scope, turns) = (&scope, &turns);
+            threads.spawn(move || {
+                for _ in 0..30 {
+                    scope.append(id, turns(thread), AppendOptions::default()).wait().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(scope.get(id).unwrap().turns, 6000);
+    let action = last_action(&scope, id);
+    assert_eq!(action["action"], "compact", "{action}");
+    scope.verify(id, None).unwrap();
+}
+
+/// Whatever keeps a compaction from cutting, the view is trimmed and nothing is refused.
+#[test]
+fn appends_are_not_refused_where_a_compaction_is_blocked() {
+    let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "c1",
+        "type": "function", "function": {"name": "build", "arguments": "{}"}}]});
+    let block: [(&str, &dyn Fn(&Scope, ConversationId)); 3] = [
+        ("a call that waits for its result", &|scope, id| {
+            scope.say(id, NewTurn { message: call.to_string(), ..NewTurn::default() });
+        }),
+        ("an open turn", &|scope, id| {
+            scope.append_open(id, NewStream::default()).wait().unwrap();
+        }),
+        ("an approval", &|scope, id| {
+            let approval = ApprovalBody { approval_id: "a1".into(), ..ApprovalBody::default() };
+            scope.request_approval(id, approval).wait().unwrap();
+        }),
+    ];
+    for (what, begin) in block {
+        let (_store, scope) = memory();
+        let id = scope.begin_with(policy("budget", json!({"max_messages": 10, "max_events": 30}))).id;
+        begin(&scope, id);
+        talk(&scope, id, 60);
+        for _ in 0..60 {
+            scope.append_event(id, "note", None, Raw::of(&json!({})).unwrap()).wait().unwrap();
+        }
+        scope.add_asset(id, None, "text/plain", b"bytes".to_vec()).unwrap();
+        assert!(scope.usage(id).unwrap().messages <= 10, "{what}: {:?}", scope.usage(id));
+        assert_eq!(last_action(&scope, id)["action"], "trim", "{what}");
+        let context = scope.build_context(id, &ContextOptions::new(4000)).unwrap();
+        assert_ne!(context.messages.len(), 0, "{what}");
+        scope.verify(id, None).unwrap();
+    }
+}
+
+/// The result of the first call comes when the view is full: nothing can be cut without parting the two.
+#[test]
+fn a_result_that_pairs_with_the_first_turn_of_a_full_view_is_not_refused() {
+    let (_store, scope) = memory();
+    let id = scope.begin_with(policy("budget", json!({"max_messages": 4}))).id;
+    let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "c1",
+        "type": "function", "function": {"name": "build", "arguments": "{}"}}]});
+    scope.say(id, NewTurn { message: call.to_string(), ..NewTurn::default() });
+    talk(&scope, id, 3);
+    let result = json!({"role": "tool", "tool_call_id": "c1", "content": "done"});
+    scope.say(id, NewTurn { message: result.to_string(), ..NewTurn::default() });
+    talk(&scope, id, 10);
+    assert!(scope.usage(id).unwrap().messages <= 4, "{:?}", scope.usage(id));
+}
