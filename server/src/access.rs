@@ -226,7 +226,8 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
     let (credential, uri, lane) = (caller.credential, parts.uri.clone(), caller.lane.clone());
     parts.extensions.insert(caller);
     let response = lane.run(next.run(Request::from_parts(parts, body))).await;
-    let mut response = match lease::is_stream(&response).then(|| app.access.lease(&app, credential)).flatten() {
+    let mut response = match lease::is_stream(&response).then(|| app.access.lease(&app, credential)).flatten()
+    {
         Some(lease) => lease.end_with(response, uri.path()),
         None => response,
     };

@@ -513,6 +513,15 @@ pub struct StoredTurn {
     pub events: Vec<Event>,
 }
 
+impl StoredTurn {
+    /// The message, unchecked: enough to look for what repeats it.
+    pub(crate) fn message(&self) -> Option<serde_json::Value> {
+        let place = self.row.content_seq.unwrap_or(self.row.seq);
+        let content = self.events.iter().find(|event| event.seq == place)?;
+        everturn_core::turn::Turn::read(self.conversation, self.row.clone(), content).value()
+    }
+}
+
 /// Which conversations to list.
 #[derive(Clone, Debug, Default)]
 pub struct ConversationQuery {

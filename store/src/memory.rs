@@ -180,8 +180,7 @@ fn stored(levels: &[Level<'_>], row: TurnRow) -> StoredTurn {
 
 impl Log for Memory {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
-        let deletes =
-            |write: &Write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. });
+        let deletes = |write: &Write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. });
         let deleted: Vec<Key> =
             batch.iter().filter(|write| deletes(write)).map(|write| write.key.clone()).collect();
         let answers = {

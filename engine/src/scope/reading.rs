@@ -112,7 +112,8 @@ impl Scope {
                     from = through - (through - from).div_ceil(2);
                     continue;
                 }
-                _ => {}
+                Some(_) => {}
+                None => return Err(ends_early(&conversation, from)),
             }
             break events;
         };

@@ -4,8 +4,8 @@
 //! rest takes one promise at a time. `EVERTURN_SEED` repeats a random run.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 
-mod budgets;
 mod backup;
+mod budgets;
 mod canary;
 mod child;
 mod compacting;

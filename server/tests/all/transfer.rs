@@ -197,7 +197,7 @@ async fn a_damaged_export_ends_with_an_error_that_the_client_sees() {
     for format in formats.into_iter().chain(["transcript"]) {
         let export = read(&stage, format, "identity").await.unwrap();
         assert_eq!(export.status(), 500, "{format}");
-        let problem: serde_json::Value = export.json().await.unwrap();
+        let problem: serde_json::Value = serde_json::from_slice(&export.bytes().await.unwrap()).unwrap();
         assert_eq!(problem["code"], "chain.body_mismatch", "{format}: {problem}");
     }
 }

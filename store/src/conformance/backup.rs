@@ -8,7 +8,7 @@ use everturn_core::conversation::{Conversation, Parent, Tombstone};
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, Key, KeyId, Tenant};
 use everturn_core::turn::{Status, Turn};
-use everturn_core::write::{Action, AnsweredRequest, Write};
+use everturn_core::write::{Action, AnsweredRequest, Place, Write};
 use std::collections::BTreeMap;
 
 fn member(store: &dyn Backend, key: &Key) -> Member {
@@ -240,7 +240,8 @@ pub fn erased_bodies_are_listed_wherever_they_were(store: &dyn Backend) {
     assert_eq!(listed(), []);
     let Write { key: of, action } = m.erase(&key, &[turn]);
     let Action::Erase { turns, draft, .. } = action else { unreachable!("it is an erasure") };
-    done(store, Write { key: of, action: Action::Erase { turns, events: vec![3], draft } });
+    let events = vec![Place { conversation: key.id, seq: 3 }];
+    done(store, Write { key: of, action: Action::Erase { turns, events, summaries: false, draft } });
     let (here, there) = (member(store, &key).no, member(store, &other).no);
     assert_eq!(listed(), [(here, 2), (here, 3), (there, 4)]);
 }

@@ -2,9 +2,7 @@
 
 use super::write::InMemory;
 use super::{Entry, Level, Memory, fork_point, owner, stored, turn_row};
-use crate::{
-    Branch, ConversationQuery, Index, Problem, Recall, StoredTurn, TurnQuery, Written, WrittenPage,
-};
+use crate::{Branch, ConversationQuery, Index, Problem, Recall, StoredTurn, TurnQuery, Written, WrittenPage};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Tombstone};
@@ -193,7 +191,7 @@ impl Index for Memory {
         kept.living(key)?;
         let levels = kept.lineage(key)?;
         let row = turn_row(&levels, turn).ok_or_else(|| absent_turn(turn))?;
-        let message = read(&levels, row.clone())?.value();
+        let message = stored(&levels, row.clone()).message();
         let mut found = Vec::new();
         if let (Some(message), Some(level)) = (message, owner(&levels, row.seq)) {
             kept.echoes(level.place, row.seq, &Words::of(&message), &mut found);

@@ -245,7 +245,9 @@ fn shadow(db: &Connection) -> rusqlite::Result<()> {
          INSERT INTO temp.idempotency SELECT * FROM main.idempotency;",
     )?;
     // What forks read of a deleted conversation is as the deletion left it.
-    for table in ["places", "turns", "assets", "asset_references", "conversation_facts", "summaries", "echoes"] {
+    for table in
+        ["places", "turns", "assets", "asset_references", "conversation_facts", "summaries", "echoes"]
+    {
         db.execute(
             &format!(
                 "INSERT INTO temp.{table} SELECT * FROM main.{table}

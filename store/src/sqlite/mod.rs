@@ -339,8 +339,7 @@ impl Log for Sqlite {
                 matches!(write.action, Action::Erase { .. } | Action::Delete { .. } | Action::Bury { .. })
             })
             .collect();
-        let deletes =
-            |write: &&Write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. });
+        let deletes = |write: &&Write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. });
         let deleted: Vec<Tenant> =
             batch.iter().filter(deletes).map(|write| write.key.tenant.clone()).collect();
         let written = (|| {
@@ -602,7 +601,7 @@ impl Index for Sqlite {
     fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error> {
         self.reading_in(key, |db, _, _, lineage| {
             let row = read::turn_row(db, &lineage, turn)?.ok_or_else(|| absent_turn(turn))?;
-            let message = read::read(db, &lineage, row.clone())?.value();
+            let message = read::stored(db, &lineage, row.clone(), &mut None)?.message();
             match message {
                 Some(message) => Ok(erase::echoes(db, &lineage, &row, &Words::of(&message))?),
                 None => Ok(Vec::new()),

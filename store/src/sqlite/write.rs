@@ -205,7 +205,13 @@ impl<'a> Batch<'a> {
                 super::erase::delete(self.db, no, tombstone.deleted, &tombstone.reason)?;
                 super::backup::set_head(self.db, no, tombstone.head)?;
                 self.known.conversations.remove(&key);
-                Ok(Committed { conversation, events: Vec::new(), repeated: false, released: Vec::new(), erased: Vec::new() })
+                Ok(Committed {
+                    conversation,
+                    events: Vec::new(),
+                    repeated: false,
+                    released: Vec::new(),
+                    erased: Vec::new(),
+                })
             }
             Action::Remember { requests } => {
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
@@ -213,7 +219,13 @@ impl<'a> Batch<'a> {
                     let scope = if request.creation { tenant_scope(&key) } else { conversation_scope(no) };
                     remember(self.db, &scope, no, &request)?;
                 }
-                Ok(Committed { conversation, events: Vec::new(), repeated: false, released: Vec::new(), erased: Vec::new() })
+                Ok(Committed {
+                    conversation,
+                    events: Vec::new(),
+                    repeated: false,
+                    released: Vec::new(),
+                    erased: Vec::new(),
+                })
             }
         }
     }

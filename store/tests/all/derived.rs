@@ -7,7 +7,7 @@ use everturn_core::id::Key;
 use everturn_core::time::Timestamp;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{ConversationQuery, Index, Log, Problem, ProblemKind, TurnQuery};
+use everturn_store::{CheckedIndex, ConversationQuery, Index, Log, Problem, ProblemKind, TurnQuery};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

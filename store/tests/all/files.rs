@@ -105,7 +105,7 @@ fn a_file_of_version_2_is_upgraded_with_what_erasing_needs_to_find() {
     let mut erased: Vec<u64> = done(&store, m.erase(&key, &[turn])).erased.iter().map(|at| at.seq).collect();
     erased.sort_unstable();
     assert_eq!(erased, [2, 3, 4, 5], "the turn, the fact, its correction and the checkpoint");
-    assert_eq!(store.check().unwrap(), Vec::<String>::new());
+    assert_eq!(store.check().unwrap(), []);
 }
 
 /// What later versions added, taken out again: version 1 had a table of facts that nobody wrote to, and version 2 no
