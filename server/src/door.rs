@@ -80,7 +80,7 @@ impl Door {
         if let Some(files) =
             open_files_max().map(|files| files / 4 * 3).filter(|files| *files < limits.connections)
         {
-            tracing::warn!(
+            tracing::debug!(
                 connections = files,
                 "the process may open too few files for limits.connections; raise `ulimit -n`"
             );

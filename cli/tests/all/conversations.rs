@@ -120,6 +120,19 @@ fn a_fork_shares_the_past_and_not_the_future() {
     assert!(shell.ok(&["verify", fork]).starts_with("ok"));
 }
 
+/// No file in a folder, or in one inside it, has these bytes.
+fn assert_nowhere(folder: &std::path::Path, words: &[u8]) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            assert_nowhere(&path, words);
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(!bytes.windows(words.len()).any(|window| window == words), "{}", path.display());
+    }
+}
+
 #[test]
 fn an_erased_turn_and_a_deleted_conversation_leave_proof() {
     let shell = Shell::new();
@@ -134,10 +147,7 @@ fn an_erased_turn_and_a_deleted_conversation_leave_proof() {
     let stone = shell.json(&["delete", &id, "--reason", "test", "--json"]);
     assert_eq!((&stone["id"], &stone["reason"]), (&id.clone().into(), &"test".into()));
     assert!(shell.refused(&["history", &id]).contains("no conversation"));
-    for entry in std::fs::read_dir(shell.folder.path()).unwrap() {
-        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
-        assert!(!bytes.windows(15).any(|window| window == b"a secret nobody"));
-    }
+    assert_nowhere(shell.folder.path(), b"a secret nobody");
 }
 
 #[test]

@@ -323,23 +323,26 @@ fn fields(stored: &(Conversation, Option<i64>), derived: &(Conversation, Option<
 }
 
 /// What is known to have been written and is not in the log: events between others, and at the end of a conversation
-/// whose row or whose places know of more. Tombstones count too: a deletion leaves envelopes.
+/// whose row or whose places know of more. Of a deleted one only what its forks read counts: a restored tombstone has no
+/// envelopes.
 fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
     db.execute_batch("CREATE TEMP TABLE logged (conversation INTEGER, seq INTEGER, PRIMARY KEY (conversation, seq)) WITHOUT ROWID")?;
     db.execute(
         "INSERT OR IGNORE INTO logged SELECT conversation, seq FROM events ORDER BY conversation, seq",
         [],
     )?;
-    let known: Vec<(i64, i64, i64)> = db
+    let known: Vec<(i64, i64, i64, bool)> = db
         .prepare(
             "SELECT c.no, ifnull(c.parent_seq, 0),
-                 max(c.head_seq, ifnull((SELECT max(seq) FROM places p WHERE p.conversation = c.no), 0))
+                 max(c.head_seq, ifnull((SELECT max(seq) FROM places p WHERE p.conversation = c.no), 0)),
+                 c.deleted IS NOT NULL
              FROM conversations c",
         )?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
         .collect::<Result<_, _>>()?;
     let mut problems = Vec::new();
-    for (no, floor, through) in known {
+    for (no, floor, through, deleted) in known {
+        let through = if deleted { signed(erase::needed(db, no)?) } else { through };
         let mut gaps = Vec::new();
         let mut expected = floor + 1;
         let mut statement =
@@ -347,6 +350,9 @@ fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
         let mut found = statement.query(params![no, floor])?;
         while let Some(row) = found.next()? {
             let seq: i64 = row.get(0)?;
+            if deleted && seq > through {
+                break;
+            }
             if seq > expected {
                 gaps.push((expected, seq - 1));
             }

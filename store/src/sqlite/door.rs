@@ -524,8 +524,10 @@ pub fn resolve(path: &Path) -> PathBuf {
         };
     }
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match (folder.canonicalize(), file.file_name()) {
-        (Ok(folder), Some(name)) => folder.join(name),
+    match (folder.canonicalize(), std::path::absolute(folder), file.file_name()) {
+        // Nothing is a link: the path is named as it was given.
+        (Ok(real), Ok(plain), _) if real == plain && file == path => file,
+        (Ok(real), _, Some(name)) => real.join(name),
         _ => path.to_path_buf(),
     }
 }
