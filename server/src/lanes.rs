@@ -164,7 +164,7 @@ impl Lane {
     ) -> Result<Thread, Error> {
         let wait = self.limits.wait;
         match tokio::time::timeout(wait, permits).await {
-            Ok(permits) => Ok(Thread { permits: permits }),
+            Ok(permits) => Ok(Thread { permits }),
             Err(_) => Err(Error::busy(
                 "tenant.busy",
                 format!(

@@ -97,8 +97,9 @@ fn a_key_made_here_opens_the_server() {
     let made = shell.json(&["keys", "create", "--role", "reader", "--tenant", "acme", "--json"]);
     assert!(made["secret"].as_str().unwrap().starts_with("et_"));
     // Successes are logged only at this level.
-    let server =
-        Serving::start_with(&shell, &[], |command| drop(command.env("EVERTURN_TELEMETRY_LOG", "debug")));
+    let server = Serving::start_with(&shell, &[], |command| {
+        command.env("EVERTURN_TELEMETRY_LOG", "debug");
+    });
     assert!(server.greeting.contains("whoever has a key"), "{}", server.greeting);
     assert!(server.ask("POST /api/v1/conversations", "{}").starts_with("HTTP/1.1 401"));
     let mut stream = server.connect();

@@ -64,7 +64,7 @@ pub fn compare(shared: &Shared, archives: &[PathBuf], progress: Progress<'_>) ->
     for (place, path) in archives.iter().enumerate() {
         let mut reader = Reader::new(open(path)?)?;
         let mut page = None;
-        while let Some(item) = reader.next().map_err(|error| error.at(path.display()))? {
+        while let Some(item) = reader.next_item().map_err(|error| error.at(path.display()))? {
             match item {
                 Item::Block(block) => page = comparing.page(block),
                 Item::Event(line) => {

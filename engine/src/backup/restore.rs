@@ -195,7 +195,7 @@ impl<'a> Restoring<'a> {
         let mut block = None;
         let mut events = Vec::new();
         let mut requests = Vec::new();
-        while let Some(item) = reader.next()? {
+        while let Some(item) = reader.next_item()? {
             if let Item::Block(new) = item {
                 self.begin(&new)?;
                 block = Some(new);

@@ -183,7 +183,7 @@ fn an_open_turn_comes_back_with_what_it_had_said() {
 fn zstd_text(path: &Path) -> String {
     let mut text = String::new();
     let mut reader = everturn_formats::archive::Reader::new(std::fs::File::open(path).unwrap()).unwrap();
-    while let Some(item) = reader.next().unwrap() {
+    while let Some(item) = reader.next_item().unwrap() {
         text += &format!("{item:?}\n");
     }
     text

@@ -65,7 +65,7 @@ impl Contents {
         let header = reader.header().clone();
         self.check_order(&header)?;
         let mut current: Option<u64> = None;
-        while let Some(item) = reader.next()? {
+        while let Some(item) = reader.next_item()? {
             match item {
                 Item::Block(block) => {
                     if current.replace(block.no).is_some() {

@@ -124,7 +124,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next record; `None` behind the last one.
-    pub fn next(&mut self) -> Result<Option<Item>, Error> {
+    pub fn next_item(&mut self) -> Result<Option<Item>, Error> {
         if self.ended {
             return Ok(None);
         }

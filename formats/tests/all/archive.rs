@@ -117,7 +117,7 @@ fn increment(follows: Hash, number: u64, erased: &[u64]) -> (Vec<u8>, Hash) {
 fn read(mut source: impl Read) -> Result<(Vec<Item>, Hash), Error> {
     let mut reader = Reader::new(&mut source)?;
     let mut items = Vec::new();
-    while let Some(item) = reader.next()? {
+    while let Some(item) = reader.next_item()? {
         items.push(item);
     }
     Ok((items, reader.finish()?))

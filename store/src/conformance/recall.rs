@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Behind, Found, IndexChange, Proposed};
+use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::recall::{Entry, EntryId, Filter, Kind, TextQuery, score, terms, text_of};
@@ -37,15 +38,18 @@ fn changes(store: &dyn Backend, tenant: &Tenant, event: &Event) -> Vec<IndexChan
 /// Takes in everything that is committed, a few events at a time.
 #[track_caller]
 pub fn take_in(store: &dyn Backend) {
-    loop {
-        let unindexed = store.unindexed(3).expect("what is new");
-        if unindexed.span.through == unindexed.span.after {
-            return;
-        }
-        let changes =
-            unindexed.events.iter().flat_map(|(tenant, event)| changes(store, tenant, event)).collect();
-        store.index(changes, unindexed.span).expect("taken in");
+    while take_in_some(store).expect("taken in") {}
+}
+
+/// Takes in a few events. Says whether there were any.
+pub fn take_in_some(store: &dyn Backend) -> Result<bool, Error> {
+    let unindexed = store.unindexed(3)?;
+    if unindexed.span.through == unindexed.span.after {
+        return Ok(false);
     }
+    let changes = unindexed.events.iter().flat_map(|(tenant, event)| changes(store, tenant, event)).collect();
+    store.index(changes, unindexed.span)?;
+    Ok(true)
 }
 
 /// What a question finds, as the texts of the turns, best first.

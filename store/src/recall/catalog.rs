@@ -59,6 +59,16 @@ pub(super) struct Lag {
     numbers: VecDeque<u64>,
 }
 
+/// Events for an index that lags.
+pub(crate) struct Lagging {
+    pub tenant: Tenant,
+    /// The index is complete up to this event,
+    pub after: u64,
+    /// and up to this one once it has taken in `numbers`.
+    pub through: u64,
+    pub numbers: Vec<u64>,
+}
+
 /// How many events of each tenant are not handed out yet.
 #[derive(Default)]
 struct Tail {
@@ -249,13 +259,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// The next events that a lagging index has to take in again: whose, where it is, their numbers, and the place up to which
-    /// it is complete with them.
-    pub fn next_lagging(
-        &self,
-        ground: &dyn Ground,
-        limit: usize,
-    ) -> Result<Option<(Tenant, u64, Vec<u64>, u64)>, Error> {
+    /// The next events that a lagging index has to take in again.
+    pub fn next_lagging(&self, ground: &dyn Ground, limit: usize) -> Result<Option<Lagging>, Error> {
         loop {
             let Some(tenant) = locked(&self.lagging).keys().next().cloned() else { return Ok(None) };
             let (at, last) = self.places(ground, &tenant)?;
@@ -266,7 +271,7 @@ impl Catalog {
             let (left, mut numbers) = self.left(ground, &tenant, at, last, limit + 1)?;
             let through = if left <= limit as u64 { last } else { numbers[limit - 1] };
             numbers.truncate(limit);
-            return Ok(Some((tenant, at, numbers, through)));
+            return Ok(Some(Lagging { tenant, after: at, numbers, through }));
         }
     }
 
@@ -420,7 +425,7 @@ impl Catalog {
             self.drop_index(&index);
             return Ok(());
         }
-        self.note(&[tenant.clone()], |_| Ok(()))
+        self.note(std::slice::from_ref(tenant), |_| Ok(()))
     }
 
     /// Writes a tenant's index anew, without what was removed from it.
@@ -443,7 +448,7 @@ impl Catalog {
                 ),
             ));
         }
-        self.note(&[tenant.clone()], |_| Ok(()))?;
+        self.note(std::slice::from_ref(tenant), |_| Ok(()))?;
         Ok(true)
     }
 }

@@ -16,6 +16,7 @@ mod signs;
 mod vectors;
 
 pub(crate) use catalog::Catalog;
+use catalog::Lagging;
 
 use crate::{Behind, IndexChange, Proposed, Recall, Span, Unembedded, Unindexed};
 use everturn_core::Error;
@@ -71,7 +72,9 @@ fn tenant_of(change: &IndexChange) -> &Tenant {
 
 /// Events for an index that lags.
 fn unindexed_again<T: Ground>(ground: &T, limit: usize) -> Result<Option<Unindexed>, Error> {
-    let Some((tenant, after, numbers, complete)) = ground.catalog().next_lagging(ground, limit)? else {
+    let Some(Lagging { tenant, after, numbers, through: complete }) =
+        ground.catalog().next_lagging(ground, limit)?
+    else {
         return Ok(None);
     };
     let events = if numbers.is_empty() { Vec::new() } else { ground.events_at(&numbers)? };
@@ -138,14 +141,20 @@ impl<T: Ground + Send + Sync> Recall for T {
         for (tenant, changes) in &by_tenant {
             let index = catalog.index(tenant);
             let handed = catalog.fed(|db| feed::last(db, tenant))?;
-            catalog.index_position(self, &index)?;
-            let complete = catalog.writing(&index, |db| {
-                let (at, _) = entries::position(db)?;
-                if at >= handed && at < through {
-                    entries::take_in(db, changes, through, anchor)?;
-                }
-                Ok(at >= handed)
-            })?;
+            let taken = catalog.index_position(self, &index).and_then(|_| {
+                catalog.writing(&index, |db| {
+                    let (at, _) = entries::position(db)?;
+                    if at >= handed && at < through {
+                        entries::take_in(db, changes, through, anchor)?;
+                    }
+                    Ok(at >= handed)
+                })
+            });
+            // A file that cannot be written must not keep the others from being written: it comes again later.
+            let complete = taken.unwrap_or_else(|error| {
+                tracing::warn!(%error, %tenant, "an index of recall cannot be written");
+                false
+            });
             if !complete {
                 // What is missing comes first, and this with it.
                 let mut lagging = catalog.lagging.lock().unwrap_or_else(PoisonError::into_inner);
@@ -262,7 +271,7 @@ impl<T: Ground + Send + Sync> Recall for T {
     ) -> Result<(), Error> {
         let catalog = self.catalog();
         catalog.writing(&catalog.index(tenant), |db| vectors::put(db, model, &vectors))?;
-        catalog.note(&[tenant.clone()], |_| Ok(()))
+        catalog.note(std::slice::from_ref(tenant), |_| Ok(()))
     }
 
     fn vector_models(&self, tenant: Option<&Tenant>) -> Result<Vec<String>, Error> {

@@ -3,7 +3,7 @@
 use everturn_core::id::{Key, Tenant};
 use everturn_core::limits::INDEXES_OPEN_MAX;
 use everturn_core::recall::{Filter, TextQuery};
-use everturn_store::conformance::{Maker, append, create, done, take_in};
+use everturn_store::conformance::{Maker, append, create, done, take_in, take_in_some};
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{Index, Recall};
 use std::path::{Path, PathBuf};
@@ -169,4 +169,26 @@ fn the_shared_index_of_earlier_versions_is_removed() {
     assert_eq!(found(&store, "one"), 0);
     take_in(&store);
     assert_eq!((found(&store, "one"), found(&store, "two")), (20, 20));
+}
+
+/// The first tenant in the feed could not be written, and nobody's words were taken in any more.
+#[test]
+fn a_file_that_cannot_be_written_stops_nobody_else() {
+    let (folder, m) = (tempfile::tempdir().unwrap(), Maker::default());
+    let (one, two) = furnished(folder.path(), &m);
+    std::fs::remove_file(file(folder.path(), "one")).unwrap();
+    std::fs::create_dir(file(folder.path(), "one")).unwrap();
+    let store = open(folder.path());
+    for n in 0..10 {
+        append(&store, &one, vec![m.say(&format!("beacon {n} again"))]);
+        append(&store, &two, vec![m.say(&format!("beacon {n} again"))]);
+    }
+    for _ in 0..50 {
+        // It fails as often as it is the turn of the first.
+        let _ = take_in_some(&store);
+    }
+    assert_eq!((found(&store, "two"), behind(&store, "two")), (30, 0));
+    std::fs::remove_dir(file(folder.path(), "one")).unwrap();
+    take_in(&store);
+    assert_eq!((found(&store, "one"), behind(&store, "one")), (30, 0));
 }
