@@ -185,7 +185,8 @@ fn appends_far_past_the_default_budget_are_never_refused() {
 fn appends_are_not_refused_where_a_compaction_is_blocked() {
     let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "c1",
         "type": "function", "function": {"name": "build", "arguments": "{}"}}]});
-    let block: [(&str, &dyn Fn(&Scope, ConversationId)); 3] = [
+    type Block<'a> = &'a dyn Fn(&Scope, ConversationId);
+    let block: [(&str, Block<'_>); 3] = [
         ("a call that waits for its result", &|scope, id| {
             scope.say(id, NewTurn { message: call.to_string(), ..NewTurn::default() });
         }),
