@@ -140,7 +140,7 @@ async fn requests_are_told_of_and_what_they_say_is_not() {
     }
 }
 
-/// A line for every request was a third of what an append cost.
+/// A line for every request slowed appends down.
 #[tokio::test(flavor = "multi_thread")]
 async fn by_default_a_success_writes_no_line_and_a_refusal_says_who_was_refused() {
     let written = Written::default();
