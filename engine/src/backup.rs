@@ -41,6 +41,9 @@ pub struct BackedUp {
     /// What could not be backed up because the store is damaged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// Why older archives stay although they were to be removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept_because: Option<String>,
 }
 
 /// Hears how many events are done, of how many.

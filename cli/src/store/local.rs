@@ -89,7 +89,7 @@ impl Store for Local {
     }
 
     fn erase(&self, turn: TurnId, by: Option<String>, reason: &str) -> Result<Turn, Error> {
-        let conversation = self.scope.turn(turn)?.conversation;
+        let conversation = self.scope.conversation_of(turn)?;
         self.scope.erase(conversation, turn, by, reason).wait()?;
         self.scope.turn(turn)
     }

@@ -91,8 +91,11 @@ fn tell(args: &Args, verb: &Backup, done: &BackedUp) -> Result<(), Failure> {
     if !args.json {
         done.problems.iter().for_each(|problem| eprintln!("not backed up whole: {problem}"));
     }
+    if let Some(why) = done.kept_because.as_ref().filter(|_| !args.json) {
+        eprintln!("older archives stay: {why}");
+    }
     if done.problems.is_empty() {
-        return Ok(());
+        return if done.kept_because.is_none() { Ok(()) } else { Err(Failure::Said) };
     }
     if !args.json {
         eprintln!("the store is damaged: `everturn doctor` says more; what can be read is in the backup");

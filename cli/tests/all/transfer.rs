@@ -113,7 +113,7 @@ fn a_lost_write_ahead_log_is_said_by_every_command() {
 fn a_damaged_turn_is_an_error_and_leaves_no_file_that_looks_whole() {
     let shell = Shell::new();
     let id = shell.new_conversation();
-    shell.ok(&["append", &id, "hello there"]);
+    let turn = shell.json(&["append", &id, "hello there", "--json"])["id"].as_str().unwrap().to_string();
     shell.ok(&["append", &id, "and more"]);
     let file = shell.path("store.db");
     let mut bytes = std::fs::read(&file).unwrap();
@@ -132,4 +132,7 @@ fn a_damaged_turn_is_an_error_and_leaves_no_file_that_looks_whole() {
     }
     let said = shell.run(&["history", &id]);
     assert!(said.code == 1 && !said.out.contains("jello"), "{}", said.out);
+    // Erasing it is a way to go on.
+    shell.ok(&["erase", &turn, "--reason", "damaged"]);
+    assert!(shell.ok(&["history", &id]).contains("and more"));
 }

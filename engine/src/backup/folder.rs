@@ -20,7 +20,8 @@ const PARTIAL: &str = ".partial";
 pub struct FolderOptions {
     /// Begin anew with a full archive.
     pub full: bool,
-    /// Afterwards keep only this many full archives with their increments, the newest ones.
+    /// Afterwards keep only this many full archives with their increments, the newest ones. Nothing is removed unless the new
+    /// archive is whole and the store still has everything that would go.
     pub keep: Option<usize>,
 }
 
@@ -44,8 +45,7 @@ pub fn add(
     let number = archives.last().map_or(1, |last| last.number + 1);
     let chain = chain(&archives);
     let full = options.full || chain.is_empty() || is_outgrown(chain)?;
-    let chain: Vec<PathBuf> =
-        if full { Vec::new() } else { chain.iter().map(|archive| archive.path.clone()).collect() };
+    let chain = if full { Vec::new() } else { paths(chain) };
     let previous = contents(&chain).map_err(|error| match error {
         Error::Corrupt(detail) => Error::corrupt(
             detail.code,
@@ -54,9 +54,12 @@ pub fn add(
         other => other,
     })?;
     let name = format!("{PREFIX}{number:06}{}", if full { FULL } else { INCREMENT });
-    let done = store.write_archive(&folder.join(name), previous, progress)?;
+    let mut done = store.write_archive(&folder.join(name), previous, progress)?;
     if let Some(keep) = options.keep {
-        prune(folder, keep)?;
+        done.kept_because = match done.problems.is_empty() {
+            true => prune(store, folder, keep)?,
+            false => Some("the new archive is not whole".to_string()),
+        };
     }
     Ok(done)
 }
@@ -96,7 +99,11 @@ pub fn archives_of(path: &Path, through: Option<&str>) -> Result<Vec<PathBuf>, E
         let text = format!("{folder} has increments without the full archive that they follow; put it back");
         return Err(Error::invalid("backup.incomplete", text));
     }
-    Ok(chain.iter().map(|archive| archive.path.clone()).collect())
+    Ok(paths(chain))
+}
+
+fn paths(archives: &[Archive]) -> Vec<PathBuf> {
+    archives.iter().map(|archive| archive.path.clone()).collect()
 }
 
 /// The last full archive and what follows it.
@@ -169,16 +176,37 @@ fn remove_partial(folder: &Path) -> Result<(), Error> {
 }
 
 /// Removes all but the newest full archives and their increments, the newest file of each first: whatever is left when
-/// this is interrupted is a backup.
-fn prune(folder: &Path, keep: usize) -> Result<(), Error> {
+/// this is interrupted is a backup. Removes nothing, and says why, while they may be all that is left of something.
+fn prune(store: &Everturn, folder: &Path, keep: usize) -> Result<Option<String>, Error> {
     let archives = list(folder)?;
     let fulls: Vec<usize> =
         archives.iter().enumerate().filter(|(_, archive)| archive.full).map(|(place, _)| place).collect();
     let Some(first_kept) = fulls.len().checked_sub(keep.max(1)).map(|place| fulls[place]) else {
-        return Ok(());
+        return Ok(None);
     };
-    for archive in archives[..first_kept].iter().rev() {
-        std::fs::remove_file(&archive.path).map_err(|error| cannot_write(&archive.path, &error))?;
+    let old = &archives[..first_kept];
+    let needed = needed_still(store, &paths(chain(old)))?;
+    if needed.is_none() {
+        for archive in old.iter().rev() {
+            std::fs::remove_file(&archive.path).map_err(|error| cannot_write(&archive.path, &error))?;
+        }
+        sync_folder(folder)?;
     }
-    sync_folder(folder)
+    Ok(needed)
+}
+
+/// Why a store cannot do without these archives.
+fn needed_still(store: &Everturn, archives: &[PathBuf]) -> Result<Option<String>, Error> {
+    let Some(newest) = archives.last() else { return Ok(None) };
+    let newest = newest.display();
+    match store.compare(archives, &mut |_, _| {}) {
+        Err(Error::Corrupt(detail)) => Ok(Some(format!("{newest} cannot be read ({})", detail.text))),
+        compared => Ok(compared?.differences.first().map(|lost| {
+            let conversation = lost.conversation.map(|id| format!(" {id}")).unwrap_or_default();
+            format!(
+                "the store lacks what {newest} has ({}{conversation}: {}); `everturn verify --against` says more",
+                lost.tenant, lost.problem
+            )
+        })),
+    }
 }

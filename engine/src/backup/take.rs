@@ -66,7 +66,7 @@ pub fn take<W: Write>(
     let counts = *taking.writer.counts();
     let problems = taking.problems;
     let (out, id, bytes) = taking.writer.finish()?;
-    Ok((out, BackedUp { path: None, id, follows, number, bytes, counts, problems }))
+    Ok((out, BackedUp { path: None, id, follows, number, bytes, counts, problems, kept_because: None }))
 }
 
 fn archived(previous: &Contents, no: u64) -> u64 {

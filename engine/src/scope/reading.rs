@@ -25,6 +25,11 @@ impl Scope {
         self.shared().index.turn(&self.tenant, id)
     }
 
+    /// The conversation that a turn was said in, also if the turn itself cannot be read because it is damaged.
+    pub fn conversation_of(&self, id: TurnId) -> Result<ConversationId, Error> {
+        Ok(self.shared().index.stored_turn(&self.tenant, id)?.conversation)
+    }
+
     /// One turn as a conversation sees it: a fork sees what it inherited as it was.
     pub fn turn_in(&self, conversation: ConversationId, id: TurnId) -> Result<Turn, Error> {
         self.shared().index.turn_in(&self.key(conversation), id)

@@ -497,15 +497,20 @@ fn a_store_that_lost_something_does_not_go_on_with_its_backup() {
     assert_eq!((done.number, done.follows), (1, None));
     assert_eq!(archives_of(&folder, None).unwrap().len(), 1);
     assert_eq!(archives_of(&folder, Some("2")).unwrap().len(), 2, "what was there is there still");
-    // Old backups go when they are asked to go, with their increments.
+    // Old backups go when they are asked to go, with their increments, but not while they have what the store lost.
     let keep = FolderOptions { full: false, keep: Some(1) };
-    old.open().backup_to_folder(&folder, keep, &mut |_, _| {}).unwrap();
+    let kept = old.open().backup_to_folder(&folder, keep, &mut |_, _| {}).unwrap().kept_because;
+    assert!(kept.unwrap().contains("the store lacks"));
+    assert_eq!(archives_of(&folder, Some("2")).unwrap().len(), 2);
+    old.open().tenant("acme").unwrap().delete(id, "no longer wanted").wait().unwrap();
+    let done = old.open().backup_to_folder(&folder, keep, &mut |_, _| {}).unwrap();
+    assert_eq!(done.kept_because, None);
     let left: Vec<String> = files(&folder)
         .iter()
         .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
         .filter(|name| name.starts_with("everturn-"))
         .collect();
-    assert_eq!(left.len(), 2, "{left:?}");
+    assert_eq!(left.len(), 3, "{left:?}");
     restore(&archives_of(&folder, None).unwrap(), &Stage::new());
 }
 
@@ -532,4 +537,41 @@ fn a_stream_is_a_backup_too() {
     std::fs::write(&second, increment).unwrap();
     restore(&[file, second], &copy);
     assert_eq!(answers(&copy.open_read_only()), answers(&store));
+}
+
+/// `--keep 1` removed the only archive that still had what the store had lost.
+#[test]
+fn old_archives_stay_while_they_have_what_the_store_lacks() {
+    let stage = Stage::new();
+    let folder = tempfile::tempdir().unwrap();
+    let again = FolderOptions { full: true, keep: Some(1) };
+    let archives =
+        || std::fs::read_dir(folder.path()).unwrap().flatten().filter(|file| is_archive(file)).count();
+    let id = {
+        let store = stage.open();
+        let scope = store.tenant("acme").unwrap();
+        let id = scope.begin();
+        scope.say(id, NewTurn::user("the only copy"));
+        for _ in 0..2 {
+            let done = store.backup_to_folder(folder.path(), again, &mut |_, _| {}).unwrap();
+            assert_eq!((done.kept_because, archives()), (None, 1));
+        }
+        id
+    };
+    let db = rusqlite::Connection::open(stage.path()).unwrap();
+    db.execute("UPDATE events SET body = replace(body, 'only', 'lone') WHERE seq = 2", []).unwrap();
+    drop(db);
+    let store = stage.open();
+    let done = store.backup_to_folder(folder.path(), again, &mut |_, _| {}).unwrap();
+    assert!(done.problems[0].contains(&id.to_string()), "{:?}", done.problems);
+    assert!(done.kept_because.is_some() && archives() == 2);
+    // A store that lacks the conversation altogether is whole in itself.
+    let (other, empty) = (Stage::new(), again);
+    let done = other.open().backup_to_folder(folder.path(), empty, &mut |_, _| {}).unwrap();
+    assert!(done.problems.is_empty() && done.kept_because.unwrap().contains("the store lacks"));
+    assert_eq!(archives(), 3);
+}
+
+fn is_archive(file: &std::fs::DirEntry) -> bool {
+    file.file_name().to_string_lossy().ends_with(".zst")
 }

@@ -295,7 +295,7 @@ async fn erase_turn(
     Json(body): Json<Erase>,
 ) -> Result<axum::Json<Turn>, Problem> {
     let erase = move || {
-        scope.erase(scope.turn(turn)?.conversation, turn, body.by, &body.reason).wait()?;
+        scope.erase(scope.conversation_of(turn)?, turn, body.by, &body.reason).wait()?;
         scope.turn(turn)
     };
     Ok(axum::Json(blocking(erase).await?))
