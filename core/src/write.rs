@@ -144,6 +144,8 @@ pub struct Idempotency {
     pub key: String,
     /// Of the request without ids and times.
     pub request: Hash,
+    /// Refuse with this error unless the request was answered before.
+    pub only_repeat: Option<Error>,
 }
 
 impl Idempotency {

@@ -67,7 +67,7 @@ impl Keys {
         Keys { inner }
     }
 
-    fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         &self.inner.shared
     }
 
@@ -98,6 +98,7 @@ impl Keys {
             last_used: None,
             secret: Hash::of(&secret),
         };
+        self.check_quota(&key.tenant)?;
         self.shared().keys.put_key(&key)?;
         self.shared().key_notes.changes.send_modify(|changes| *changes += 1);
         let words = format!("{KEY_PREFIX}{}_{}", key.id.0, hex::encode(secret));

@@ -36,6 +36,7 @@ mod meaning;
 mod mirror;
 pub mod model;
 mod proof;
+mod quota;
 mod records;
 mod scope;
 pub mod script;
@@ -46,12 +47,13 @@ mod writer;
 
 pub use everturn_core::Error;
 pub use everturn_core::recall::{Kind as RecallKind, Mode as RecallMode, Snippet};
-pub use everturn_store::Behind;
+pub use everturn_store::{Behind, TenantUsage};
 pub use generation::{Generated, Generating, GenerationState, GenerationStatus, Progress};
 pub use hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
 pub use proof::{Doctor, Finding, Repaired};
+pub use quota::{Quota, Quotas};
 pub use scope::{
     AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Correction, Digest,
     Entry, ErasedActor, ExtractOptions, Extraction, FactQuery, GenerateOptions, HistoryQuery, Hit, ListQuery,
@@ -137,6 +139,8 @@ pub struct Options {
     pub stream_idle_max: Duration,
     /// How often expired conversations and silent streams are looked for.
     pub sweep_every: Duration,
+    /// How much each tenant may store.
+    pub quotas: Quotas,
     /// Largest conversation that is read, or file that is imported, as one value in memory, in bytes.
     pub whole_bytes_max: u64,
     /// Whether this process compacts conversations, and learns facts from them, whose policy asks for it.
@@ -169,6 +173,7 @@ impl Default for Options {
             debounce: Duration::from_millis(STREAM_DEBOUNCE_MS),
             stream_idle_max: Duration::from_millis(STREAM_IDLE_MAX_MS),
             sweep_every: Duration::from_secs(30),
+            quotas: Quotas::default(),
             whole_bytes_max: 512 * 1024 * 1024,
             auto_compaction: true,
             summarizers: BTreeMap::new(),
@@ -205,6 +210,7 @@ pub(crate) struct Shared {
     pub keys: Arc<dyn everturn_store::Keys>,
     pub backup: Arc<dyn everturn_store::Backup>,
     pub key_notes: keys::KeyNotes,
+    pub stored: quota::Stored,
     pub source: Source,
     pub queue: Queue,
     pub hub: Hub,
@@ -290,6 +296,7 @@ impl Everturn {
             keys,
             backup,
             key_notes: keys::KeyNotes::default(),
+            stored: quota::Stored::default(),
             source: Source::new(options.world.clone()),
             queue: Queue::default(),
             hub: Hub::default(),
@@ -535,8 +542,28 @@ impl Shared {
         Ok(())
     }
 
-    /// Queues a request for a caller who will wait for it, one way or the other.
-    pub fn submit(self: &Arc<Self>, write: Write, uploads: Vec<(Tenant, Hash)>) -> Result<Submitted, Error> {
+    /// Queues a request for a caller who will wait for it, one way or the other. Refused if it would exceed the tenant's
+    /// quota.
+    pub fn submit(
+        self: &Arc<Self>,
+        mut write: Write,
+        uploads: Vec<(Tenant, Hash)>,
+    ) -> Result<Submitted, Error> {
+        if let Err(error) = self.check_write(&mut write) {
+            self.uploaded(&uploads);
+            let hashes: Vec<Hash> = uploads.into_iter().map(|(_, sha256)| sha256).collect();
+            self.collect(&write.key.tenant, &hashes);
+            return Err(error);
+        }
+        self.submit_beyond_quota(write, uploads)
+    }
+
+    /// Queues a request that is part of an erasure, which no quota may stop.
+    pub fn submit_beyond_quota(
+        self: &Arc<Self>,
+        write: Write,
+        uploads: Vec<(Tenant, Hash)>,
+    ) -> Result<Submitted, Error> {
         self.load.note();
         Ok(Submitted::new(self.queue(write, uploads)?, self.clone()))
     }
@@ -570,6 +597,7 @@ impl Shared {
         if committed.repeated {
             return;
         }
+        self.count_stored(&key.tenant, deleted, &committed.events);
         for event in &committed.events {
             match event.turn {
                 Some(turn) if event.kind == kind::OPENED => {

@@ -315,7 +315,7 @@ impl Scope {
 fn idempotency(key: Option<String>, request: Option<Hash>) -> Result<Option<Idempotency>, Error> {
     let (Some(key), Some(request)) = (key, request) else { return Ok(None) };
     check_name("idempotency key", &key)?;
-    Ok(Some(Idempotency { key, request }))
+    Ok(Some(Idempotency { key, request, only_repeat: None }))
 }
 
 fn page_limit(limit: usize) -> Result<usize, Error> {

@@ -336,6 +336,7 @@ impl Restore<'_> {
 
     fn asset(&mut self, piece: AssetPiece) -> Result<(), Error> {
         if let Some((sha256, bytes)) = self.assets.push(piece)? {
+            self.scope.shared().check_upload(&self.scope.tenant, bytes.len())?;
             self.scope.shared().upload(&self.scope.tenant, sha256, bytes)?;
             self.uploads.push((self.scope.tenant.clone(), sha256));
         }

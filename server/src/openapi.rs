@@ -31,6 +31,7 @@ use utoipa_axum::router::OpenApiRouter;
         (name = "assets", description = "Large or non-text payloads."),
         (name = "transfer", description = "In, out, and proof."),
         (name = "keys", description = "Who may ask, of the caller's own tenant."),
+        (name = "usage", description = "How much the caller's tenant stores, and how much it may."),
     )
 )]
 struct Description;

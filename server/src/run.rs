@@ -39,6 +39,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         models: models.clone(),
         embedder: settings.embedder(&embedders)?,
         whole_bytes_max: config.limits.whole_bytes as u64,
+        quotas: settings.quotas(),
         ..Options::default()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

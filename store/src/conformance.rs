@@ -89,6 +89,7 @@ macro_rules! conformance {
             a_key_reused_for_another_body_is_a_conflict
             a_key_still_works_after_its_first_event_was_erased
             a_repeated_creation_gives_the_first_conversation
+            a_request_that_may_only_repeat_writes_nothing_new
             creating_what_exists_is_a_conflict
             an_empty_append_is_refused
             a_batch_above_the_limit_is_refused_with_both_numbers
@@ -101,6 +102,7 @@ macro_rules! conformance {
             every_tenant_is_listed_once
             events_are_read_in_pages
             pages_end_when_their_bytes_do
+            what_a_tenant_stores_is_counted
             history_pages_join_to_the_whole
             history_leaves_out_what_is_superseded_unless_asked
             a_turn_is_superseded_once

@@ -63,6 +63,8 @@ pub trait Index: Send + Sync {
     fn conversation(&self, key: &Key) -> Result<Conversation, Error>;
     /// Every tenant that has or had a conversation, in order.
     fn tenants(&self) -> Result<Vec<Tenant>, Error>;
+    /// Counts what a tenant has stored, from its rows: takes time in proportion to them.
+    fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error>;
     /// Conversations of a tenant, last changed first.
     fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error>;
     /// Ids of a tenant's conversations that begin with this, at most `limit`.
@@ -533,6 +535,21 @@ pub struct ConversationQuery {
     pub after: Option<(Timestamp, ConversationId)>,
     /// At most this many.
     pub limit: usize,
+}
+
+/// What a tenant has stored. Erased and deleted content does not count, and what a fork inherited counts once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TenantUsage {
+    /// Conversations.
+    pub conversations: u64,
+    /// Turns.
+    pub turns: u64,
+    /// Bytes of the bodies of events.
+    pub bytes: u64,
+    /// Assets whose bytes are kept; the same bytes in two conversations are two.
+    pub assets: u64,
+    /// Their bytes.
+    pub asset_bytes: u64,
 }
 
 /// Which turns to read.

@@ -11,7 +11,7 @@ use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::Status;
-use everturn_core::write::{Action, ErasedBody, Place, StateBody, no_such_seq, still_open};
+use everturn_core::write::{Action, ErasedBody, Place, StateBody, Write, no_such_seq, still_open};
 use everturn_store::TurnQuery;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -243,7 +243,7 @@ impl Scope {
         change(&conversation, &mut settings);
         let drafts = self.setting_drafts(kind::UPDATED, &settings)?;
         let action = Action::Append { drafts, expected_seq: None, idempotency: None };
-        self.write(conversation.id, Ok(action), |_| Ok(())).wait()
+        self.write_for_erasure(conversation.id, action)
     }
 
     /// Unsets what a settings event set, as far as it still holds.
@@ -275,7 +275,12 @@ impl Scope {
         }
         let draft = self.shared().draft(kind::STATE, &StateBody { state, reason: None })?;
         let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency: None };
-        self.write(id, Ok(action), |_| Ok(())).wait()
+        self.write_for_erasure(id, action)
+    }
+
+    fn write_for_erasure(&self, id: ConversationId, action: Action) -> Result<(), Error> {
+        let write = Write { key: self.key(id), action };
+        Commit::new(self.shared().submit_beyond_quota(write, Vec::new()), |_| Ok(())).wait()
     }
 
     /// What retention asks for once everything up to `through` is covered by a summary: with `audit-only` or `ephemeral`

@@ -18,7 +18,7 @@ use everturn_engine::Keys;
 use futures_util::StreamExt;
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 /// Credential of a request.
@@ -32,11 +32,13 @@ pub enum Credential {
     Token { expires: Timestamp },
 }
 
-/// Keys that have live streams.
+/// Keys that have live streams, or had some a moment ago.
 #[derive(Default)]
 pub struct Leases {
-    keys: Mutex<HashMap<KeyId, Weak<CancellationToken>>>,
+    keys: Arc<Watched>,
 }
+
+type Watched = Mutex<HashMap<KeyId, Arc<CancellationToken>>>;
 
 /// Resolves when a credential ends.
 pub enum Lease {
@@ -53,35 +55,45 @@ impl Leases {
             Credential::Token { expires } => Some(Lease::Token { keys, expires }),
             Credential::Key { id, expires } => {
                 let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(ended) = known.get(&id).and_then(Weak::upgrade) {
-                    return Some(Lease::Key(ended));
-                }
-                known.retain(|_, ended| ended.strong_count() > 0);
-                let ended = Arc::new(CancellationToken::new());
-                known.insert(id, Arc::downgrade(&ended));
-                tokio::spawn(watch(keys, id, expires, Arc::downgrade(&ended)));
-                Some(Lease::Key(ended))
+                let ended = known.entry(id).or_insert_with(|| {
+                    let ended = Arc::new(CancellationToken::new());
+                    tokio::spawn(watch(self.keys.clone(), keys, id, expires, ended.clone()));
+                    ended
+                });
+                Some(Lease::Key(ended.clone()))
             }
         }
     }
 }
 
 /// Watches a key for as long as something is leased on it.
-async fn watch(keys: Keys, id: KeyId, expires: Option<Timestamp>, ended: Weak<CancellationToken>) {
+async fn watch(
+    watched: Arc<Watched>,
+    keys: Keys,
+    id: KeyId,
+    expires: Option<Timestamp>,
+    ended: Arc<CancellationToken>,
+) {
     let mut changes = keys.watch_changes();
     loop {
         changes.mark_unchanged();
         let reader = keys.clone();
         let valid = blocking(move || reader.is_valid(id)).await;
-        let Some(ended) = ended.upgrade() else { return };
-        match valid {
-            Ok(true) => {}
-            Ok(false) => return ended.cancel(),
-            Err(error) => {
-                tracing::warn!(%error, "a key with live streams could not be checked; trying again")
+        if let Err(error) = &valid {
+            tracing::warn!(%error, "a key with live streams could not be checked; trying again");
+        }
+        let revoked = matches!(valid, Ok(false));
+        {
+            let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+            // Nobody but the map and this task has it.
+            if revoked || Arc::strong_count(&ended) <= 2 {
+                watched.remove(&id);
+                if revoked {
+                    ended.cancel();
+                }
+                return;
             }
         }
-        drop(ended);
         let wait = expires.map_or(BELIEVED, |end| keys.time_left(end).min(BELIEVED));
         tokio::select! {
             _ = changes.changed() => {}

@@ -16,6 +16,7 @@ mod state;
 mod streams;
 pub mod transfer;
 mod turns;
+mod usage;
 
 pub use assets::AsIs;
 
@@ -41,4 +42,5 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .merge(assets::routes())
         .merge(transfer::routes())
         .merge(keys::routes())
+        .merge(usage::routes())
 }

@@ -8,6 +8,7 @@ use everturn_engine::model::{
     Configured, Embed, Embedder, Embedding, Endpoint, HttpEmbedder, HttpModel, Kind, Secret, Summarize,
     Summarizer,
 };
+use everturn_engine::{Quota, Quotas};
 use jsonwebtoken::Algorithm;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -65,6 +66,33 @@ impl Settings {
             mcp_session_idle: Duration::from_secs(self.at_least_one("mcp.session_idle_s")?.into()),
             mcp_fixtures: false,
         })
+    }
+
+    /// How much each tenant may store.
+    pub fn quotas(&self) -> Quotas {
+        let read = |prefix: &str| {
+            let number = |name: &str| self.number(&format!("{prefix}.{name}"));
+            Quota {
+                turns: number("turns"),
+                bytes: number("bytes"),
+                assets: number("assets"),
+                asset_bytes: number("asset_bytes"),
+                keys: number("keys"),
+            }
+        };
+        let default = read("quotas");
+        let tenant = |name: String| {
+            let own = read(&format!("quotas.tenants.{name}"));
+            let quota = Quota {
+                turns: own.turns.or(default.turns),
+                bytes: own.bytes.or(default.bytes),
+                assets: own.assets.or(default.assets),
+                asset_bytes: own.asset_bytes.or(default.asset_bytes),
+                keys: own.keys.or(default.keys),
+            };
+            (name, quota)
+        };
+        Quotas { default, tenants: self.names("quotas.tenants").into_iter().map(tenant).collect() }
     }
 
     fn limits(&self) -> Result<Limits, Error> {

@@ -17,6 +17,7 @@ mod mcp;
 mod openai;
 mod openai_responses;
 mod openapi;
+mod quotas;
 mod scripted_provider;
 mod settings;
 mod stage;

@@ -210,7 +210,7 @@ pub fn raw(text: &str) -> Raw {
 
 /// A key that a client may send again, for a request that says `request`.
 pub fn once(key: &str, request: &str) -> Option<Idempotency> {
-    Some(Idempotency { key: key.into(), request: Hash::of(request.as_bytes()) })
+    Some(Idempotency { key: key.into(), request: Hash::of(request.as_bytes()), only_repeat: None })
 }
 
 /// Begins a conversation.

@@ -1,7 +1,7 @@
 //! Finding, listing and folding.
 
 use super::*;
-use crate::{ConversationQuery, TurnQuery};
+use crate::{ConversationQuery, TenantUsage, TurnQuery};
 use everturn_core::Error;
 use everturn_core::conversation::{Retention, Settings, State, SystemPrompt};
 use everturn_core::event::{Draft, kind};
@@ -65,6 +65,51 @@ pub fn pages_end_when_their_bytes_do(store: &dyn Backend) {
         let first = store.turns(&key, &TurnQuery { limit: 100, ..base }).expect("a page");
         assert!(first.len() < all.len() && !first.is_empty(), "{}", first.len());
     }
+}
+
+/// What a tenant has stored is counted from its own rows: a fork's inheritance once, and neither erased words nor deleted
+/// conversations.
+pub fn what_a_tenant_stores_is_counted(store: &dyn Backend) {
+    let m = Maker::default();
+    let (parent, fork, gone) = (m.key(), m.key(), m.key());
+    let tenant = &parent.tenant;
+    assert_eq!(store.usage(tenant).expect("counted"), TenantUsage::default());
+    let said = m.say("words");
+    let turn = turn_of(&said);
+    create(store, &parent, vec![m.created(), said, m.say("more words")]);
+    done(store, m.fork(&fork, &parent, 3));
+    append(store, &fork, vec![m.say("of the fork")]);
+    let asset = |id: &str, bytes: u64| {
+        let sha256 = everturn_core::chain::Hash::of(id.as_bytes());
+        let body =
+            format!(r#"{{"_type":"transcript_asset","id":"{id}","sha256":"{sha256}","bytes":{bytes}}}"#);
+        m.draft(kind::ASSET_ADDED, body)
+    };
+    append(store, &parent, vec![asset("asset_a", 20)]);
+    create(store, &gone, vec![m.created(), m.say("deleted"), asset("asset_b", 7)]);
+    let bytes = |key: &Key, from: usize| {
+        log(store, key)
+            .iter()
+            .skip(from)
+            .filter_map(|event| event.text())
+            .map(|text| text.len() as u64)
+            .sum::<u64>()
+    };
+    let expected = bytes(&parent, 0) + bytes(&fork, 3) + bytes(&gone, 0);
+    let usage = store.usage(tenant).expect("counted");
+    assert_eq!((usage.conversations, usage.turns, usage.bytes), (3, 4, expected));
+    assert_eq!((usage.assets, usage.asset_bytes), (2, 27));
+    done(store, m.delete(&gone));
+    done(store, m.erase(&parent, &[turn]));
+    let usage = store.usage(tenant).expect("counted");
+    let expected = bytes(&parent, 0) + bytes(&fork, 3);
+    assert_eq!(
+        (usage.conversations, usage.turns, usage.bytes),
+        (2, 3, expected),
+        "an erased turn is still a turn"
+    );
+    assert_eq!((usage.assets, usage.asset_bytes), (1, 20));
+    assert_eq!(store.usage(&super::tenant("globex")).expect("counted"), TenantUsage::default());
 }
 
 /// A conversation with several actors, superseded and aborted turns, forked in the middle.

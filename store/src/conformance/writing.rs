@@ -8,7 +8,7 @@ use everturn_core::id::{EventId, TurnId};
 use everturn_core::limits::BATCH_EVENTS_MAX;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
-use everturn_core::write::{Action, Write};
+use everturn_core::write::{Action, Idempotency, Write};
 
 /// Every field of an event comes back as it was committed, its body byte for byte, and the chain verifies.
 pub fn events_come_back_byte_for_byte(store: &dyn Backend) {
@@ -228,6 +228,41 @@ pub fn a_repeated_creation_gives_the_first_conversation(store: &dyn Backend) {
         assert_eq!(store.conversation(key).expect_err("never made").code(), "conversation.absent");
     }
     assert!(!done(store, request(&elsewhere(&keys[1]), "hello")).repeated, "another tenant's key is another");
+}
+
+/// A client at its quota may still ask for the answer that it missed.
+pub fn a_request_that_may_only_repeat_writes_nothing_new(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let full = Error::too_large("quota.exceeded", "full");
+    let only_repeat = |asked: Option<Idempotency>, error: Option<&Error>| {
+        asked.map(|asked| Idempotency { only_repeat: error.cloned(), ..asked })
+    };
+    let begin = |key: &everturn_core::id::Key, name: &str, error| Write {
+        key: key.clone(),
+        action: Action::Create {
+            drafts: vec![m.created()],
+            parent: None,
+            idempotency: only_repeat(once(name, "begin"), error),
+        },
+    };
+    let say = |name: &str, error| Write {
+        key: key.clone(),
+        action: Action::Append {
+            drafts: vec![m.say("one")],
+            expected_seq: None,
+            idempotency: only_repeat(once(name, "one"), error),
+        },
+    };
+    refused(store, begin(&key, "b", Some(&full)), "quota.exceeded");
+    done(store, begin(&key, "b", None));
+    assert!(done(store, begin(&m.key(), "b", Some(&full))).repeated);
+    refused(store, say("k", Some(&full)), "quota.exceeded");
+    let first = done(store, say("k", None));
+    let again = done(store, say("k", Some(&full)));
+    assert_eq!((again.repeated, &again.events), (true, &first.events));
+    refused(store, say("another", Some(&full)), "quota.exceeded");
+    assert_eq!(texts(store, &key), ["one"]);
 }
 
 /// Creating is not appending.

@@ -2,8 +2,12 @@
 
 use super::write::InMemory;
 use super::{Entry, Level, Memory, fork_point, owner, stored, turn_row};
-use crate::{Branch, ConversationQuery, Index, Problem, Recall, StoredTurn, TurnQuery, Written, WrittenPage};
+use crate::{
+    Branch, ConversationQuery, Index, Problem, Recall, StoredTurn, TenantUsage, TurnQuery, Written,
+    WrittenPage,
+};
 use everturn_core::Error;
+use everturn_core::asset::Asset;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::echo::Words;
@@ -254,6 +258,25 @@ impl Index for Memory {
         let mut tenants: Vec<Tenant> = self.kept().places.keys().map(|key| key.tenant.clone()).collect();
         tenants.dedup();
         Ok(tenants)
+    }
+
+    fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error> {
+        let kept = self.kept();
+        let mut usage = TenantUsage::default();
+        for (_, entry) in kept.all_living().filter(|(key, _)| key.tenant == *tenant) {
+            usage.conversations += 1;
+            // A row of an inherited turn is there where the fork changed it.
+            let inherited = entry.conversation.parent.as_ref().map_or(0, |parent| parent.at_seq);
+            usage.turns += entry.turns.values().filter(|row| row.seq > inherited).count() as u64;
+            usage.bytes +=
+                entry.events.iter().filter_map(Event::text).map(|text| text.len() as u64).sum::<u64>();
+            for asset in entry.assets.iter().filter(|asset| asset.sha256.is_some()) {
+                let descriptor = entry.at(asset.seq).and_then(Event::read::<Asset>);
+                usage.assets += 1;
+                usage.asset_bytes += descriptor.and_then(|asset| asset.bytes).unwrap_or(0);
+            }
+        }
+        Ok(usage)
     }
 
     fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {

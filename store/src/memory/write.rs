@@ -135,6 +135,9 @@ impl Kept {
         {
             return Ok(answered);
         }
+        if let Some((_, Idempotency { only_repeat: Some(error), .. })) = idempotency {
+            return Err(error);
+        }
         let Plan { conversation, events, changes } =
             write::plan(key, existing, action, &InMemory { kept: self, key })?;
         if self.living(key).is_err() {

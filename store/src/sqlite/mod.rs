@@ -18,8 +18,8 @@ mod write;
 
 use crate::recall::Catalog;
 use crate::{
-    Branch, Committed, ConversationQuery, Index, Log, Problem, ProblemKind, Recall, StoredTurn, TurnQuery,
-    WrittenPage,
+    Branch, Committed, ConversationQuery, Index, Log, Problem, ProblemKind, Recall, StoredTurn, TenantUsage,
+    TurnQuery, WrittenPage,
 };
 use door::explain;
 pub use door::resolve;
@@ -700,6 +700,29 @@ impl Index for Sqlite {
         .into_iter()
         .map(Tenant::new)
         .collect()
+    }
+
+    fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error> {
+        self.settled_first()?;
+        self.reading(|db| {
+            let one = |sql: &str| -> rusqlite::Result<(u64, u64)> {
+                db.prepare_cached(sql)?.query_row([tenant.as_str()], |row| {
+                    Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get::<_, i64>(1)?.unsigned_abs()))
+                })
+            };
+            // `octet_length` of a column does not read the text.
+            let (_, bytes) = one("SELECT count(*), ifnull(sum(octet_length(e.body)), 0) FROM conversations c
+                 JOIN places p ON p.conversation = c.no JOIN events e ON e.no = p.event
+                 WHERE c.tenant = ? AND c.deleted IS NULL AND e.salt <> zeroblob(16)")?;
+            let (conversations, turns) = one("SELECT count(*), ifnull(sum((SELECT count(*) FROM turns t
+                 WHERE t.conversation = c.no AND t.seq > ifnull(c.parent_seq, 0))), 0) FROM conversations c
+                 WHERE c.tenant = ? AND c.deleted IS NULL")?;
+            let (assets, asset_bytes) = one("SELECT count(*), ifnull(sum(iif(json_valid(e.body), e.body ->> 'bytes', 0)), 0)
+                 FROM conversations c JOIN assets a ON a.conversation = c.no
+                 JOIN places p ON p.conversation = c.no AND p.seq = a.seq JOIN events e ON e.no = p.event
+                 WHERE c.tenant = ? AND c.deleted IS NULL AND a.sha256 IS NOT NULL AND e.salt <> zeroblob(16)")?;
+            Ok(TenantUsage { conversations, turns, bytes, assets, asset_bytes })
+        })
     }
 
     fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {

@@ -253,6 +253,9 @@ impl<'a> Batch<'a> {
         {
             return Ok(answered);
         }
+        if let Some((_, Idempotency { only_repeat: Some(error), .. })) = idempotency {
+            return Err(error.into());
+        }
         let no = existing.as_ref().map(|(no, _)| *no);
         let before = existing.map(|(_, conversation)| conversation);
         // Only an append of whole turns asks about nothing that may still wait.

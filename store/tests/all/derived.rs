@@ -47,6 +47,7 @@ fn world() -> World {
     let again = everturn_core::write::Idempotency {
         key: "again".into(),
         request: everturn_core::chain::Hash::of(b"x"),
+        only_repeat: None,
     };
     let request = everturn_core::write::Write {
         key: keys[2].clone(),

@@ -1,0 +1,220 @@
+//! How much a tenant may store, and how much it has.
+//!
+//! What a tenant has is counted from its own rows when it is first asked for, and kept in memory from then on: commits add
+//! to it, and an erasure or a deletion has it counted again. So no row is written by all, and without quotas nothing is
+//! counted. Appends that run at the same moment may overshoot a quota together, by what they bring.
+
+use crate::scope::Scope;
+use crate::{Keys, Shared};
+use everturn_core::Error;
+use everturn_core::asset::Asset;
+use everturn_core::event::{Body, Draft, Event, kind};
+use everturn_core::id::Tenant;
+use everturn_core::write::{Action, Write};
+use everturn_store::TenantUsage;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How much one tenant may store; `None`: any number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Quota {
+    /// Turns.
+    pub turns: Option<u64>,
+    /// Bytes of events.
+    pub bytes: Option<u64>,
+    /// Assets.
+    pub assets: Option<u64>,
+    /// Bytes of assets.
+    pub asset_bytes: Option<u64>,
+    /// Keys that are neither revoked nor expired.
+    pub keys: Option<u64>,
+}
+
+/// The quotas of all tenants.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Quotas {
+    /// Of a tenant that is not named.
+    pub default: Quota,
+    /// By tenant, instead of the default.
+    pub tenants: BTreeMap<String, Quota>,
+}
+
+impl Quotas {
+    fn are_unlimited(&self) -> bool {
+        self.default == Quota::default() && self.tenants.values().all(|quota| *quota == Quota::default())
+    }
+
+    /// The quota of a tenant.
+    pub fn of(&self, tenant: &Tenant) -> Quota {
+        self.tenants.get(tenant.as_str()).copied().unwrap_or(self.default)
+    }
+}
+
+/// What tenants have, as far as it was counted.
+#[derive(Default)]
+pub(crate) struct Stored(Mutex<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    tenants: HashMap<Tenant, TenantUsage>,
+    /// Erasures and deletions so far: a count that began before one of them is not kept.
+    removals: u64,
+}
+
+impl Stored {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn stored(&self, tenant: &Tenant) -> Result<TenantUsage, Error> {
+        let removals = {
+            let counts = self.stored.lock();
+            if let Some(known) = counts.tenants.get(tenant) {
+                return Ok(*known);
+            }
+            counts.removals
+        };
+        let usage = self.index.usage(tenant)?;
+        // A commit that came meanwhile may be missing: off by as much as overshooting allows.
+        let mut counts = self.stored.lock();
+        if counts.removals == removals {
+            counts.tenants.insert(tenant.clone(), usage);
+        }
+        Ok(usage)
+    }
+
+    /// Refuses what would exceed the tenant's quota.
+    fn check_quota(&self, tenant: &Tenant, more: TenantUsage) -> Result<(), Error> {
+        let quota = self.options.quotas.of(tenant);
+        if (Quota { keys: None, ..quota }) == Quota::default() {
+            return Ok(());
+        }
+        let has = self.stored(tenant)?;
+        check("quotas.turns", quota.turns, has.turns, more.turns)?;
+        check("quotas.bytes", quota.bytes, has.bytes, more.bytes)?;
+        check("quotas.assets", quota.assets, has.assets, more.assets)?;
+        check("quotas.asset_bytes", quota.asset_bytes, has.asset_bytes, more.asset_bytes)
+    }
+
+    /// Refuses a write that brings too much. What ends a turn, hides or removes something is never refused, and neither is
+    /// a request that was answered before.
+    pub(crate) fn check_write(&self, write: &mut Write) -> Result<(), Error> {
+        if self.options.quotas.are_unlimited() {
+            return Ok(());
+        }
+        let more = match &write.action {
+            Action::Create { drafts, .. } | Action::Append { drafts, .. } | Action::Derive { drafts, .. }
+                if drafts.iter().any(is_bounded) =>
+            {
+                let mut more = TenantUsage::default();
+                drafts.iter().for_each(|draft| add(&mut more, &draft.kind, Some(&draft.body)));
+                more
+            }
+            // Those that are here already are skipped, so it is not known how many are new.
+            Action::Restore { .. } => TenantUsage::default(),
+            _ => return Ok(()),
+        };
+        let refused = self.check_quota(&write.key.tenant, more);
+        match (&mut write.action, refused) {
+            (
+                Action::Create { idempotency: Some(asked), .. }
+                | Action::Append { idempotency: Some(asked), .. },
+                Err(error),
+            ) => {
+                asked.only_repeat = Some(error);
+                Ok(())
+            }
+            (_, refused) => refused,
+        }
+    }
+
+    /// Refuses an asset that is too much, before its event is known.
+    pub(crate) fn check_upload(&self, tenant: &Tenant, bytes: usize) -> Result<(), Error> {
+        self.check_quota(
+            tenant,
+            TenantUsage { assets: 1, asset_bytes: bytes as u64, ..TenantUsage::default() },
+        )
+    }
+
+    /// Notes what a commit brought or removed.
+    pub(crate) fn count_stored(&self, tenant: &Tenant, deleted: bool, events: &[Event]) {
+        if self.options.quotas.are_unlimited() {
+            return;
+        }
+        let mut counts = self.stored.lock();
+        if deleted || events.iter().any(|event| event.kind == kind::ERASED) {
+            counts.tenants.remove(tenant);
+            counts.removals += 1;
+        } else if let Some(has) = counts.tenants.get_mut(tenant) {
+            events.iter().for_each(|event| add(has, &event.kind, event.body.as_ref()));
+        }
+    }
+}
+
+/// Adds an event.
+fn add(usage: &mut TenantUsage, kind: &str, body: Option<&Body>) {
+    usage.bytes += body.map_or(0, |body| body.text.len() as u64);
+    usage.turns += u64::from(kind::begins_turn(kind));
+    usage.conversations += u64::from(matches!(kind, kind::CREATED | kind::FORKED));
+    if kind == kind::ASSET_ADDED
+        && let Some(body) = body
+        && let Ok(Asset { sha256: Some(_), bytes, .. }) = serde_json::from_str(&body.text)
+    {
+        usage.assets += 1;
+        usage.asset_bytes += bytes.unwrap_or(0);
+    }
+}
+
+/// Whether a quota can refuse it.
+fn is_bounded(draft: &Draft) -> bool {
+    let made_of_what_is_there = [kind::COMPACTION, kind::FACT_EXTRACTED, kind::FACTS_READ];
+    let free = [kind::STATE, kind::BUDGET, kind::SUPERSEDED, kind::UNPIN, kind::FACT_RETRACTED];
+    let kind = &*draft.kind;
+    !kind::ends_turn(kind) && !free.contains(&kind) && !made_of_what_is_there.contains(&kind)
+}
+
+fn check(name: &'static str, limit: Option<u64>, has: u64, more: u64) -> Result<(), Error> {
+    match limit {
+        Some(limit) if has + more > limit => {
+            let text = format!(
+                "{name} of this tenant is {limit}, and this would make it {}; delete what is not needed, or ask for a larger quota",
+                has + more
+            );
+            Err(Error::too_large("quota.exceeded", text))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Keys {
+    /// How many keys of a tenant are neither revoked nor expired.
+    pub fn count_valid(&self, tenant: &Tenant) -> Result<u64, Error> {
+        let now = self.shared().now();
+        Ok(self.shared().keys.keys(tenant)?.iter().filter(|key| key.is_valid(now)).count() as u64)
+    }
+
+    /// Refuses a key that is too much.
+    pub(crate) fn check_quota(&self, tenant: &Tenant) -> Result<(), Error> {
+        match self.shared().options.quotas.of(tenant).keys {
+            Some(limit) => check("quotas.keys", Some(limit), self.count_valid(tenant)?, 1),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Scope {
+    /// What the tenant has stored. Counted anew unless there are quotas, which takes as long as reading its rows.
+    pub fn tenant_usage(&self) -> Result<TenantUsage, Error> {
+        match self.shared().options.quotas.are_unlimited() {
+            true => self.shared().index.usage(self.tenant()),
+            false => self.shared().stored(self.tenant()),
+        }
+    }
+
+    /// How much the tenant may store.
+    pub fn quota(&self) -> Quota {
+        self.shared().options.quotas.of(self.tenant())
+    }
+}
