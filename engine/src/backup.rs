@@ -62,7 +62,7 @@ impl Everturn {
     }
 
     /// Writes an archive into a file: full, or what is new since the archives `after`, which are given from the full one
-    /// on. Nothing stands under that name before it is whole, synced, and read again.
+    /// on. Nothing stands under that name before it is whole, synced, and read again. Only another archive is replaced.
     pub fn backup_to_file(
         &self,
         path: &Path,
@@ -70,6 +70,7 @@ impl Everturn {
         progress: Progress<'_>,
     ) -> Result<BackedUp, Error> {
         let previous = contents(after)?;
+        may_replace(path, after)?;
         self.write_archive(path, previous, progress)
     }
 
@@ -171,4 +172,20 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+/// Refuses to write over anything that is not an archive, such as the store itself, and over what the new one follows.
+fn may_replace(path: &Path, after: &[PathBuf]) -> Result<(), Error> {
+    let Ok(real) = path.canonicalize() else { return Ok(()) };
+    let name = path.display();
+    if after.iter().any(|archive| archive.canonicalize().is_ok_and(|archive| archive == real)) {
+        let text = format!("{name} is one of the archives that the new one follows; name another file");
+        return Err(Error::conflict("backup.target", text));
+    }
+    let is_archive = || Reader::new(File::open(&real).map_err(|error| cannot_read(path, &error))?).map(drop);
+    if real.is_file() && is_archive().is_err() {
+        let text = format!("{name} is there and is no backup; name another file, or remove it first");
+        return Err(Error::conflict("backup.target", text));
+    }
+    Ok(())
 }

@@ -545,8 +545,7 @@ fn old_archives_stay_while_they_have_what_the_store_lacks() {
     let stage = Stage::new();
     let folder = tempfile::tempdir().unwrap();
     let again = FolderOptions { full: true, keep: Some(1) };
-    let archives =
-        || std::fs::read_dir(folder.path()).unwrap().flatten().filter(|file| is_archive(file)).count();
+    let archives = || std::fs::read_dir(folder.path()).unwrap().flatten().filter(is_archive).count();
     let id = {
         let store = stage.open();
         let scope = store.tenant("acme").unwrap();
@@ -574,4 +573,27 @@ fn old_archives_stay_while_they_have_what_the_store_lacks() {
 
 fn is_archive(file: &std::fs::DirEntry) -> bool {
     file.file_name().to_string_lossy().ends_with(".zst")
+}
+
+/// `--force` with the store's own name replaced the store by its backup.
+#[test]
+fn only_an_archive_is_replaced_by_an_archive() {
+    let stage = Stage::new();
+    let store = stage.open();
+    store.tenant("acme").unwrap().begin();
+    let none: &[PathBuf] = &[];
+    for taken in [stage.path().to_path_buf(), stage.folder.path().join("notes.zst")] {
+        if !taken.exists() {
+            std::fs::write(&taken, "my notes").unwrap();
+        }
+        let before = std::fs::read(&taken).unwrap();
+        refused(store.backup_to_file(&taken, none, &mut |_, _| {}), "backup.target", "is no backup");
+        assert_eq!(std::fs::read(&taken).unwrap(), before);
+    }
+    let archive = stage.folder.path().join("full.zst");
+    for _ in 0..2 {
+        store.backup_to_file(&archive, none, &mut |_, _| {}).unwrap();
+    }
+    let after = [archive.clone()];
+    refused(store.backup_to_file(&archive, &after, &mut |_, _| {}), "backup.target", "follows");
 }

@@ -6,7 +6,7 @@ use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::Conversation;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
-use everturn_core::limits::PAGE_BYTES_MAX;
+use everturn_core::limits::{FORK_DEPTH_MAX, PAGE_BYTES_MAX};
 use everturn_core::turn::TurnRow;
 use everturn_core::write::Place;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -86,6 +86,11 @@ pub fn lineage(db: &Connection, no: i64, id: ConversationId) -> rusqlite::Result
             })
             .optional()?;
         let Some((no, id, seq)) = above else { return Ok(Lineage { levels, recent: Vec::new() }) };
+        if levels.len() > FORK_DEPTH_MAX {
+            // A row that names itself as an ancestor would be followed for ever.
+            let text = format!("the ancestors of {} do not end", levels[0].id);
+            return Err(rusqlite::types::FromSqlError::Other(text.into()).into());
+        }
         levels[youngest].floor = seq;
         let cap = seq.min(levels[youngest].cap);
         levels.push(Level { no, id: ConversationId::from_bytes(id), floor: 0, cap });

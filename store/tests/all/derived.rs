@@ -201,3 +201,16 @@ fn events_that_rows_know_of_and_the_log_lacks_are_named_by_their_places() {
         }
     }
 }
+
+/// A row that named itself as its parent was followed until memory was full.
+#[test]
+fn a_conversation_that_is_its_own_ancestor_is_an_error() {
+    let world = world();
+    let db = Connection::open(&world.path).unwrap();
+    db.execute("UPDATE conversations SET parent = no, parent_seq = 3 WHERE no = 1", []).unwrap();
+    drop(db);
+    let store = open(&world.path);
+    let error = store.turns(&world.keys[0], &TurnQuery { limit: 10, ..TurnQuery::default() }).unwrap_err();
+    assert!(error.to_string().contains("do not end"), "{error}");
+    assert!(store.check().unwrap().iter().any(|problem| problem.text.contains("do not end")));
+}
