@@ -15,7 +15,7 @@ pub use restore::{Restored, check};
 use crate::Everturn;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_formats::archive::{Contents, Counts};
+use everturn_formats::archive::{Contents, Counts, Reader};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -182,7 +182,7 @@ fn may_replace(path: &Path, after: &[PathBuf]) -> Result<(), Error> {
         let text = format!("{name} is one of the archives that the new one follows; name another file");
         return Err(Error::conflict("backup.target", text));
     }
-    let is_archive = || Reader::new(File::open(&real).map_err(|error| cannot_read(path, &error))?).map(drop);
+    let is_archive = || Reader::new(open(&real)?).map(drop);
     if real.is_file() && is_archive().is_err() {
         let text = format!("{name} is there and is no backup; name another file, or remove it first");
         return Err(Error::conflict("backup.target", text));
