@@ -49,8 +49,19 @@ impl Stage {
 
     /// The files of the store in which this text stands.
     pub fn files_with(&self, text: &str) -> Vec<PathBuf> {
-        let holds = |path: &PathBuf| String::from_utf8_lossy(&std::fs::read(path).unwrap()).contains(text);
-        files(self.folder.path()).into_iter().filter(holds).collect()
+        let holds = |path: PathBuf| match std::fs::read(&path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).contains(text).then_some(Ok(path)),
+            Err(error) => Some(Err(error)),
+        };
+        loop {
+            let found: Result<Vec<PathBuf>, std::io::Error> =
+                files(self.folder.path()).into_iter().filter_map(holds).collect();
+            match found {
+                // The mirror writes under another name first: list them again.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                found => return found.unwrap(),
+            }
+        }
     }
 }
 
