@@ -105,8 +105,18 @@ impl<'m> Reading<'m> {
     fn choose(&self, mut ranked: Vec<&Ranked>, class: Group, count: usize) -> Vec<(usize, String)> {
         ranked.sort_by_key(|ranked| (std::cmp::Reverse(ranked.score), ranked.said));
         let mut chosen: Vec<(usize, String, Terms)> = Vec::new();
+        // Where each sentence went, so that one that is said a thousand times is compared once.
+        let mut places: HashMap<(&str, &str), usize> = HashMap::new();
         for Ranked { said, .. } in ranked {
-            let text = quoted(self.material, &self.material.said[*said], class);
+            let sentence = &self.material.said[*said];
+            let key = (sentence.text.as_str(), self.material.spoken[sentence.spoken].speaker);
+            if let Some(place) = places.get(&key)
+                && self.material.said[chosen[*place].0].text == sentence.text
+            {
+                chosen[*place].0 = chosen[*place].0.max(*said);
+                continue;
+            }
+            let text = quoted(self.material, sentence, class);
             let terms = entry_terms(&text);
             let twin = chosen.iter().position(|(_, other, known)| is_near(other, known, &text, &terms));
             match twin {
@@ -116,6 +126,7 @@ impl<'m> Reading<'m> {
                 None if chosen.len() < count => chosen.push((*said, text, terms)),
                 None => break,
             }
+            places.insert(key, twin.unwrap_or(chosen.len() - 1));
         }
         chosen.into_iter().map(|(said, text, _)| (said, text)).collect()
     }

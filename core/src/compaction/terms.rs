@@ -3,6 +3,8 @@
 //! Words are lower case, without stop words, and cut to five letters, so that "decide", "decided" and "deciding" meet.
 //! Scripts without spaces are read as pairs of characters.
 
+use std::sync::LazyLock;
+
 /// Letters of a word that count.
 const STEM_CHARS: usize = 5;
 
@@ -20,7 +22,7 @@ pub(super) struct Terms {
 impl Terms {
     pub fn of(text: &str) -> Terms {
         let mut terms = Terms::default();
-        for token in text.split(|c: char| !(c.is_alphanumeric() || "_./:-#@%'’".contains(c))) {
+        for token in text.split(|c: char| !is_part_of_token(c)) {
             terms.add(token);
         }
         for list in [&mut terms.words, &mut terms.names, &mut terms.numbers] {
@@ -73,7 +75,7 @@ impl Terms {
             used += c.encode_utf8(&mut lower[used..]).len();
         }
         let Ok(lower) = std::str::from_utf8(&lower[..used]) else { return };
-        if lower.chars().count() > 2 && STOP_WORDS.binary_search(&lower).is_err() {
+        if lower.chars().count() > 2 && !is_stop_word(lower) {
             self.words.push(hash(lower.chars().take(STEM_CHARS)));
         }
     }
@@ -116,6 +118,27 @@ impl Terms {
         let all = self.words.len() + other.words.len() - both;
         both * 4 >= all * 3
     }
+}
+
+/// Asked about every character that is summarized.
+fn is_part_of_token(c: char) -> bool {
+    if c.is_ascii() {
+        return c.is_ascii_alphanumeric()
+            || matches!(c, '_' | '.' | '/' | ':' | '-' | '#' | '@' | '%' | '\'');
+    }
+    c == '’' || c.is_alphanumeric()
+}
+
+/// Asked about every word that is summarized, so that only words with the same first letter are compared.
+fn is_stop_word(word: &str) -> bool {
+    static FIRST: LazyLock<[u16; 257]> = LazyLock::new(|| {
+        std::array::from_fn(|byte| {
+            STOP_WORDS.partition_point(|word| usize::from(word.as_bytes()[0]) < byte) as u16
+        })
+    });
+    let Some(first) = word.bytes().next().map(usize::from) else { return false };
+    let same_letter = usize::from(FIRST[first])..usize::from(FIRST[first + 1]);
+    STOP_WORDS[same_letter].contains(&word)
 }
 
 fn shared(a: &[u32], b: &[u32]) -> usize {
@@ -177,6 +200,8 @@ mod tests {
     #[test]
     fn stop_words_are_sorted_so_that_they_are_found() {
         assert!(STOP_WORDS.is_sorted());
+        assert!(STOP_WORDS.iter().all(|word| is_stop_word(word)));
+        assert!(!["", "th", "thee", "zzz", "ü", "postgres"].into_iter().any(is_stop_word));
     }
 
     #[test]
