@@ -32,6 +32,11 @@ pub fn take<W: Write>(
     previous: &Contents,
     progress: Progress<'_>,
 ) -> Result<(W, BackedUp), Error> {
+    // Before the members: then the event that opened each of these turns is part of the backup.
+    let mut open: HashMap<Key, Vec<TurnId>> = HashMap::new();
+    for (key, turn) in shared.index.open_turns()? {
+        open.entry(key).or_default().push(turn);
+    }
     let members = shared.backup.members()?;
     check_continues(&members, previous)?;
     let (number, follows) = match &previous.last {
@@ -39,10 +44,6 @@ pub fn take<W: Write>(
         Some((header, id)) => (header.number + 1, Some(*id)),
     };
     let header = Header { format: FORMAT, number, follows, created: shared.now() };
-    let mut open: HashMap<Key, Vec<TurnId>> = HashMap::new();
-    for (key, turn) in shared.index.open_turns()? {
-        open.entry(key).or_default().push(turn);
-    }
     let new = |member: &Member| member.through.saturating_sub(archived(previous, member.no));
     let mut taking = Taking {
         shared,
