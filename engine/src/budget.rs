@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::ControlFlow;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Compactions that may be needed until there is room.
 const ROUNDS_MAX: usize = 16;
@@ -31,17 +31,19 @@ const LOCKS: usize = 16;
 /// What appends that meet a limit at the same time need to know of each other.
 #[derive(Default)]
 pub struct Budgets {
-    /// Held while room is made in one of the conversations that share it, so that it is made once.
+    /// Each is shared by some of the conversations.
     making_room: [Mutex<()>; LOCKS],
     /// When a rejection was last recorded, by conversation and limit. Older entries than a minute are dropped.
     rejections: Mutex<HashMap<(Key, &'static str), Timestamp>>,
 }
 
 impl Budgets {
-    fn making_room(&self, key: &Key) -> &Mutex<()> {
+    /// Held while room is made in a conversation, so that it is made once.
+    pub fn alone(&self, key: &Key) -> MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
-        &self.making_room[hasher.finish() as usize % LOCKS]
+        let lock = &self.making_room[hasher.finish() as usize % LOCKS];
+        lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a rejection is to be recorded now; the next within a minute is not.
@@ -86,7 +88,7 @@ impl Scope {
             return Ok(Vec::new());
         }
         let key = self.key(conversation.id);
-        let _making = self.shared().budgets.making_room(&key).lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.shared().budgets.alone(&key);
         match self.make_room_alone(&key, drafts, incoming, source) {
             // What is damaged can be neither summarized nor paired, and must not keep anybody from writing.
             Err(error @ Error::Corrupt(_)) if !policy.rejects() => {

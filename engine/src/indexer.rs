@@ -20,6 +20,8 @@ const GATHER: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Events in one transaction.
 const BATCH_EVENTS: usize = 512;
+/// The same while requests keep coming, so that it gives way often.
+const BATCH_EVENTS_BUSY: usize = 128;
 /// Whoever erases or closes does not wait for more events than this to be taken in first.
 const WAITED_EVENTS_MAX: u64 = 2000;
 /// Whoever erases waits until the words are out of the file, if it is no larger than this; else that follows.
@@ -128,7 +130,7 @@ fn close(shared: &Shared) {
 pub fn catch_up(shared: &Shared) -> Result<(), Error> {
     let mut more = true;
     while more && !shared.stopping.load(Ordering::SeqCst) {
-        more = take_in(shared)?;
+        more = take_in(shared, BATCH_EVENTS)?;
     }
     Ok(())
 }
@@ -137,13 +139,14 @@ pub fn catch_up(shared: &Shared) -> Result<(), Error> {
 fn catch_up_in_slices(shared: &Shared) -> Result<(), Error> {
     let mut more = true;
     while more && !shared.stopping.load(Ordering::SeqCst) {
-        more = load::slice(shared, || take_in(shared))?;
+        let events = if shared.load.is_busy() { BATCH_EVENTS_BUSY } else { BATCH_EVENTS };
+        more = load::slice(shared, || take_in(shared, events))?;
     }
     Ok(())
 }
 
 fn catch_up_to_the_end(shared: &Shared) -> Result<(), Error> {
-    while take_in(shared)? {}
+    while take_in(shared, BATCH_EVENTS)? {}
     Ok(())
 }
 
@@ -171,9 +174,9 @@ pub fn forget_erased(shared: &Shared, tenant: &Tenant) {
 }
 
 /// Takes in one batch. Says whether there was anything.
-fn take_in(shared: &Shared) -> Result<bool, Error> {
+fn take_in(shared: &Shared, events: usize) -> Result<bool, Error> {
     let _working = shared.indexer.working.lock().unwrap_or_else(PoisonError::into_inner);
-    let unindexed = shared.recall.unindexed(BATCH_EVENTS)?;
+    let unindexed = shared.recall.unindexed(events)?;
     if unindexed.span.through == unindexed.span.after {
         metrics::gauge!("everturn_recall_behind_events").set(0);
         return Ok(false);

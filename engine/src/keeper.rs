@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 const QUIET: Duration = Duration::from_millis(200);
 /// So many events make a look due also while more come.
 const EVENTS_MAX: u64 = 1000;
+/// So many cannot wait for a quiet moment either: soon the conversation is full, and an append would have to compact it.
+const EVENTS_URGENT: u64 = 3000;
+/// While requests keep coming, a conversation that can wait does so for no longer than this.
+const REST_MAX: Duration = Duration::from_secs(10);
 /// Conversations that are looked at side by side: a summarizer is mostly waited for.
 pub const WORKERS: usize = 2;
 
@@ -76,19 +80,23 @@ impl Changed {
         self.news.notify_all();
     }
 
-    /// The next conversation to look at; waits for it. `None` at the end.
-    fn next(&self, shared: &Shared) -> Option<Key> {
+    /// The next conversation to look at; waits for it, and before `rest` only while requests keep coming. `None` at the
+    /// end.
+    fn next(&self, shared: &Shared, rest: Instant) -> Option<Key> {
         let mut waiting = self.waiting();
         loop {
             if shared.stopping.load(Ordering::SeqCst) {
                 return None;
             }
             let now = Instant::now();
+            let rest = shared.load.pause_before(rest, now);
             let idle = waiting.iter_mut().filter(|(_, entry)| !entry.busy && entry.events > 0);
             let mut soonest: Option<Duration> = None;
             for (key, entry) in idle {
-                let left = QUIET.saturating_sub(now.duration_since(entry.last));
-                if left.is_zero() || entry.events >= EVENTS_MAX {
+                let quiet = QUIET.saturating_sub(now.duration_since(entry.last));
+                let due = if entry.events >= EVENTS_MAX { Duration::ZERO } else { quiet };
+                let left = if entry.events >= EVENTS_URGENT { Duration::ZERO } else { due.max(rest) };
+                if left.is_zero() {
                     (entry.busy, entry.events) = (true, 0);
                     return Some(key.clone());
                 }
@@ -114,11 +122,12 @@ impl Changed {
 
 /// Looks at conversations until the store closes.
 pub fn run(shared: &Arc<Shared>) {
-    while let Some(key) = shared.changed.next(shared) {
+    let mut rest = Instant::now();
+    while let Some(key) = shared.changed.next(shared, rest) {
         let began = Instant::now();
         look(shared, &key, true);
         shared.changed.done(&key);
-        load::give_way(shared, began.elapsed());
+        rest = Instant::now() + load::rest_after(began.elapsed(), REST_MAX);
     }
 }
 
@@ -138,7 +147,11 @@ fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
         if let Some(through_seq) = shared.changed.take_lost(key) {
             scope.summarize_through(key.id, through_seq)?;
         }
-        while scope.compact_if_due(key.id)?.is_some() {}
+        {
+            // An append that needs room now would do the same work again; for a model it need not wait.
+            let _alone = shared.options.summarizers.is_empty().then(|| shared.budgets.alone(key));
+            while scope.compact_if_due(key.id)?.is_some() {}
+        }
         let goes_on = || with_models && !shared.stopping.load(Ordering::SeqCst);
         while goes_on() && scope.extract_if_due(key.id)? {}
         Ok(())

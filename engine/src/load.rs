@@ -44,6 +44,16 @@ impl Load {
         self.last_us.store(self.now_us(), Ordering::Relaxed);
     }
 
+    /// Whether requests keep coming.
+    pub fn is_busy(&self) -> bool {
+        self.idle().is_some_and(|idle| idle < QUIET)
+    }
+
+    /// How long to pause before looking again whether background work may go on: not after `rest`, nor once it is quiet.
+    pub fn pause_before(&self, rest: Instant, now: Instant) -> Duration {
+        pause_of(self.idle(), rest.saturating_duration_since(now))
+    }
+
     /// Time since the last request; `None` if there was none.
     fn idle(&self) -> Option<Duration> {
         match self.last_us.load(Ordering::Relaxed) {
@@ -87,28 +97,31 @@ impl Drop for Slot<'_> {
     }
 }
 
+/// How long to pause, with a request this long ago and this much left of the rest.
+fn pause_of(idle: Option<Duration>, rest: Duration) -> Duration {
+    idle.map_or(Duration::ZERO, |idle| QUIET.saturating_sub(idle)).min(rest)
+}
+
 /// Recalls that run at once: each takes a processor and connections with their caches, so more of them would all be slower.
 pub fn recalls_max() -> usize {
     std::thread::available_parallelism().map_or(RECALLS_MIN, usize::from).max(RECALLS_MIN)
 }
 
+/// How long to give way after a slice that took this long, while requests keep coming.
+pub fn rest_after(slice: Duration, most: Duration) -> Duration {
+    (slice * (BACKGROUND_SHARE - 1)).min(most)
+}
+
 /// Called by a background thread after a slice of work that took this long: waits while requests keep coming, within limits.
 pub fn give_way(shared: &Shared, slice: Duration) {
-    let began = Instant::now();
-    while let Some(time) = next_pause(shared.load.idle(), began.elapsed(), slice) {
-        if shared.stopping.load(Ordering::SeqCst) {
+    let rest = Instant::now() + rest_after(slice, GIVE_WAY_MAX);
+    while !shared.stopping.load(Ordering::SeqCst) {
+        let time = shared.load.pause_before(rest, Instant::now());
+        if time.is_zero() {
             return;
         }
         pause(shared, time);
     }
-}
-
-/// How long to pause before looking again, after a slice and having `waited`; `None` to go on.
-fn next_pause(idle: Option<Duration>, waited: Duration, slice: Duration) -> Option<Duration> {
-    let until_quiet = QUIET.checked_sub(idle?).filter(|left| !left.is_zero())?;
-    let most = (slice * (BACKGROUND_SHARE - 1)).min(GIVE_WAY_MAX);
-    let left = most.checked_sub(waited).filter(|left| !left.is_zero())?;
-    Some(left.min(until_quiet))
 }
 
 /// Does a slice of background work, then gives way.
@@ -139,18 +152,22 @@ mod tests {
 
     #[test]
     fn background_work_gives_way_to_requests_and_only_for_a_while() {
-        let hour = ms(3_600_000);
-        for (idle, waited, slice, expected, why) in [
-            (None, ms(0), hour, None, "nobody ever asked"),
-            (Some(QUIET), ms(0), hour, None, "nobody asks any more"),
-            (Some(ms(0)), ms(0), ms(10), Some(QUIET), "a request has just come"),
-            (Some(ms(15)), ms(0), ms(10), Some(ms(5)), "until it would be quiet"),
-            (Some(ms(0)), ms(85), ms(10), Some(ms(5)), "no longer than nine times the slice"),
-            (Some(ms(0)), ms(90), ms(10), None, "it has waited nine times the slice"),
-            (Some(ms(0)), ms(999), hour, Some(ms(1)), "a second at most"),
-            (Some(ms(0)), GIVE_WAY_MAX, hour, None, "it has waited a second"),
+        for (idle, rest, expected, why) in [
+            (None, ms(900), ms(0), "nobody ever asked"),
+            (Some(QUIET), ms(900), ms(0), "nobody asks any more"),
+            (Some(ms(0)), ms(900), QUIET, "a request has just come"),
+            (Some(ms(15)), ms(900), ms(5), "until it would be quiet"),
+            (Some(ms(0)), ms(5), ms(5), "no longer than the rest"),
+            (Some(ms(0)), ms(0), ms(0), "it has rested"),
         ] {
-            assert_eq!(next_pause(idle, waited, slice), expected, "{why}");
+            assert_eq!(pause_of(idle, rest), expected, "{why}");
         }
+    }
+
+    #[test]
+    fn the_rest_follows_from_the_slice_and_has_an_end() {
+        let hour = ms(3_600_000);
+        assert_eq!(rest_after(ms(10), GIVE_WAY_MAX), ms(90));
+        assert_eq!(rest_after(hour, GIVE_WAY_MAX), GIVE_WAY_MAX);
     }
 }

@@ -10,12 +10,16 @@ use everturn_store::Committed;
 use std::collections::VecDeque;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// Most requests in one transaction: keeps the wait of the first of them short.
 const BATCH_WRITES_MAX: usize = 1024;
+
+/// A commit that takes no longer may be waited for by a thread that serves others as well.
+const QUICK_COMMIT: Duration = Duration::from_millis(1);
 
 /// How long nothing must come before the store may tidy up.
 const SETTLE_AFTER: Duration = Duration::from_millis(20);
@@ -37,6 +41,7 @@ pub struct Queue {
     changed: Condvar,
     /// Held by whoever writes: the writer thread, or a caller that found it free.
     writing: Mutex<()>,
+    last_commit_us: AtomicU64,
 }
 
 #[derive(Default)]
@@ -75,6 +80,13 @@ impl Queue {
         if std::mem::take(&mut self.waiting().asleep) {
             self.changed.notify_one();
         }
+    }
+
+    /// Whether one job waits, nobody writes, and the last commit was quick.
+    fn is_quick(&self) -> bool {
+        self.last_commit_us.load(Ordering::Relaxed) <= QUICK_COMMIT.as_micros() as u64
+            && self.waiting().jobs.len() == 1
+            && self.writing.try_lock().is_ok()
     }
 
     /// No more jobs; the writer ends when it has written what waits.
@@ -177,7 +189,9 @@ fn write(shared: &Shared, batch: Vec<Job>) {
     metrics::histogram!("everturn_commit_batch_requests").record(writes.len() as f64);
     let began = Instant::now();
     let answers = shared.log.commit(writes);
-    metrics::histogram!("everturn_commit_seconds").record(began.elapsed());
+    let took = began.elapsed();
+    shared.queue.last_commit_us.store(took.as_micros() as u64, Ordering::Relaxed);
+    metrics::histogram!("everturn_commit_seconds").record(took);
     for ((key, deletes, uploads, ..), answer) in waiting.iter().zip(&answers) {
         if let Ok(committed) = answer {
             shared.committed(key, *deletes, committed);
@@ -281,6 +295,15 @@ impl<T: 'static> Commit<T> {
             Answer::Coming(submitted, read) => {
                 Commit { answer: Answer::Coming(submitted, Box::new(|committed| on(read(committed)?))) }
             }
+        }
+    }
+
+    /// Whether [`wait`](Commit::wait) takes so little time that an async caller may do it: nobody else writes or waits to
+    /// write, and the last commit was quick. It spares two changes of thread.
+    pub fn is_quick(&self) -> bool {
+        match &self.answer {
+            Answer::Known(_) => true,
+            Answer::Coming(submitted, _) => submitted.shared.queue.is_quick(),
         }
     }
 

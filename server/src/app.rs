@@ -7,8 +7,8 @@ use crate::problem::Problem;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
-use everturn_engine::Everturn;
 use everturn_engine::model::Embed;
+use everturn_engine::{Commit, Everturn};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,8 +79,18 @@ async fn on_thread<T: Send + 'static>(
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(answer) => answer,
-        Err(_) => Err(Error::internal("server.panic", "the request failed inside the server; see its log")),
+        Err(_) => Err(panicked()),
     }
+}
+
+/// What is answered where work ended without an answer.
+pub fn panicked() -> Error {
+    Error::internal("server.panic", "the request failed inside the server; see its log")
+}
+
+/// The answer to what is being written. Where that is quick, this thread does it.
+pub async fn committed<T: 'static>(commit: Commit<T>) -> Result<T, Error> {
+    if commit.is_quick() { commit.wait() } else { commit.await }
 }
 
 /// Answers with JSON that may be large: it is written on the thread that made it, and counts until it is sent.

@@ -1,7 +1,7 @@
 //! Turns: append, read, supersede, erase.
 
 use crate::access::{Admin, Reader, Writer};
-use crate::app::{App, blocking, json};
+use crate::app::{App, blocking, committed, json};
 use crate::headers::Once;
 use crate::json::{Json, Path, Query, given};
 use crate::page::Page;
@@ -152,7 +152,7 @@ async fn append_turns(
         Ok(commit) => commit,
         Err((turns, options)) => blocking(move || Ok(scope.append(id, turns, options))).await?,
     };
-    let appended = commit.await?;
+    let appended = committed(commit).await?;
     let status = if appended.repeated { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, axum::Json(appended)).into_response())
 }
