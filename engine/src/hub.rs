@@ -322,6 +322,30 @@ impl Subscription {
         self.position
     }
 
+    /// Whether the next update comes from the log, so that asking for it reads the disk. An async caller then calls
+    /// [`read_ahead`](Subscription::read_ahead) on a thread that may block.
+    pub fn is_behind(&self) -> bool {
+        if self.ready.is_empty() {
+            return matches!(self.place, Stage::CatchingUp { .. });
+        }
+        // What is ready is read again after an erasure.
+        self.shared.hub.erasures.load(Ordering::SeqCst) != self.erasures
+    }
+
+    /// Reads the next updates from the log, if they come from there.
+    pub fn read_ahead(&mut self) -> Result<(), Error> {
+        self.forget_erased();
+        while self.ready.is_empty()
+            && let Stage::CatchingUp { joined } = self.place
+        {
+            if let Err(error) = self.catch_up(joined) {
+                self.place = Stage::Ended;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// One step: an update, the end, or something to wait for.
     fn advance(&mut self) -> Result<Step, Error> {
         loop {

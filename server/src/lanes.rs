@@ -135,7 +135,7 @@ impl Lane {
 
     /// Waits for a thread.
     pub async fn thread(&self) -> Result<Thread, Error> {
-        if self.unsent.load(Ordering::Relaxed) <= self.limits.tenant_unsent_bytes
+        if self.has_room()
             && let Ok(permit) = self.threads.clone().try_acquire_owned()
         {
             return Ok(Thread { permits: vec![permit] });
@@ -145,6 +145,18 @@ impl Lane {
             vec![acquire(&self.threads).await]
         })
         .await
+    }
+
+    /// Waits for a thread for as long as it takes: a stream has time.
+    pub async fn thread_of_stream(&self) -> Thread {
+        loop {
+            self.room().await;
+            let permit = acquire(&self.threads).await;
+            // Others may have filled it meanwhile.
+            if self.has_room() {
+                return Thread { permits: vec![permit] };
+            }
+        }
     }
 
     /// Waits for a thread for work that needs much memory or processor, or that may wait for the client.
@@ -175,11 +187,15 @@ impl Lane {
         }
     }
 
+    fn has_room(&self) -> bool {
+        self.unsent.load(Ordering::Relaxed) <= self.limits.tenant_unsent_bytes
+    }
+
     /// Waits until enough of what was answered is sent.
     pub async fn room(&self) {
         loop {
             let sent = self.sent.notified();
-            if self.unsent.load(Ordering::Relaxed) <= self.limits.tenant_unsent_bytes {
+            if self.has_room() {
                 return;
             }
             // A wake-up may be lost between the look and the wait.

@@ -37,12 +37,16 @@ impl Frame {
     /// As it is written. JSON that was stored with line breaks between its tokens goes on over several `data:` lines; a
     /// reader puts them together again with line feeds, which is the same JSON.
     fn text(&self) -> String {
-        let mut out = format!("event: {}\n", self.name);
+        let mut out = String::with_capacity(self.data.len() + 128);
+        out += &format!("event: {}\n", self.name);
         if let Some(id) = &self.id {
             out += &format!("id: {id}\n");
         }
-        for line in self.data.replace("\r\n", "\n").split(['\n', '\r']) {
-            out += &format!("data: {line}\n");
+        let mut line = |line: &str| ["data: ", line, "\n"].iter().for_each(|part| out.push_str(part));
+        if self.data.bytes().any(|byte| matches!(byte, b'\n' | b'\r')) {
+            self.data.replace("\r\n", "\n").split(['\n', '\r']).for_each(line);
+        } else {
+            line(&self.data);
         }
         out + "\n"
     }
@@ -52,11 +56,6 @@ impl Frame {
 pub trait Frames: Send + 'static {
     /// The next frame; `None` at the end. Dropping the future loses nothing.
     fn next(&mut self) -> impl Future<Output = Option<Frame>> + Send;
-
-    /// Bytes in memory that follow the frame that was given last.
-    fn waiting_bytes(&self) -> usize {
-        0
-    }
 
     /// The last frame when the server stops.
     fn stopping(&self) -> Frame;
@@ -106,8 +105,7 @@ fn bytes(app: Arc<App>, frames: impl Frames) -> impl Stream<Item = Bytes> {
                 }
                 frame = next(&mut frames, lane.as_deref()) => frame.map(|frame| {
                     let text = frame.text();
-                    let bytes = text.len() + frames.waiting_bytes();
-                    let charge = lane.and_then(|lane| lane.charge(bytes));
+                    let charge = lane.and_then(|lane| lane.charge(text.len()));
                     (lanes::charged(text.into_bytes(), charge), (None, Some(frames)))
                 }),
                 () = tokio::time::sleep(app.config.heartbeat) => {

@@ -1,9 +1,10 @@
 //! The log itself: as pages, or live.
 
 use crate::access::{Reader, Writer};
-use crate::app::{App, blocking};
+use crate::app::{self, App, blocking};
 use crate::headers;
 use crate::json::{Json, Path, Query};
+use crate::lanes::{self, Charge, Lane};
 use crate::page::Page;
 use crate::problem::Problem;
 use crate::schema;
@@ -12,6 +13,7 @@ use axum::extract::State;
 use axum::http::header::HeaderName;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_engine::{Position, Scope, Subscription, Update};
@@ -19,6 +21,7 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::json;
 use std::sync::Arc;
+use tokio::task::JoinHandle;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -81,7 +84,7 @@ async fn list_events(
         None => Position { seq: from - 1, chunk: None },
     };
     let subscription = blocking(move || scope.subscribe_after(id, after)).await?;
-    Ok(sse::answer(&app, Following(subscription)))
+    Ok(sse::answer(&app, Following::new(subscription)))
 }
 
 async fn page(scope: Scope, id: ConversationId, from: u64, limit: usize) -> Result<Response, Problem> {
@@ -96,15 +99,84 @@ async fn page(scope: Scope, id: ConversationId, from: u64, limit: usize) -> Resu
     .await
 }
 
-struct Following(Subscription);
+/// A live stream. Reading the log blocks, so it is done on another thread, which has the subscription meanwhile.
+struct Following {
+    subscription: Source,
+    lane: Option<Arc<Lane>>,
+    /// For the updates that were read and wait to be sent.
+    charge: Option<Charge>,
+    /// After the frame that was given last.
+    position: Position,
+}
+
+enum Source {
+    Here(Subscription),
+    Reading(JoinHandle<(Subscription, Result<Option<Charge>, Error>)>),
+    Gone,
+}
+
+impl Following {
+    fn new(subscription: Subscription) -> Following {
+        let lane = lanes::current().map(|errand| errand.lane.clone());
+        Following {
+            position: subscription.position(),
+            subscription: Source::Here(subscription),
+            lane,
+            charge: None,
+        }
+    }
+
+    /// The subscription, with its next updates read from the log. Dropping the future loses nothing.
+    async fn read_ahead(&mut self) -> Result<&mut Subscription, Error> {
+        if let Source::Here(subscription) = &self.subscription
+            && subscription.is_behind()
+        {
+            let thread = match &self.lane {
+                Some(lane) => Some(lane.thread_of_stream().await),
+                None => None,
+            };
+            if let Source::Here(mut subscription) = std::mem::replace(&mut self.subscription, Source::Gone) {
+                let lane = self.lane.clone();
+                self.subscription = Source::Reading(tokio::task::spawn_blocking(move || {
+                    let _thread = thread;
+                    let read = subscription.read_ahead();
+                    let charge = lane.and_then(|lane| lane.charge(subscription.waiting_bytes()));
+                    (subscription, read.map(|()| charge))
+                }));
+            }
+        }
+        if let Source::Reading(reading) = &mut self.subscription {
+            let read = reading.await;
+            self.subscription = Source::Gone;
+            let (subscription, read) = read.map_err(|_| app::panicked())?;
+            self.subscription = Source::Here(subscription);
+            self.charge = read?;
+        }
+        match &mut self.subscription {
+            Source::Here(subscription) => Ok(subscription),
+            _ => Err(app::panicked()),
+        }
+    }
+}
 
 impl Frames for Following {
     async fn next(&mut self) -> Option<Frame> {
-        let update = match self.0.next().await? {
+        if let Source::Gone = self.subscription {
+            return None;
+        }
+        let subscription = match self.read_ahead().await {
+            Ok(subscription) => subscription,
+            Err(error) => return Some(Frame::new("error", &Problem::from(error).body())),
+        };
+        let update = match subscription.next().await? {
             Ok(update) => update,
             Err(error) => return Some(Frame::new("error", &Problem::from(error).body())),
         };
-        let at = self.0.position();
+        let at = subscription.position();
+        if subscription.waiting_bytes() == 0 {
+            self.charge = None;
+        }
+        self.position = at;
         Some(match update {
             Update::Event(event) => Frame::new("event", &*event).at(at),
             Update::Chunk(chunk) => {
@@ -118,13 +190,8 @@ impl Frames for Following {
         })
     }
 
-    fn waiting_bytes(&self) -> usize {
-        self.0.waiting_bytes()
-    }
-
     fn stopping(&self) -> Frame {
-        let at = self.0.position();
-        Frame::new("stopping", &json!({"resume_from": at.seq + 1})).at(at)
+        Frame::new("stopping", &json!({"resume_from": self.position.seq + 1})).at(self.position)
     }
 }
 
