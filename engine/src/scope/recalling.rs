@@ -198,6 +198,10 @@ impl Scope {
         }
         let (data, mode, note) = self.find(query, &options.filter(), options.mode, limit)?;
         let behind = meaning::behind(self.shared(), &self.tenant)?;
+        if behind.events > 0 && self.shared().options.index {
+            // Its index may just have been found to be lost, and nothing else tells the indexer.
+            self.shared().indexer.note();
+        }
         Ok(Recalled { mode, note, behind, data })
     }
 

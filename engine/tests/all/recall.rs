@@ -251,6 +251,12 @@ fn an_index_is_made_again_also_where_nothing_more_is_said() {
     made_again(&scope, &other, "the lost index is complete");
     drop((scope, other, store));
 
+    std::fs::write(index_of(&stage, "acme"), "this is no database, and never was one; ".repeat(500)).unwrap();
+    let store = stage.open();
+    let (scope, other) = (store.tenant("acme").unwrap(), store.tenant("globex").unwrap());
+    made_again(&scope, &other, "the index that was something else is complete");
+    drop((scope, other, store));
+
     // Behind the place where it says how far it is, nothing is left of it.
     let mut bytes = std::fs::read(index_of(&stage, "acme")).unwrap();
     bytes[2 * 4096..].iter_mut().step_by(7).for_each(|byte| *byte ^= 0x55);
