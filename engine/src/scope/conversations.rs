@@ -283,12 +283,17 @@ impl Scope {
             let parent = self.shared().index.conversation(&self.key(id))?;
             let at_seq = at_seq.unwrap_or(parent.head.seq);
             let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
-            let fold = self.shared().fold(&self.key(id), at_seq.min(parent.head.seq))?;
+            let (checkpoint, budget) = if at_seq < parent.head.seq {
+                let fold = self.shared().fold(&self.key(id), at_seq)?;
+                (fold.checkpoint, fold.budget)
+            } else {
+                (parent.checkpoint, parent.budget)
+            };
             let mut settings = Settings {
                 parent: Some(at),
                 participants: parent.participants.clone(),
-                checkpoint: fold.checkpoint,
-                budget: fold.budget,
+                checkpoint,
+                budget,
                 ..self.settings_of(&parent)?
             };
             // In an event of its own, so that erasing the turn that it was made of leaves the rest.
