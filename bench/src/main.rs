@@ -11,6 +11,8 @@
 
 mod allocations;
 mod append;
+mod attacked;
+mod change;
 mod context;
 mod corpus;
 mod figures;
@@ -64,6 +66,8 @@ enum What {
     Append,
     /// Pages of a long conversation against those of a short one
     Read,
+    /// Forking a long conversation and erasing in it, against the same in a short one
+    Change,
     /// Bytes of a store against the bytes of its turns as JSON
     Size,
     /// Opening a large store against opening a small one
@@ -109,7 +113,13 @@ enum What {
         /// Instead: appends to `everturn serve` against Redis Streams with appendfsync always; needs redis-server
         #[arg(long)]
         redis: bool,
+        /// Instead: the requests of one tenant while another one attacks `everturn serve`, against a quiet server
+        #[arg(long)]
+        attacked: bool,
     },
+    /// The attacker of `serve --attacked`, which starts this itself
+    #[command(hide = true)]
+    Attacker { attack: String, address: std::net::SocketAddr, key: String, conversation: String },
     /// The subscribers of `serve`, which starts this itself
     #[command(hide = true)]
     Readers { address: std::net::SocketAddr, conversation: String },
@@ -161,6 +171,9 @@ fn run(args: &Args) -> Result<()> {
     if let What::Readers { address, conversation } = &args.what {
         return serve::read(*address, conversation);
     }
+    if let What::Attacker { attack, address, key, conversation } = &args.what {
+        return attacked::attack(attack, *address, key, conversation);
+    }
     let scale = if args.quick { QUICK } else { FULL };
     let place = Place::make(args.dir.as_deref())?;
     let mut rows = Vec::new();
@@ -183,14 +196,17 @@ fn run(args: &Args) -> Result<()> {
     if let What::Vectors = args.what {
         done(&args.what, &mut rows, vectors::run(scale)?);
     }
-    if let What::Serve { mixed, redis } = args.what {
+    if let What::Serve { mixed, redis, attacked } = args.what {
         if mixed {
             done(&args.what, &mut rows, mixed::run(&place, scale)?);
         }
         if redis {
             done(&args.what, &mut rows, redis::run(&place, scale)?);
         }
-        if !mixed && !redis {
+        if attacked {
+            done(&args.what, &mut rows, attacked::run(&place, scale)?);
+        }
+        if !mixed && !redis && !attacked {
             done(&args.what, &mut rows, serve::run(&place, scale)?);
         }
     }
@@ -200,7 +216,7 @@ fn run(args: &Args) -> Result<()> {
     if let What::Size = args.what {
         done(&args.what, &mut rows, size::run(&place, scale, None)?);
     }
-    if let What::Read | What::Open | What::Context | What::All = args.what {
+    if let What::Read | What::Open | What::Context | What::Change | What::All = args.what {
         let (short, long) = pair(&place, scale)?;
         if let What::Read | What::All = args.what {
             done(&args.what, &mut rows, read::run(&short, &long, scale)?);
@@ -213,6 +229,10 @@ fn run(args: &Args) -> Result<()> {
         }
         if let What::All = args.what {
             done(&args.what, &mut rows, size::run(&place, scale, Some(&long))?);
+        }
+        // Last: the stores are others afterwards.
+        if let What::Change | What::All = args.what {
+            done(&args.what, &mut rows, change::run(&short, &long, scale)?);
         }
     }
     println!("{}\n", place.facts(args.quick));

@@ -23,7 +23,7 @@ impl Program {
     pub fn everturn(place: &Place, name: &str) -> Result<Program> {
         let program = std::env::current_exe()?.with_file_name("everturn");
         if !program.is_file() {
-            let text = "is not there; build it with `cargo build --release -p everturn-cli`";
+            let text = "is not there; build it with `cargo build --release`";
             return Err(format!("{} {text}", program.display()).into());
         }
         Program::start(|address| {
@@ -90,8 +90,17 @@ impl Program {
 
     /// Memory that it holds now.
     pub fn resident_bytes(&self) -> Result<u64> {
+        self.status("VmRSS:")
+    }
+
+    /// The most memory that it has held.
+    pub fn most_resident_bytes(&self) -> Result<u64> {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, name: &str) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
         let kib = line.ok_or("the system does not tell")?.trim().trim_end_matches("kB").trim();
         Ok(kib.parse::<u64>()? * 1024)
     }
