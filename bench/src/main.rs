@@ -12,6 +12,7 @@
 mod allocations;
 mod append;
 mod attacked;
+mod backup;
 mod change;
 mod context;
 mod corpus;
@@ -72,6 +73,8 @@ enum What {
     Size,
     /// Opening a large store against opening a small one
     Open,
+    /// Backing a store up and restoring it against copying its file; not part of `all`
+    Backup,
     /// Building a context of a long conversation against one of a short one
     Context,
     /// Recall by words and by both: questions, the index and what appends notice of it; not part of `all`
@@ -212,6 +215,9 @@ fn run(args: &Args) -> Result<()> {
     }
     if let What::Recall { turns, keep } = &args.what {
         done(&args.what, &mut rows, recall::run(&place, scale, *turns, keep.as_deref())?);
+    }
+    if let What::Backup = args.what {
+        done(&args.what, &mut rows, backup::run(&place, scale)?);
     }
     if let What::Size = args.what {
         done(&args.what, &mut rows, size::run(&place, scale, None)?);

@@ -5,7 +5,9 @@ use crate::verbs::{
     import, keys, list, mcp, new, project, recall, restore, serve, session, state, tail, verify,
 };
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args as ClapArgs, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{
+    Arg, ArgMatches, Args as ClapArgs, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+};
 use std::path::PathBuf;
 
 /// Every word is kept; the model reads what it needs. A conversation store for AI agents.
@@ -88,6 +90,16 @@ pub struct Sources {
 }
 
 impl Args {
+    /// The command, with verbs whose help does not offer a server because they work on the store itself.
+    pub fn without_url(verbs: &[&'static str]) -> Command {
+        let url = Arg::new("url").long("url").env("EVERTURN_URL").hide(true);
+        let key_file = Arg::new("key_file").long("key-file").env("EVERTURN_KEY_FILE").hide(true);
+        let hidden = [url, key_file.value_parser(clap::value_parser!(PathBuf))];
+        verbs.iter().fold(Args::command(), |command, verb| {
+            command.mut_subcommand(verb, |own| own.args(hidden.clone()))
+        })
+    }
+
     /// What was asked, and from where each word of it came.
     pub fn read(matches: &ArgMatches) -> Result<Args, clap::Error> {
         let mut args = Args::from_arg_matches(matches)?;

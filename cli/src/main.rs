@@ -12,7 +12,7 @@ mod store;
 mod verbs;
 
 use args::{Args, Verb};
-use clap::{ArgMatches, CommandFactory};
+use clap::ArgMatches;
 use everturn_engine::script::Metered;
 use output::Failure;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         // SAFETY: there is no other thread yet.
         unsafe { std::env::set_var(THREADS, "1") };
     }
-    let matches = Args::command().get_matches();
+    let matches = Args::without_url(&["backup", "restore"]).get_matches();
     let args = Args::read(&matches).unwrap_or_else(|error| error.exit());
     // A server logs in its own way.
     if !matches!(args.verb, Some(Verb::Serve(_))) {

@@ -111,7 +111,10 @@ pub fn url(store: &str, make: bool) -> Result<String, Error> {
     })?;
     let folder = data.join("everturn");
     if make {
-        std::fs::create_dir_all(&folder).map_err(|e| {
+        let mut maker = std::fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut maker, 0o700);
+        maker.recursive(true).create(&folder).map_err(|e| {
             Error::invalid(
                 "store.cannot_open",
                 format!("cannot make {}: {e}; say where with --store", folder.display()),

@@ -43,9 +43,21 @@ pub fn conversation(conversation: &Conversation) -> String {
     )
 }
 
-/// A turn: who, when, what; tool calls and reasoning folded unless all of it is wanted.
-pub fn turn(turn: &Turn, assets: &[Asset], full: bool) -> String {
+/// What is shown of a turn beside its words.
+#[derive(Clone, Copy, Default)]
+pub struct Detail {
+    /// Tool calls, their results and reasoning in full.
+    pub full: bool,
+    /// The turn's id.
+    pub ids: bool,
+}
+
+/// A turn: who, when, what.
+pub fn turn(turn: &Turn, assets: &[Asset], detail: Detail) -> String {
     let mut out = head(turn.role, turn.actor.as_deref(), turn.occurred_at.unwrap_or(turn.created), turn.seq);
+    if detail.ids {
+        let _ = write!(out, "  {DIM}{}{DIM:#}", turn.id);
+    }
     let mut notes: Vec<String> = Vec::new();
     if turn.status != Status::Complete {
         notes.push(match &turn.reason {
@@ -65,7 +77,7 @@ pub fn turn(turn: &Turn, assets: &[Asset], full: bool) -> String {
     if turn.erased {
         let _ = writeln!(out, "  {DIM}‹erased›{DIM:#}");
     } else if let Some(value) = turn.value() {
-        out.push_str(&body(&value, turn.role, assets, full));
+        out.push_str(&body(&value, turn.role, assets, detail.full));
     } else if let Some(raw) = &turn.message {
         out.push_str(&indented(raw.get()));
     }

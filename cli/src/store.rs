@@ -52,6 +52,8 @@ pub trait Store {
     fn commit_turn(&self, id: ConversationId, turn: TurnId, last: NewTurn) -> Result<Turn, Error>;
     /// Gives an open turn up.
     fn abort_turn(&self, id: ConversationId, turn: TurnId, reason: &str) -> Result<Turn, Error>;
+    /// A turn, in whatever conversation of the tenant.
+    fn turn(&self, turn: TurnId) -> Result<Turn, Error>;
     /// Erases the words of a turn; gives what stays.
     fn erase(&self, turn: TurnId, by: Option<String>, reason: &str) -> Result<Turn, Error>;
     /// Erases events that are no turns.

@@ -129,6 +129,37 @@ fn read_only_offers_what_reads_beside_one_that_writes() {
     writer.end();
 }
 
+/// `everturn erase` is told nothing about the folders that MCP sessions are recorded in; the store knows them.
+#[test]
+fn erasing_reaches_sessions_that_were_recorded_and_mirrors() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&folder);
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let mut writer = Client::start(&store, &["--record", &path("records"), "--mirror", &path("mirror")]);
+    let said = json!({"name": "append", "arguments": {"text": "call it the quetzalcoatlus"}});
+    writer.ask("tools/call", said);
+    writer.end();
+    let mut reader = Client::start(&store, &["--read-only", "--record", &path("others")]);
+    let read = json!({"name": "history", "arguments": {"conversation": "@last"}});
+    let said = reader.ask("tools/call", read)["structuredContent"].to_string();
+    reader.end();
+    let turn = said.split("\"turn_").nth(1).unwrap().split('"').next().unwrap();
+    let holding = || {
+        let found = Command::new("grep").args(["-rl", "quetzalcoatlus"]).arg(folder.path()).output().unwrap();
+        String::from_utf8(found.stdout).unwrap()
+    };
+    for place in ["records/default", "others/default", "mirror/default", "store.db"] {
+        assert!(holding().contains(place), "{place} is not in {}", holding());
+    }
+    let erased = Command::new(EVERTURN)
+        .args(["erase", "--store", &store, &format!("turn_{turn}"), "--reason", "asked for"])
+        .output()
+        .unwrap();
+    assert!(erased.status.success(), "{}", String::from_utf8_lossy(&erased.stderr));
+    assert_eq!(holding(), "");
+    assert_eq!(recorded(&folder.path().join("records")).len(), 1, "the file itself stays, and can be read");
+}
+
 #[test]
 fn a_client_that_goes_away_at_once_is_no_error() {
     let folder = tempfile::tempdir().unwrap();

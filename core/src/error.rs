@@ -75,7 +75,12 @@ impl Error {
     }
 
     /// The same error with a place in front of its sentence: `line 7: …`.
-    pub fn at(mut self, place: impl fmt::Display) -> Error {
+    pub fn at(self, place: impl fmt::Display) -> Error {
+        self.reworded(|text| format!("{place}: {text}"))
+    }
+
+    /// The same error in other words.
+    pub fn reworded(mut self, words: impl FnOnce(&str) -> String) -> Error {
         let detail = match &mut self {
             Error::NotFound(d)
             | Error::Invalid(d)
@@ -85,7 +90,7 @@ impl Error {
             | Error::Corrupt(d)
             | Error::Internal(d) => d,
         };
-        detail.text = format!("{place}: {}", detail.text);
+        detail.text = words(&detail.text);
         self
     }
 }

@@ -12,7 +12,7 @@ pub use compare::{Comparison, Difference};
 pub use folder::{FolderOptions, archives_of};
 pub use restore::{Restored, check};
 
-use crate::Everturn;
+use crate::{Everturn, private};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_formats::archive::{Contents, Counts, Reader};
@@ -31,7 +31,8 @@ pub struct BackedUp {
     pub id: Hash,
     /// The archive that it follows; none if it is full.
     pub follows: Option<Hash>,
-    /// 1 for a full archive, one more for each increment after it.
+    /// Its place in its backup: 1 for the full archive, one more for each increment after it. In a folder, the number in the
+    /// name goes on counting when a new full archive begins.
     pub number: u64,
     /// Its size.
     pub bytes: u64,
@@ -41,6 +42,9 @@ pub struct BackedUp {
     /// What could not be backed up because the store is damaged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// Older archives that were removed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<PathBuf>,
     /// Why older archives stay although they were to be removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_because: Option<String>,
@@ -121,6 +125,7 @@ impl Everturn {
         progress: Progress<'_>,
     ) -> Result<BackedUp, Error> {
         let file = File::create(partial).map_err(|error| cannot_write(partial, &error))?;
+        private::close(partial, folder_of(partial));
         let (out, done) = take::take(&self.inner.shared, BufWriter::new(file), &previous, progress)
             .map_err(|error| error.at(partial.display()))?;
         let file = out.into_inner().map_err(|error| cannot_write(partial, error.error()))?;
@@ -158,7 +163,7 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Error {
     }
 }
 
-fn folder_of(path: &Path) -> &Path {
+pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

@@ -24,6 +24,8 @@
 mod background;
 pub mod backup;
 mod budget;
+mod copies;
+mod erasures;
 mod folds;
 mod generation;
 mod hub;
@@ -35,6 +37,7 @@ mod load;
 mod meaning;
 mod mirror;
 pub mod model;
+mod private;
 mod proof;
 mod quota;
 mod records;
@@ -54,6 +57,7 @@ pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
 pub use proof::{Doctor, Finding, Repaired};
 pub use quota::{Quota, Quotas};
+pub use records::Records;
 pub use scope::{
     AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Correction, Digest,
     Entry, ErasedActor, ExtractOptions, Extraction, FactQuery, GenerateOptions, HistoryQuery, Hit, ListQuery,
@@ -65,6 +69,7 @@ pub use transfer::{Format, Imported};
 pub use world::{SystemWorld, World};
 pub use writer::{Commit, CommitFuture};
 
+use copies::Copies;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
 use everturn_core::event::{Event, kind};
@@ -158,8 +163,6 @@ pub struct Options {
     pub former_embedder: Option<Arc<dyn model::Embed>>,
     /// A folder in which a file per conversation is kept up to date.
     pub mirror: Option<PathBuf>,
-    /// A folder in which others record what is asked of this store, as session files. Erased words leave them too.
-    pub records: Option<PathBuf>,
     /// Where time and randomness come from.
     pub world: Arc<dyn World>,
 }
@@ -182,7 +185,6 @@ impl Default for Options {
             embedder: None,
             former_embedder: None,
             mirror: None,
-            records: None,
             world: Arc::new(SystemWorld),
         }
     }
@@ -232,6 +234,7 @@ pub(crate) struct Shared {
     pub changed: Changed,
     pub budgets: budget::Budgets,
     pub mirror: Option<Mirror>,
+    pub copies: Copies,
     /// Tells whose list of conversations has changed.
     listed: broadcast::Sender<Tenant>,
     /// Answers that models are asked for.
@@ -264,26 +267,39 @@ impl Everturn {
 
     /// Opens a store with options.
     pub fn open_with(url: &str, options: Options) -> Result<Everturn, Error> {
-        let (log, index, recall, keys, backup, assets): Kept = match Location::parse(url)? {
+        let location = Location::parse(url)?;
+        let (log, index, recall, keys, backup, assets): Kept = match &location {
             Location::Memory => {
                 let memory = Arc::new(Memory::default());
                 let assets = Arc::new(ObjectAssets::memory());
                 (memory.clone(), memory.clone(), memory.clone(), memory.clone(), memory, assets)
             }
             Location::Sqlite(path) => {
+                let is_new = !options.read_only && !path.exists();
                 let store = if options.read_only {
-                    Sqlite::open_read_only(&path)?
+                    Sqlite::open_read_only(path)?
                 } else if options.accept_loss {
-                    Sqlite::open_accepting_loss(&path, options.patience)?
+                    Sqlite::open_accepting_loss(path, options.patience)?
                 } else {
-                    Sqlite::open(&path, options.patience)?
+                    Sqlite::open(path, options.patience)?
                 };
-                let (store, assets) = (Arc::new(store), ObjectAssets::folder(&assets_folder(&path)));
+                if is_new {
+                    close_new_store(path, backup::folder_of(path));
+                }
+                let (store, assets) = (Arc::new(store), ObjectAssets::folder(&assets_folder(path)));
                 (store.clone(), store.clone(), store.clone(), store.clone(), store, Arc::new(assets))
             }
         };
+        let copies = Copies::of(match &location {
+            Location::Memory => None,
+            Location::Sqlite(path) => Some(path),
+        });
         let mirror = match &options.mirror {
-            Some(folder) if !options.read_only => Some(Mirror::open(folder)?),
+            Some(folder) if !options.read_only => {
+                let mirror = Mirror::open(folder)?;
+                copies.note_mirror(folder)?;
+                Some(mirror)
+            }
             _ => None,
         };
         let shared = Arc::new(Shared {
@@ -312,6 +328,7 @@ impl Everturn {
             changed: Changed::default(),
             budgets: budget::Budgets::default(),
             mirror,
+            copies,
             listed: broadcast::Sender::new(LISTED_AHEAD),
             generations: Arc::default(),
             uploads: Mutex::default(),
@@ -332,6 +349,11 @@ impl Everturn {
     /// Everything that this tenant can do, and nothing of any other's.
     pub fn tenant(&self, name: &str) -> Result<Scope, Error> {
         Ok(Scope::new(self.inner.clone(), Tenant::new(name)?))
+    }
+
+    /// Has erasures reach session files below a folder, which were or will be recorded there: see [`Scope::records_in`].
+    pub fn note_records(&self, folder: &Path) -> Result<(), Error> {
+        self.inner.shared.note_records(folder)
     }
 
     /// Who may ask a server, of every tenant.
@@ -425,6 +447,23 @@ impl Location {
             _ if url.is_empty() => unknown("is empty"),
             _ => Ok(Location::Sqlite(PathBuf::from(url))),
         }
+    }
+}
+
+/// Keeps others from reading a store that was just made and has nothing in it yet.
+fn close_new_store(database: &Path, folder: &Path) {
+    let database = everturn_store::sqlite::resolve(database);
+    let beside = |suffix: &str| {
+        let mut name = database.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    // SQLite gives the files that it makes later the mode of the database.
+    for file in ["", "-wal", "-shm"].map(beside).iter().filter(|file| file.exists()) {
+        private::close(file, folder);
+    }
+    for made in ["-assets", "-index"].map(beside).iter().filter(|path| std::fs::create_dir(path).is_ok()) {
+        private::close(made, folder);
     }
 }
 
@@ -589,6 +628,17 @@ impl Shared {
                 self.uploaded(&job.uploads);
                 Err(error)
             }
+        }
+    }
+
+    /// Notes a folder of session files for erasures. A process that may only read the store goes on without the note.
+    pub fn note_records(&self, folder: &Path) -> Result<(), Error> {
+        match self.copies.note_records(folder) {
+            Err(error) if self.options.read_only => {
+                tracing::warn!(%error, "erasures by other processes will not reach what is recorded here");
+                Ok(())
+            }
+            noted => noted,
         }
     }
 

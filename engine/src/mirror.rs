@@ -47,11 +47,11 @@ struct Queue {
 
 /// What is to be done about a conversation's file.
 #[derive(Clone, Copy, Default)]
-struct Change {
+pub struct Change {
     /// Its file goes, and comes back only if the conversation has.
-    deleted: bool,
+    pub deleted: bool,
     /// Words that were erased must leave its file and those of its relatives.
-    erased: bool,
+    pub erased: bool,
 }
 
 impl Mirror {
@@ -74,6 +74,31 @@ impl Mirror {
             failures: AtomicU64::new(0),
             thread: Mutex::default(),
         })
+    }
+
+    /// Removes erased and deleted words from the files of mirrors that were made of this store and that this process does not
+    /// keep up to date.
+    pub fn update_others(shared: &Shared, changes: &[(Key, Change)]) -> Result<(), Error> {
+        let own = shared.mirror.as_ref().and_then(|own| own.folder.canonicalize().ok());
+        for folder in shared.copies.mirrors()? {
+            if !folder.is_dir() || folder.canonicalize().ok() == own {
+                continue;
+            }
+            let updated = Mirror::open(&folder).and_then(|mirror| {
+                let mut work = Work::new(shared, &folder);
+                let updated = changes.iter().try_for_each(|(key, change)| work.apply(key, *change));
+                mirror.unlock();
+                updated
+            });
+            updated.map_err(|error| {
+                let text = format!(
+                    "the words are gone from the store, but not from the mirror in {}: {error}; they leave it when `everturn serve --mirror` is next started, or delete that folder",
+                    folder.display()
+                );
+                Error::internal("erase.mirror", text)
+            })?;
+        }
+        Ok(())
     }
 
     /// Starts the thread. It first brings every file up to where the log is.

@@ -1,5 +1,6 @@
 //! Proof: that a log is what was written, and that a store is healthy.
 
+use crate::erasures::{Erasures, Gone, Recorded};
 use crate::scope::{ListQuery, Scope};
 use crate::{Everturn, Shared};
 use everturn_core::Error;
@@ -51,9 +52,19 @@ impl Scope {
         head: Option<Hash>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Report, Error> {
+        self.verify_knowing(id, head, &mut None, progress)
+    }
+
+    fn verify_knowing<'a>(
+        &'a self,
+        id: ConversationId,
+        head: Option<Hash>,
+        erasures: &mut Option<Erasures<'a>>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Report, Error> {
         let key = self.key(id);
         let stored = self.shared().index.conversation(&key)?.head;
-        let report = walk(self.shared(), &key, head, progress)?;
+        let (report, gone) = walk(self.shared(), &key, head, progress)?;
         // The log may have grown meanwhile, but it cannot have become shorter.
         if report.head.seq < stored.seq {
             let text = format!(
@@ -67,6 +78,19 @@ impl Scope {
                 "chain.head_mismatch",
                 "the last event is not the one that was written",
             ));
+        }
+        for gone in gone {
+            // One that was imported or restored without its body was erased elsewhere.
+            if !self.shared().log.had_body(&key, gone.place.seq)? {
+                continue;
+            }
+            let erasures = match &mut *erasures {
+                Some(erasures) => erasures,
+                none => none.insert(Erasures::of(self.shared())?),
+            };
+            if !erasures.explain_in(&key, &gone)? {
+                return Err(Error::corrupt("chain.erasure_unrecorded", gone.text()));
+            }
         }
         Ok(report)
     }
@@ -84,11 +108,11 @@ impl Scope {
                 });
             }
         }
-        let mut after = None;
+        let (mut after, mut erasures) = (None, None);
         loop {
             let page = self.list(ListQuery { after, limit: PAGE_ENTRIES_MAX, ..ListQuery::default() })?;
             for conversation in page.data {
-                match self.verify(conversation.id, None) {
+                match self.verify_knowing(conversation.id, None, &mut erasures, &mut |_| {}) {
                     Ok(report) => {
                         doctor.events += report.events;
                         doctor.erased += report.erased;
@@ -227,20 +251,29 @@ fn refuse_loss(problems: &[Problem]) -> Result<(), Error> {
     ))
 }
 
+/// Checks a chain. Also gives events without a body that no erasure in this log explains.
 fn walk(
     shared: &Shared,
     key: &Key,
     head: Option<Hash>,
     progress: &mut dyn FnMut(u64),
-) -> Result<Report, Error> {
+) -> Result<(Report, Vec<Gone>), Error> {
     let mut verifier = Verifier::new(key.id, head);
+    let (mut recorded, mut gone) = (Recorded::default(), Vec::new());
     let mut after = 0;
     loop {
         // Not checked on the way: the verifier tells apart what is missing, what was moved and what was changed.
         let page = shared.log.stored_events(key, after, PAGE_ENTRIES_MAX)?;
-        let Some(last) = page.last() else { return Ok(verifier.finish()) };
+        let Some(last) = page.last() else {
+            gone.retain(|gone| !recorded.explains(gone));
+            return Ok((verifier.finish(), gone));
+        };
         after = last.seq;
-        page.iter().try_for_each(|event| verifier.push(event))?;
+        for event in &page {
+            verifier.push(event)?;
+            recorded.add(event);
+            gone.extend(Gone::of(event));
+        }
         progress(after);
     }
 }

@@ -3,6 +3,10 @@
 //! They hold arguments and answers, so they hold words of turns. A record that names a conversation or a turn of which
 //! something was erased, or that repeats its words, loses its content. The line is overwritten in place and keeps its length:
 //! whoever is writing the file goes on at its end.
+//!
+//! An answer may be made before an erasure and recorded after it, also by another process. So each erasure adds a line to
+//! `<folder>/<tenant>/erasures` before it looks through the files, and whoever records compares the length of that file
+//! with the one from before the words were read.
 
 use everturn_core::Error;
 use everturn_core::echo::Words;
@@ -10,13 +14,14 @@ use everturn_core::id::Tenant;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 
 /// Fields of a record that stay.
 const KEPT: [&str; 7] = ["type", "timestamp", "ts", "tool", "call_id", "method", "duration_ms"];
 
 /// What records must not hold any more.
+#[derive(Default)]
 pub struct Erased {
     /// Ids of turns and conversations.
     pub ids: Vec<String>,
@@ -31,26 +36,83 @@ impl Erased {
     }
 }
 
-/// Takes words out of a tenant's session files.
-pub fn erase(folder: &Path, tenant: &Tenant, erased: &Erased) -> Result<(), Error> {
-    let sessions = folder.join(tenant.as_str()).join("sessions");
-    for entry in fs::read_dir(&sessions).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_file() {
-            erase_in(&path, erased).map_err(|error| {
-                let text = format!(
-                    "erased in the store, but {} could not be changed ({error}); delete the file, or erase again",
-                    path.display()
-                );
-                Error::internal("erase.record", text)
-            })?;
-        }
-    }
-    Ok(())
+/// A tenant's session files below a folder.
+#[derive(Clone, Debug)]
+pub struct Records {
+    /// `<folder>/<tenant>`.
+    folder: PathBuf,
 }
 
-fn erase_in(path: &Path, erased: &Erased) -> std::io::Result<()> {
-    let mut calls: HashSet<String> = HashSet::new();
+impl Records {
+    pub(crate) fn of(folder: &Path, tenant: &Tenant) -> Records {
+        Records { folder: folder.join(tenant.as_str()) }
+    }
+
+    fn erasures_file(&self) -> PathBuf {
+        self.folder.join("erasures")
+    }
+
+    /// A mark to take before words are read that will be recorded.
+    pub fn mark(&self) -> u64 {
+        fs::metadata(self.erasures_file()).map_or(0, |file| file.len())
+    }
+
+    /// Runs `write`, which records something, and tells it whether anything was erased since the mark was taken: then words
+    /// from before must not be recorded. What it writes is seen by every erasure that comes later.
+    pub fn write<T>(&self, mark: u64, write: impl FnOnce(bool) -> T) -> T {
+        let file = File::options().create(true).append(true).open(self.erasures_file()).ok();
+        // Where files cannot be locked, the mark alone leaves a gap of microseconds.
+        let _ = file.as_ref().map(File::lock_shared);
+        let written = write(self.mark() != mark);
+        let _ = file.as_ref().map(File::unlock);
+        written
+    }
+
+    /// Takes the content out of what a file recorded about a call.
+    pub fn erase_call(&self, file: &Path, call: &str) -> io::Result<()> {
+        erase_in(file, &Erased::default(), HashSet::from([call.to_string()]))
+    }
+
+    /// Takes words out of the session files.
+    pub(crate) fn erase(&self, erased: &Erased) -> Result<(), Error> {
+        let cannot = |path: &Path, error: io::Error| {
+            let text = format!(
+                "{} could not be changed ({error}) and may still have the words; delete the file, or make it writable and erase again",
+                path.display()
+            );
+            Error::internal("erase.record", text)
+        };
+        for entry in fs::read_dir(self.folder.join("sessions")).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_file() {
+                erase_in(&path, erased, HashSet::new()).map_err(|error| cannot(&path, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes an erasure that is committed, so that no answer from before it is recorded from now on.
+    pub(crate) fn note_erasure(&self) -> Result<(), Error> {
+        // Whoever records makes the folder before reading any words.
+        if !self.folder.is_dir() {
+            return Ok(());
+        }
+        let path = self.erasures_file();
+        let noted = File::options().create(true).append(true).open(&path).and_then(|mut file| {
+            let _ = file.lock();
+            let written = file.write_all(b"erased\n");
+            let _ = file.unlock();
+            written
+        });
+        noted.map_err(|error| {
+            let text = format!("cannot write {}: {error}; make it writable and erase again", path.display());
+            Error::internal("erase.record", text)
+        })
+    }
+}
+
+/// Blanks lines with erased words, and all lines of the calls that they belong to.
+fn erase_in(path: &Path, erased: &Erased, mut calls: HashSet<String>) -> io::Result<()> {
     each_line(path, |_, line| {
         if erased.in_line(line) {
             calls.extend(call_of(line));
@@ -72,11 +134,11 @@ fn erase_in(path: &Path, erased: &Erased) -> std::io::Result<()> {
     file.map_or(Ok(()), |file| file.sync_data())
 }
 
-fn each_line(path: &Path, mut look: impl FnMut(u64, &str) -> std::io::Result<()>) -> std::io::Result<()> {
+fn each_line(path: &Path, mut look: impl FnMut(u64, &str) -> io::Result<()>) -> io::Result<()> {
     let mut reader = BufReader::new(File::open(path)?);
     let (mut at, mut line) = (0, Vec::new());
     while reader.read_until(b'\n', &mut line)? > 0 {
-        // A line that is just being written has no end yet; whoever writes it has read the log after the erasure.
+        // A line without an end is just being written, by somebody who has compared marks.
         if line.last() == Some(&b'\n') {
             look(at, &String::from_utf8_lossy(&line[..line.len() - 1]))?;
         }

@@ -9,6 +9,7 @@
 //!   {"request":{…}}         requests with idempotency keys that were answered
 //!   {"text":{…}}            durable text of an open turn
 //! {"through":{…}}         the block's last event, and which of its events have no body
+//! {"loose":{…}}           an event that can be read, of a conversation whose chain is broken before it; not restored
 //! {"deleted":{…}}         a tombstone, and how much of the log forks still need
 //! {"erased":{…}}          bodies that earlier records of the chain have, and that were erased since
 //! {"key":{…}}             access keys, all of them in each archive, with the hashes of their secrets
@@ -202,6 +203,13 @@ pub struct Counts {
     pub requests: u64,
     /// Access keys.
     pub keys: u64,
+    /// Events behind damage, which a restore leaves out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub loose: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// One line, apart from events.

@@ -27,7 +27,7 @@ pub use stdio::{Stdio, stdio};
 
 use everturn_core::Error;
 use everturn_core::id::Tenant;
-use everturn_engine::Listings;
+use everturn_engine::{Listings, Scope};
 use record::Recorder;
 use rmcp::ErrorData;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
@@ -77,12 +77,12 @@ impl Shared {
     }
 
     /// What records a request outside of a session.
-    fn loose_recorder(&self, tenant: &Tenant) -> Option<Arc<Recorder>> {
+    fn loose_recorder(&self, scope: &Scope) -> Option<Arc<Recorder>> {
         let folder = self.record.as_ref()?;
         let mut loose = self.loose.lock().unwrap_or_else(PoisonError::into_inner);
         let recorder = loose
-            .entry(tenant.clone())
-            .or_insert_with(|| Arc::new(Recorder::begin(folder, tenant, self.transport, None)));
+            .entry(scope.tenant().clone())
+            .or_insert_with(|| Arc::new(Recorder::begin(folder, scope, self.transport, None)));
         Some(recorder.clone())
     }
 }

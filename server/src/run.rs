@@ -34,7 +34,6 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
     let embedders = settings.embedders(&environment)?;
     let options = Options {
         mirror: settings.text("mirror").map(Into::into),
-        records: config.mcp_record.clone(),
         summarizers: settings.summarizers(&models)?,
         models: models.clone(),
         embedder: settings.embedder(&embedders)?,
@@ -50,6 +49,9 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         // Before the store is opened, so that no number is missed.
         crate::metrics::collect();
         let store = Everturn::open_with(store, options)?;
+        if let Some(folder) = &config.mcp_record {
+            store.note_records(folder)?;
+        }
         let app = App::new(store, config).with_embedders(embedders);
         let (tls, jwt) = (app.config.tls.is_some(), app.config.jwt.is_some());
         // Before anybody is told where we are: whoever asks us to end from then on is heard.

@@ -53,6 +53,10 @@ pub trait Log: Send + Sync {
     /// page is the end.
     fn stored_events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error>;
 
+    /// Whether the event at a place, which has no body now, had one in this store: then it was erased here, and a
+    /// `turn.erased` must say so. False if it was imported or restored without its body, and where a backend cannot tell.
+    fn had_body(&self, key: &Key, seq: u64) -> Result<bool, Error>;
+
     /// The text of open turns that is durable, with the number of bytes. Empty for a turn that is not open.
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error>;
 }
@@ -495,6 +499,10 @@ impl Erasures {
             self.last.pop_front();
             self.forgotten += 1;
         }
+    }
+
+    pub fn contains(&self, conversation: i64, seq: u64) -> bool {
+        self.last.contains(&(conversation, seq))
     }
 
     /// Whether any of them after the first `mark` is one that `sees` knows, by conversation and place.

@@ -201,6 +201,13 @@ impl Log for Memory {
         Ok(events(&kept.lineage(key)?, after, limit))
     }
 
+    fn had_body(&self, key: &Key, seq: u64) -> Result<bool, Error> {
+        let kept = self.kept();
+        let levels = kept.lineage(key)?;
+        let owner = levels.iter().find(|level| seq > level.floor && seq <= level.cap);
+        Ok(owner.is_some_and(|level| kept.erasures.contains(level.place as i64, seq)))
+    }
+
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error> {
         let kept = self.kept();
         let entry = kept.living(key)?;

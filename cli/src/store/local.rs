@@ -88,6 +88,10 @@ impl Store for Local {
         self.scope.append_abort(id, turn, reason, None).wait()
     }
 
+    fn turn(&self, turn: TurnId) -> Result<Turn, Error> {
+        self.scope.turn(turn)
+    }
+
     fn erase(&self, turn: TurnId, by: Option<String>, reason: &str) -> Result<Turn, Error> {
         let conversation = self.scope.conversation_of(turn)?;
         self.scope.erase(conversation, turn, by, reason).wait()?;

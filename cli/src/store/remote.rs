@@ -193,6 +193,10 @@ impl Store for Remote {
         self.post_to_turn(turn, "abort").json(Fields::default().put("reason", reason)).read()
     }
 
+    fn turn(&self, turn: TurnId) -> Result<Turn, Error> {
+        self.server.get(&["turns", &turn.to_string()]).read()
+    }
+
     fn erase(&self, turn: TurnId, by: Option<String>, reason: &str) -> Result<Turn, Error> {
         let body = Fields::default().put("reason", reason).put_some("by", &by);
         self.post_to_turn(turn, "erase").json(body).read()

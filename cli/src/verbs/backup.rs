@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
     everturn backup monday.jsonl.zst                  (one file, all of it)\n  \
     everturn backup tuesday.jsonl.zst --after monday.jsonl.zst\n  \
     everturn backup - | ssh elsewhere 'cat > everturn.jsonl.zst'\n\n\
-    Everything of every tenant, also while a server has the store open. `everturn restore` brings it back. A target that\n\
-    ends in .zst is a file, any other a folder. See docs/backup.md, also for a schedule.")]
+    Everything of every tenant, also while a server has the store open. `everturn restore` brings it back. A name that\n\
+    ends in .zst is a file; one that ends in / or has no ending is a folder. See docs/backup.md, also for a schedule.")]
 pub struct Backup {
     /// A folder, a file (.zst), or - for standard output
     #[arg(value_name = "TARGET")]
@@ -57,7 +57,7 @@ pub fn run(args: &Args, verb: &Backup) -> Result<(), Failure> {
             return Err(Error::invalid("backup.terminal", text).into());
         }
         store.backup(stdout().lock(), &contents(&after)?, &mut progress)?
-    } else if is_file(path) {
+    } else if is_file(&verb.target)? {
         in_folder_only(verb)?;
         if path.exists() && !verb.force {
             let text = format!("{} exists; --force replaces it", path.display());
@@ -91,6 +91,9 @@ fn tell(args: &Args, verb: &Backup, done: &BackedUp) -> Result<(), Failure> {
     if !args.json {
         done.problems.iter().for_each(|problem| eprintln!("not backed up whole: {problem}"));
     }
+    for path in done.removed.iter().filter(|_| !args.json) {
+        output::text(format!("removed {}", path.display()))?;
+    }
     if let Some(why) = done.kept_because.as_ref().filter(|_| !args.json) {
         eprintln!("older archives stay: {why}");
     }
@@ -104,10 +107,7 @@ fn tell(args: &Args, verb: &Backup, done: &BackedUp) -> Result<(), Failure> {
 }
 
 fn summary(done: &BackedUp) -> String {
-    let what = match done.follows {
-        None => "full backup".to_string(),
-        Some(_) => format!("increment {}", done.number),
-    };
+    let what = if done.follows.is_none() { "full backup" } else { "increment" };
     let mut parts = vec![
         show::count(done.counts.conversations, "conversation"),
         show::count(done.counts.events, "event"),
@@ -119,8 +119,11 @@ fn summary(done: &BackedUp) -> String {
     if done.counts.deleted > 0 {
         parts.push(format!("{} deleted", done.counts.deleted));
     }
+    if done.counts.loose > 0 {
+        parts.push(format!("{} behind damage", show::count(done.counts.loose, "event")));
+    }
     let path = done.path.as_ref().map(|path| format!("{}  ", path.display())).unwrap_or_default();
-    format!("{path}{what}: {}, {} bytes, id {}", parts.join(", "), done.bytes, done.id)
+    format!("{path}{what}: {}, {}, id {}", parts.join(", "), show::count(done.bytes, "byte"), done.id)
 }
 
 fn in_folder_only(verb: &Backup) -> Result<(), Error> {
@@ -131,8 +134,24 @@ fn in_folder_only(verb: &Backup) -> Result<(), Error> {
     Ok(())
 }
 
-fn is_file(path: &Path) -> bool {
-    !path.is_dir() && (path.is_file() || path.extension().is_some_and(|extension| extension == "zst"))
+/// Whether a target is a file: what it is if it is there, else what its name says.
+fn is_file(target: &str) -> Result<bool, Error> {
+    let path = Path::new(target);
+    if target.ends_with('/') || path.is_dir() {
+        return Ok(false);
+    }
+    let ending = path.extension().map(|ending| ending.to_ascii_lowercase());
+    match ending {
+        _ if path.exists() => Ok(true),
+        None => Ok(false),
+        Some(ending) if ending == "zst" => Ok(true),
+        Some(_) => {
+            let text = format!(
+                "{target} may be meant as a file or as a folder: for one file end it in .zst, for a folder in /"
+            );
+            Err(Error::invalid("backup.target", text))
+        }
+    }
 }
 
 /// Refuses a server: its keys are of one tenant each, and a backup is of all.

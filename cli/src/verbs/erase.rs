@@ -13,8 +13,10 @@ use everturn_core::id::TurnId;
   everturn erase conv_01J9… --event 7 --reason 'asked by the customer'
   everturn erase --said-by ann --reason 'asked by the customer' --actor dpo --yes
 
+`everturn history CONV --ids` shows the ids of turns, and with --events the places of everything else.
+
 What was exported before, and backups made before, still have the words; an incremental backup made afterwards carries the
-erasure.")]
+erasure. Copies of old titles and metadata may stay in unused space of the store's file until `everturn doctor --compact`.")]
 pub struct Erase {
     /// The turn's id; with --event, the conversation
     #[arg(value_name = "TURN|CONV", required_unless_present = "said_by", conflicts_with = "said_by")]
@@ -43,23 +45,50 @@ pub fn run(args: &Args, verb: &Erase) -> Result<(), Failure> {
         (None, Some(conversation)) if !verb.event.is_empty() => {
             let store = open::writing(args)?;
             let id = store.resolve(conversation)?;
-            let conversation = store.erase_events(id, &verb.event, by, &verb.reason)?;
+            let before = store.get(id)?;
+            let after = store.erase_events(id, &verb.event, by, &verb.reason)?;
             if args.json {
-                return output::json(&conversation);
+                return output::json(&after);
             }
             let events = show::count(verb.event.len() as u64, "event");
+            if before.head == after.head {
+                return output::text(format!("{events} of {id} had been erased before; nothing was added"));
+            }
             output::text(format!(
                 "erased {events} of {id}; envelopes and hashes stay, `everturn verify` still holds"
-            ))
+            ))?;
+            output::text(LEFTOVERS)
         }
-        (None, turn) => {
-            let id: TurnId = turn.unwrap_or_default().parse()?;
-            let erased = open::writing(args)?.erase(id, by, &verb.reason)?;
-            if args.json {
-                return output::json(&erased);
-            }
-            output::text(format!("erased {id}; its envelope and hash stay, `everturn verify` still holds"))
-        }
+        (None, turn) => erase_turn(args, verb, turn.unwrap_or_default()),
+    }
+}
+
+/// What erasing does not overwrite: see `docs/log.md`.
+const LEFTOVERS: &str = "copies of old titles and metadata may stay in unused space of the store's file; `everturn doctor --compact` removes them";
+
+fn erase_turn(args: &Args, verb: &Erase, turn: &str) -> Result<(), Failure> {
+    if !turn.starts_with("turn_") {
+        let text = format!(
+            "{turn:?} is not the id of a turn: `everturn history {turn} --ids` shows them; for an event that is no turn add --event SEQ, and to remove a whole conversation use `everturn delete`"
+        );
+        return Err(Error::invalid("erase.what", text).into());
+    }
+    let id: TurnId = turn.parse()?;
+    let store = open::writing(args)?;
+    // One that is damaged cannot be read, and can be erased.
+    let before = store.turn(id).ok();
+    let title = before.as_ref().map(|turn| store.get(turn.conversation)).transpose()?.map(|c| c.title);
+    let erased = store.erase(id, verb.actor.clone(), &verb.reason)?;
+    if args.json {
+        return output::json(&erased);
+    }
+    if before.is_some_and(|turn| turn.erased) {
+        return output::text(format!("{id} had been erased before"));
+    }
+    output::text(format!("erased {id}; its envelope and hash stay, `everturn verify` still holds"))?;
+    match title == Some(store.get(erased.conversation)?.title) {
+        true => Ok(()),
+        false => output::text(LEFTOVERS),
     }
 }
 
@@ -85,5 +114,6 @@ fn erase_actor(args: &Args, verb: &Erase, actor: &str) -> Result<(), Failure> {
         show::count(erased.turns, "turn"),
         show::count(erased.events, "other event"),
         show::count(erased.conversations, "conversation")
-    ))
+    ))?;
+    if erased.turns + erased.events == 0 { Ok(()) } else { output::text(LEFTOVERS) }
 }

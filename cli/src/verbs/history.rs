@@ -10,6 +10,7 @@ use everturn_engine::{Entry, HistoryQuery, Order};
 #[command(after_help = "Examples:\n  \
     everturn history @last\n  \
     everturn history @last --limit 10 --before 120\n  \
+    everturn history @last --ids                        (what `everturn erase` takes)\n  \
     everturn history @last --events --json | jq '.data[].kind'")]
 pub struct History {
     /// The conversation
@@ -33,6 +34,9 @@ pub struct History {
     /// Also events that are not turns
     #[arg(long)]
     events: bool,
+    /// Show the id of each turn, for `everturn erase`
+    #[arg(long)]
+    ids: bool,
     /// Show tool calls, their results and reasoning in full
     #[arg(long)]
     full: bool,
@@ -67,9 +71,10 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     if let (Some(more), Order::Descending) = (&more, order) {
         output::text(more)?;
     }
+    let detail = show::Detail { full: verb.full, ids: verb.ids };
     for entry in &page.data {
         match entry {
-            Entry::Turn(turn) => output::text(show::turn(turn, &assets, verb.full))?,
+            Entry::Turn(turn) => output::text(show::turn(turn, &assets, detail))?,
             Entry::Event(event) => output::text(show::event(event))?,
         }
     }

@@ -8,6 +8,7 @@ use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_engine::Everturn;
 use everturn_engine::backup::{Restored, archives_of};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 #[derive(ClapArgs)]
@@ -34,12 +35,21 @@ pub fn run(args: &Args, verb: &Restore) -> Result<(), Failure> {
     let restored = Everturn::restore(&url, &found.paths, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
-    })?;
+    });
     bar.finish_and_clear();
+    let restored = restored.map_err(|error| found.without_copy(error))?;
     if args.json {
-        return output::json(&restored);
+        return output::json(&Done { store: &url, restored: &restored });
     }
     output::text(format!("restored {}", summary(&restored)))
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Done<'a> {
+    store: &'a str,
+    #[serde(flatten)]
+    restored: &'a Restored,
 }
 
 /// What is in archives, for people.
@@ -57,18 +67,24 @@ pub fn summary(restored: &Restored) -> String {
     if counts.deleted > 0 {
         parts.push(format!("{} deleted", counts.deleted));
     }
+    if counts.loose > 0 {
+        parts.push(format!(
+            "without {} behind damage, which only the archive has",
+            show::count(counts.loose, "event")
+        ));
+    }
     format!("{} from {}", parts.join(", "), show::count(restored.archives as u64, "archive"))
 }
 
 /// Archives, and the copy of standard input if it is one of them: they are read more than once.
 pub struct Archives {
     pub paths: Vec<PathBuf>,
-    _copy: Option<tempfile::NamedTempFile>,
+    copy: Option<tempfile::NamedTempFile>,
 }
 
 impl Archives {
     pub fn find(names: &[String], through: Option<&str>) -> Result<Archives, Error> {
-        let mut found = Archives { paths: Vec::new(), _copy: None };
+        let mut found = Archives { paths: Vec::new(), copy: None };
         for name in names {
             if name == "-" {
                 let copy = copy_of_input().map_err(|error| {
@@ -77,12 +93,19 @@ impl Archives {
                     Error::internal("backup.input", text)
                 })?;
                 found.paths.push(copy.path().to_path_buf());
-                found._copy = Some(copy);
+                found.copy = Some(copy);
             } else {
                 found.paths.extend(archives_of(Path::new(name), through)?);
             }
         }
         Ok(found)
+    }
+
+    /// An error about the copy of standard input, without the name of that file, which nobody has heard of.
+    pub fn without_copy(&self, error: Error) -> Error {
+        let Some(copy) = &self.copy else { return error };
+        let name = copy.path().display().to_string();
+        error.reworded(|text| text.replace(&name, "standard input"))
     }
 }
 

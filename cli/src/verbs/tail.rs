@@ -60,7 +60,7 @@ fn show_event(args: &Args, store: &dyn Store, id: ConversationId, event: &Event)
         Some(_) if event.kind == kind::OPENED => Ok(()),
         Some(turn) => {
             let turn = Turn::begun(event).map_or_else(|| store.turn_in(id, turn), Ok)?;
-            output::text(show::turn(&turn, &store.assets(id)?, false))
+            output::text(show::turn(&turn, &store.assets(id)?, show::Detail::default()))
         }
         None => output::text(show::event(event)),
     }

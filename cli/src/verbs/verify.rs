@@ -108,8 +108,9 @@ fn against(args: &Args, names: &[String]) -> Result<(), Failure> {
     let found = store.compare(&archives.paths, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
-    })?;
+    });
     bar.finish_and_clear();
+    let found = found.map_err(|error| archives.without_copy(error))?;
     let good = found.differences.is_empty();
     if args.json {
         output::json(&found)?;

@@ -102,7 +102,7 @@ fn a_pipe_carries_a_backup() {
     let cut =
         shell.run_with(&["restore", "-", "--store", "sqlite:cut.db"], &out.stdout[..out.stdout.len() - 7]);
     assert_eq!(cut.code, 1);
-    assert!(cut.err.contains("the backup is"), "{}", cut.err);
+    assert!(cut.err.contains("error: standard input: the backup is"), "{}", cut.err);
     assert!(!shell.path("cut.db").exists());
 }
 
@@ -212,4 +212,65 @@ fn a_target_without_room_says_so_and_keeps_what_was_there() {
     assert!(String::from_utf8_lossy(&full.stderr).contains("make room"));
     shell.ok(&["backup", "backups"]);
     shell.ok(&["verify", "--against", "backups"]);
+}
+
+#[test]
+fn a_target_is_a_file_or_a_folder_by_a_plain_rule() {
+    let shell = Shell::new();
+    shell.new_conversation();
+    shell.ok(&["backup", "Monday.ZST"]);
+    assert!(shell.path("Monday.ZST").is_file());
+    shell.ok(&["backup", "daily"]);
+    shell.ok(&["backup", "weekly.d/"]);
+    shell.ok(&["backup", "weekly.d"]);
+    assert!(shell.path("daily").is_dir() && names(&shell.path("weekly.d")).len() == 2);
+    let err = shell.refused(&["backup", "store.everturn"]);
+    assert!(err.contains("for one file end it in .zst, for a folder in /"), "{err}");
+    assert!(!shell.path("store.everturn").exists());
+}
+
+#[test]
+fn a_backup_says_what_it_removed_and_what_it_wrote() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["backup", "backups"]);
+    for number in 2..4 {
+        shell.ok(&["append", &id, "more"]);
+        let said = shell.ok(&["backup", "backups"]);
+        let name = format!("backups/everturn-00000{number}-increment.jsonl.zst");
+        assert!(
+            said.starts_with(&format!("{name}  increment: 1 conversation, 1 event, 0 assets, ")),
+            "{said}"
+        );
+    }
+    let said = shell.ok(&["backup", "backups", "--full", "--keep", "1"]);
+    let removed: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("removed backups/")).collect();
+    let archives = ["000001-full", "000002-increment", "000003-increment"];
+    assert_eq!(removed, archives.map(|name| format!("everturn-{name}.jsonl.zst")));
+    let said = shell.json(&["backup", "backups", "--full", "--keep", "1", "--json"]);
+    assert_eq!(said["removed"], serde_json::json!(["backups/everturn-000004-full.jsonl.zst"]));
+    let restored = shell.json(&["restore", "backups", "--store", "sqlite:copy.db", "--json"]);
+    assert_eq!((&restored["store"], &restored["events"]), (&"sqlite:copy.db".into(), &3.into()));
+    for verb in ["backup", "restore"] {
+        let help = shell.ok(&[verb, "--help"]);
+        assert!(
+            help.contains("--store") && !help.contains("--url") && !help.contains("--key-file"),
+            "{help}"
+        );
+    }
+}
+
+#[test]
+fn a_store_is_held_against_several_files_or_a_folder() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["backup", "one.zst"]);
+    shell.ok(&["append", &id, "more"]);
+    shell.ok(&["backup", "two.zst", "--after", "one.zst"]);
+    shell.ok(&["backup", "backups"]);
+    let everything = "the store has everything that the backup has: 1 conversation, 2 events\n";
+    assert_eq!(shell.ok(&["verify", "--against", "one.zst", "two.zst"]), everything);
+    assert_eq!(shell.ok(&["verify", "--against", "one.zst", "--against", "two.zst"]), everything);
+    assert_eq!(shell.ok(&["verify", "--against", "backups"]), everything);
+    assert!(shell.refused(&["verify", "--against", "two.zst"]).contains("needs the archives before it"));
 }

@@ -8,6 +8,7 @@ mod bad_input;
 mod both;
 mod conversations;
 mod documents;
+mod erasing;
 mod importing;
 mod process;
 mod reading;

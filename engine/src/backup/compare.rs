@@ -2,11 +2,11 @@
 
 use super::{Progress, contents, open};
 use crate::Shared;
+use crate::erasures::{Erasures, Gone};
 use everturn_core::Error;
 use everturn_core::chain::{body_hash, envelope_hash};
-use everturn_core::event::{Event, kind};
-use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
-use everturn_core::write::ErasedBody;
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, Key, Tenant};
 use everturn_formats::archive::{Block, Contents, Item, Reader};
 use everturn_store::Member;
 use serde::Serialize;
@@ -55,7 +55,7 @@ pub fn compare(shared: &Shared, archives: &[PathBuf], progress: Progress<'_>) ->
         contents: &contents,
         found: find(&members, &contents),
         lost: HashSet::new(),
-        erasures: HashMap::new(),
+        erasures: None,
         comparison: Comparison::default(),
     };
     drop(members);
@@ -125,8 +125,8 @@ struct Comparing<'a> {
     found: HashMap<u64, Member>,
     /// Conversations about which enough was said.
     lost: HashSet<u64>,
-    /// Turns that were erased, by tenant; filled when the first body is missed.
-    erasures: HashMap<Tenant, HashSet<TurnId>>,
+    /// Filled when the first body is missed.
+    erasures: Option<Erasures<'a>>,
     comparison: Comparison,
 }
 
@@ -149,7 +149,8 @@ impl Comparing<'_> {
             match self.found.get(no).map(|member| (member.deleted.is_some(), member.through)) {
                 None => {
                     self.lost.insert(*no);
-                    let text = format!("is missing, with {} events, and was not deleted", wanted.through);
+                    let events = if wanted.through == 1 { "event" } else { "events" };
+                    let text = format!("is missing, with {} {events}, and was not deleted", wanted.through);
                     self.differences(&wanted.key.tenant, Some(wanted.key.id), text);
                 }
                 Some((true, _)) => {
@@ -211,30 +212,24 @@ impl Comparing<'_> {
                 let text = format!("seq {}: its body is not the one that was written", wanted.seq);
                 self.differences(&tenant, Some(id), text);
             }
-            None if expected && self.is_recorded(&tenant, &found)? => self.comparison.erased += 1,
-            None if expected => {
-                let text = format!("seq {}: its body is gone, and no erasure is recorded", wanted.seq);
-                self.differences(&tenant, Some(id), text);
-            }
+            None if expected => match self.unexplained(page.no, &found)? {
+                Some(gone) => self.differences(&tenant, Some(id), gone.text()),
+                None => self.comparison.erased += 1,
+            },
             _ => {}
         }
         self.comparison.events += 1;
         Ok(())
     }
 
-    /// Whether the log says that this was erased: the turn itself is named; what was derived from turns (a summary, a
-    /// fact, an asset) went with some erasure of the same tenant.
-    fn is_recorded(&mut self, tenant: &Tenant, event: &Event) -> Result<bool, Error> {
-        if !self.erasures.contains_key(tenant) {
-            let turns = erased_turns(self.shared, tenant)?;
-            self.erasures.insert(tenant.clone(), turns);
-        }
-        let erased = &self.erasures[tenant];
-        let own = kind::begins_turn(&event.kind) || kind::ends_turn(&event.kind);
-        Ok(match event.turn.filter(|_| own) {
-            Some(turn) => erased.contains(&turn),
-            None => !erased.is_empty(),
-        })
+    /// The event, if its body is gone and no erasure is recorded that explains it.
+    fn unexplained(&mut self, no: u64, event: &Event) -> Result<Option<Gone>, Error> {
+        let erasures = match &mut self.erasures {
+            Some(erasures) => erasures,
+            none => none.insert(Erasures::of(self.shared)?),
+        };
+        let Some(gone) = Gone::of(event) else { return Ok(None) };
+        Ok(if erasures.explain(no, &gone)? { None } else { Some(gone) })
     }
 
     fn asset(&mut self, block: &Block, sha256: everturn_core::chain::Hash) -> Result<(), Error> {
@@ -252,19 +247,4 @@ impl Comparing<'_> {
         }
         Ok(())
     }
-}
-
-fn erased_turns(shared: &Shared, tenant: &Tenant) -> Result<HashSet<TurnId>, Error> {
-    let mut turns = HashSet::new();
-    for member in shared.backup.members()?.into_iter().filter(|member| member.key.tenant == *tenant) {
-        let mut after = 0;
-        while after < member.through {
-            let page = shared.backup.member_events(member.no, after, member.through, PAGE_BYTES)?;
-            let Some(last) = page.last() else { break };
-            after = last.seq;
-            let erasures = page.iter().filter(|event| event.kind == kind::ERASED);
-            turns.extend(erasures.filter_map(|event| event.read::<ErasedBody>()).flat_map(|body| body.turns));
-        }
-    }
-    Ok(turns)
 }

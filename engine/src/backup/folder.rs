@@ -1,7 +1,7 @@
 //! A folder of archives: full ones, each with its increments after it.
 
-use super::{BackedUp, Progress, cannot_read, cannot_write, contents, sync_folder};
-use crate::Everturn;
+use super::{BackedUp, Progress, cannot_read, cannot_write, contents, folder_of, sync_folder};
+use crate::{Everturn, private};
 use everturn_core::Error;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,10 @@ pub fn add(
     options: FolderOptions,
     progress: Progress<'_>,
 ) -> Result<BackedUp, Error> {
-    std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;
+    if !folder.is_dir() {
+        std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;
+        private::close(folder, folder_of(folder));
+    }
     let _lock = lock(folder)?;
     let archives = list(folder)?;
     remove_partial(folder)?;
@@ -56,9 +59,9 @@ pub fn add(
     let name = format!("{PREFIX}{number:06}{}", if full { FULL } else { INCREMENT });
     let mut done = store.write_archive(&folder.join(name), previous, progress)?;
     if let Some(keep) = options.keep {
-        done.kept_because = match done.problems.is_empty() {
+        (done.removed, done.kept_because) = match done.problems.is_empty() {
             true => prune(store, folder, keep)?,
-            false => Some("the new archive is not whole".to_string()),
+            false => (Vec::new(), Some("the new archive is not whole".to_string())),
         };
     }
     Ok(done)
@@ -176,23 +179,24 @@ fn remove_partial(folder: &Path) -> Result<(), Error> {
 }
 
 /// Removes all but the newest full archives and their increments, the newest file of each first: whatever is left when
-/// this is interrupted is a backup. Removes nothing, and says why, while they may be all that is left of something.
-fn prune(store: &Everturn, folder: &Path, keep: usize) -> Result<Option<String>, Error> {
+/// this is interrupted is a backup. Removes nothing, and says why, while they may be all that is left of something. Gives
+/// what was removed.
+fn prune(store: &Everturn, folder: &Path, keep: usize) -> Result<(Vec<PathBuf>, Option<String>), Error> {
     let archives = list(folder)?;
     let fulls: Vec<usize> =
         archives.iter().enumerate().filter(|(_, archive)| archive.full).map(|(place, _)| place).collect();
     let Some(first_kept) = fulls.len().checked_sub(keep.max(1)).map(|place| fulls[place]) else {
-        return Ok(None);
+        return Ok((Vec::new(), None));
     };
     let old = &archives[..first_kept];
-    let needed = needed_still(store, &paths(chain(old)))?;
-    if needed.is_none() {
-        for archive in old.iter().rev() {
-            std::fs::remove_file(&archive.path).map_err(|error| cannot_write(&archive.path, &error))?;
-        }
-        sync_folder(folder)?;
+    if let Some(needed) = needed_still(store, &paths(chain(old)))? {
+        return Ok((Vec::new(), Some(needed)));
     }
-    Ok(needed)
+    for archive in old.iter().rev() {
+        std::fs::remove_file(&archive.path).map_err(|error| cannot_write(&archive.path, &error))?;
+    }
+    sync_folder(folder)?;
+    Ok((paths(old), None))
 }
 
 /// Why a store cannot do without these archives.

@@ -4,7 +4,7 @@
 //! that was erased or deleted later; then again to write. Words that a later archive erases never reach the new store.
 
 use super::{Progress, cannot_write, contents, folder_of, open, sync_folder};
-use crate::{Location, assets_folder};
+use crate::{Location, assets_folder, close_new_store, private};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Parent, Tombstone};
@@ -17,6 +17,7 @@ use everturn_store::sqlite::Sqlite;
 use everturn_store::{Assets, Index, Keys, Log};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -60,10 +61,13 @@ pub fn restore(url: &str, archives: &[PathBuf], progress: Progress<'_>) -> Resul
         Error::invalid("restore.target", format!("{} names no file; name one in it", path.display()))
     })?;
     let folder = folder_of(&path);
+    remove_unfinished(folder, &name.to_string_lossy());
     let scratch = tempdir(folder, &name.to_string_lossy())?;
     let written = (|| {
+        let _alive = mark_alive(&scratch)?;
         let new = scratch.join(name);
         let store = Sqlite::open(&new, Duration::ZERO)?;
+        close_new_store(&new, folder);
         let assets = ObjectAssets::folder(&assets_folder(&new));
         Restoring::new(Parts { log: &store, index: &store, keys: &store, assets: &assets }, &contents)
             .run(archives, progress)?;
@@ -78,12 +82,38 @@ pub fn restore(url: &str, archives: &[PathBuf], progress: Progress<'_>) -> Resul
     written.map(|()| restored)
 }
 
+/// A file in the folder of an unfinished restore that its process holds locked as long as it lives.
+const ALIVE: &str = "restoring.lock";
+
+fn mark_alive(scratch: &Path) -> Result<File, Error> {
+    let path = scratch.join(ALIVE);
+    let file = File::create(&path).map_err(|error| cannot_write(&path, &error))?;
+    // Where files cannot be locked, nothing unfinished is ever removed.
+    let _ = file.try_lock();
+    Ok(file)
+}
+
+/// Removes what a restore to the same place left behind when it was killed: it may hold conversations.
+fn remove_unfinished(folder: &Path, name: &str) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_unfinished = entry.file_name().to_string_lossy().starts_with(&format!(".{name}.restoring-"));
+        let alive = || File::options().write(true).open(entry.path().join(ALIVE));
+        if is_unfinished && alive().is_ok_and(|file| file.try_lock().is_ok()) {
+            // If this fails, it is tried again next time.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// A folder beside the target, so that moving out of it is one step.
 fn tempdir(folder: &Path, name: &str) -> Result<PathBuf, Error> {
     (0..100)
         .map(|n| folder.join(format!(".{name}.restoring-{}-{n}", std::process::id())))
         .find_map(|path| match std::fs::create_dir(&path) {
-            Ok(()) => Some(Ok(path)),
+            Ok(()) => {
+                private::close(&path, folder);
+                Some(Ok(path))
+            }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => None,
             Err(error) => Some(Err(cannot_write(&path, &error))),
         })

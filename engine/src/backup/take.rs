@@ -3,12 +3,17 @@
 //! What belongs to the backup is decided at its start: every conversation with the place where its log ends then. Events
 //! are never rewritten, so they can be read in many short transactions afterwards. What is erased or deleted meanwhile
 //! is found at the end, and the archive says so: a restore never brings it back.
+//!
+//! A damaged store is backed up as far as it can be read: of an event whose body is damaged, the envelope; of what stands behind
+//! a damaged envelope, events that a restore leaves out. Bodies that are gone without a recorded erasure stay as they were
+//! archived.
 
 use super::{BackedUp, Progress};
 use crate::Shared;
+use crate::erasures::{Erasures, Gone};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
-use everturn_core::chain::{Hash, Head, Verifier};
+use everturn_core::chain::{Hash, Head, Verifier, body_hash};
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, Tenant, TurnId};
 use everturn_core::turn::Status;
@@ -16,6 +21,7 @@ use everturn_formats::archive::{
     Block, Contents, Deleted, Erased, FORMAT, Header, OpenText, ParentNo, Ranges, Through, Writer,
 };
 use everturn_store::Member;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 
@@ -67,7 +73,8 @@ pub fn take<W: Write>(
     let counts = *taking.writer.counts();
     let problems = taking.problems;
     let (out, id, bytes) = taking.writer.finish()?;
-    Ok((out, BackedUp { path: None, id, follows, number, bytes, counts, problems, kept_because: None }))
+    let (path, removed, kept_because) = (None, Vec::new(), None);
+    Ok((out, BackedUp { path, id, follows, number, bytes, counts, problems, removed, kept_because }))
 }
 
 fn archived(previous: &Contents, no: u64) -> u64 {
@@ -151,7 +158,7 @@ impl<W: Write> Taking<'_, W> {
                 if reach < at_seq && (member.deleted.is_none() || member.through > 0) {
                     let text = "it was forked from a conversation that is damaged before that place";
                     self.problem(&member.key, text);
-                    return Ok(());
+                    return self.loose(member, after.max(at_seq), member.through);
                 }
                 at_seq.min(reach)
             }
@@ -187,7 +194,7 @@ impl<W: Write> Taking<'_, W> {
         Ok(())
     }
 
-    /// Writes events up to a place, each held against the one before it. Ends early where the log is damaged, or where
+    /// Writes events up to a place, each held against the one before it. Ends early where the chain is broken, or where
     /// the conversation was deleted meanwhile.
     fn events(
         &mut self,
@@ -197,8 +204,18 @@ impl<W: Write> Taking<'_, W> {
         hash: &mut Option<Hash>,
         verifier: &mut Option<Verifier>,
     ) -> Result<(), Error> {
+        let mut page_bytes = PAGE_BYTES;
         while state.through < through {
-            let page = self.shared.backup.member_events(member.no, state.through, through, PAGE_BYTES)?;
+            let page = match self.shared.backup.member_events(member.no, state.through, through, page_bytes) {
+                Ok(page) => page,
+                // Those before the one that cannot be read.
+                Err(Error::Corrupt(_)) if page_bytes > 1 => {
+                    page_bytes = 1;
+                    continue;
+                }
+                Err(Error::Corrupt(_)) => return self.loose(member, state.through, through),
+                Err(error) => return Err(error),
+            };
             if page.is_empty() {
                 if self.shared.backup.member(member.no)?.deleted.is_none() {
                     let text = format!("its events after seq {} are missing", state.through);
@@ -209,21 +226,73 @@ impl<W: Write> Taking<'_, W> {
             for event in &page {
                 let first = Head { seq: event.seq.saturating_sub(1), hash: event.prev };
                 let verifier = verifier.get_or_insert_with(|| Verifier::after(member.key.id, first));
-                if let Err(error) = verifier.push(event) {
+                let mut event = Cow::Borrowed(event);
+                let checked = match verifier.push(&event) {
+                    Err(error) if error.code() == "chain.body_mismatch" => {
+                        let text = format!("{}; only its envelope is backed up", error.text());
+                        self.problem(&member.key, &text);
+                        event.to_mut().body = None;
+                        verifier.push(&event)
+                    }
+                    checked => checked,
+                };
+                if let Err(error) = checked {
                     self.problem(&member.key, error.text());
-                    return Ok(());
+                    return self.loose(member, state.through, through);
                 }
-                self.writer.event(event)?;
+                self.writer.event(&event)?;
                 if event.body.is_none() {
                     state.erased.insert(event.seq);
                 }
                 if event.kind == kind::ASSET_ADDED {
-                    self.asset(member, event)?;
+                    self.asset(member, &event)?;
                 }
                 state.through = event.seq;
                 *hash = Some(event.hash);
             }
             (self.progress)(self.writer.counts().events, self.total.max(self.writer.counts().events));
+        }
+        Ok(())
+    }
+
+    /// Writes what can be read behind a place where the chain is broken.
+    fn loose(&mut self, member: &Member, mut after: u64, through: u64) -> Result<(), Error> {
+        let (before, mut unreadable) = (self.writer.counts().loose, Ranges::default());
+        while after < through {
+            let found = match self.shared.backup.member_events(member.no, after, through, 1) {
+                Ok(page) => page.into_iter().next(),
+                Err(Error::Corrupt(_)) => {
+                    after += 1;
+                    unreadable.insert(after);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let Some(event) = found else {
+                unreadable.insert_range(after + 1, through);
+                break;
+            };
+            if event.seq <= after || event.seq > through {
+                after += 1;
+                unreadable.insert(after);
+                continue;
+            }
+            unreadable.insert_range(after + 1, event.seq - 1);
+            // Its envelope cannot always be checked: that takes the hash of the event before it.
+            match event.body.as_ref().is_none_or(|body| body_hash(body) == event.body_hash) {
+                true => self.writer.loose(&member.key.tenant, &event)?,
+                false => unreadable.insert(event.seq),
+            }
+            after = event.seq;
+        }
+        if !unreadable.is_empty() {
+            self.problem(&member.key, &format!("seq {unreadable} cannot be read and is not in the backup"));
+        }
+        let loose = self.writer.counts().loose - before;
+        if loose > 0 {
+            let are = if loose == 1 { "event is" } else { "events are" };
+            let text = format!("{loose} {are} behind the damage: in the archive, but left out by a restore");
+            self.problem(&member.key, &text);
         }
         Ok(())
     }
@@ -333,7 +402,31 @@ impl<W: Write> Taking<'_, W> {
             }
             next = page.next;
         }
-        erased.into_iter().try_for_each(|(no, seqs)| self.writer.erased(Erased { no, seqs }))
+        if erased.is_empty() {
+            return Ok(());
+        }
+        let mut erasures = Erasures::of(self.shared)?;
+        for (no, seqs) in erased {
+            let (mut recorded, mut lost) = (Ranges::default(), Ranges::default());
+            for seq in seqs.iter() {
+                let found = self.shared.backup.member_events(no, seq - 1, seq, 1)?;
+                let gone = found.first().and_then(Gone::of);
+                let explained = gone.map(|gone| erasures.explain(no, &gone)).transpose()?;
+                // One that is not there any more was deleted.
+                if explained.unwrap_or(true) { recorded.insert(seq) } else { lost.insert(seq) }
+            }
+            if !recorded.is_empty() {
+                self.writer.erased(Erased { no, seqs: recorded })?;
+            }
+            if !lost.is_empty() {
+                let text = format!(
+                    "seq {lost}: the body is gone, and no erasure is recorded; what was archived before stays"
+                );
+                let key = self.shared.backup.member(no)?.key;
+                self.problem(&key, &text);
+            }
+        }
+        Ok(())
     }
 
     fn problem(&mut self, key: &Key, text: &str) {

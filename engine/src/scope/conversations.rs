@@ -330,9 +330,10 @@ impl Scope {
     pub fn delete(&self, id: ConversationId, reason: &str) -> Commit<Tombstone> {
         let (at, reason) = (self.shared().now(), reason.to_string());
         let action = Action::Delete { at, reason: reason.clone(), only_expired: false };
-        let (shared, tenant) = (self.shared().clone(), self.tenant.clone());
+        let scope = self.clone();
         self.write(id, Ok(action), move |committed| {
-            crate::indexer::forget_erased(&shared, &tenant);
+            crate::indexer::forget_erased(scope.shared(), &scope.tenant);
+            scope.delete_copies(id)?;
             Ok(Tombstone { id, head: committed.conversation.head, deleted: at, reason })
         })
     }

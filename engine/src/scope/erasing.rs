@@ -1,7 +1,9 @@
 //! Erasing: words leave every file of the store, together with everything that repeats them. Envelopes and hashes stay.
 
 use super::Scope;
-use crate::records::Erased;
+use crate::erasures::{Erasures, Gone};
+use crate::mirror::{Change, Mirror};
+use crate::records::{Erased, Records};
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Head;
@@ -17,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 /// Turns that one step erases.
 const TURNS_AT_ONCE: usize = 500;
@@ -51,14 +54,28 @@ struct Erasure {
 impl Scope {
     /// Erases a turn's content from every file of the store. Its envelope and hash stay: the chain still verifies. Whatever
     /// repeats its words goes as well, here and in forks: checkpoints that cover it (written anew from what is left), facts
-    /// learned from it with their corrections, titles made of it, and imported lines that repeat it.
+    /// learned from it with their corrections, titles made of it, and imported lines that repeat it. A turn that was erased
+    /// before gets no second record; only copies outside the store are looked through again.
     pub fn erase(&self, id: ConversationId, turn: TurnId, by: Option<String>, reason: &str) -> Commit<Head> {
-        Commit::ready(self.erase_turns(id, vec![turn], by, reason))
+        let erased = self.erase_turns(id, vec![turn], by, reason);
+        Commit::ready(erased.and_then(|head| self.erase_in_mirrors([id]).map(|()| head)))
     }
 
     /// Erases events that are no turns, by their places: notes, pins, facts, imported lines, settings. What a settings event
     /// set of title, metadata and system prompt is unset.
     pub fn erase_events(
+        &self,
+        id: ConversationId,
+        places: &[u64],
+        by: Option<String>,
+        reason: &str,
+    ) -> Result<Head, Error> {
+        let head = self.erase_places(id, places, by, reason)?;
+        self.erase_in_mirrors([id])?;
+        Ok(head)
+    }
+
+    fn erase_places(
         &self,
         id: ConversationId,
         places: &[u64],
@@ -72,6 +89,12 @@ impl Scope {
             events.push(event.ok_or_else(|| no_such_seq(&conversation, *seq))?);
         }
         events.iter().try_for_each(check_event)?;
+        let erased_before = self.erased_before(&self.key(id), events.iter().filter_map(Gone::of))?;
+        events.retain(|event| !erased_before.contains(&place_of(event)));
+        if events.is_empty() {
+            self.erase_in_records(&Erased { ids: vec![id.to_string()], words: Vec::new() })?;
+            return Ok(conversation.head);
+        }
         for event in &events {
             match event.kind.as_str() {
                 kind if kind::is_settings(kind) => self.unset(event)?,
@@ -120,7 +143,7 @@ impl Scope {
                     self.erase_turns(id, turns.to_vec(), by.clone(), reason)?;
                 }
                 for events in events.chunks(TURNS_AT_ONCE) {
-                    self.erase_events(id, events, by.clone(), reason)?;
+                    self.erase_places(id, events, by.clone(), reason)?;
                 }
                 if !turns.is_empty() || !events.is_empty() {
                     conversations.insert(id);
@@ -131,6 +154,7 @@ impl Scope {
                 progress(&done);
             }
         }
+        self.erase_in_mirrors(conversations)?;
         Ok(done)
     }
 
@@ -142,10 +166,18 @@ impl Scope {
         reason: &str,
     ) -> Result<Head, Error> {
         let key = self.key(id);
-        let mut erasure = Erasure { turns, summaries: true, ..Erasure::default() };
-        for turn in &erasure.turns {
+        let mut erasure = Erasure { summaries: true, ..Erasure::default() };
+        for turn in &turns {
             // Erasing is the way to go on from a damaged body, so it does without one.
             let (status, message) = match self.shared().index.turn_in(&key, *turn) {
+                Ok(said) if said.erased => {
+                    let place = Place { conversation: said.conversation, seq: said.seq };
+                    let gone = Gone { place, kind: kind::MESSAGE.into(), turn: Some(*turn) };
+                    if !self.erased_before(&key, [gone])?.is_empty() {
+                        continue;
+                    }
+                    (said.status, Value::Null)
+                }
                 Ok(said) => (said.status, said.value().unwrap_or_default()),
                 Err(Error::Corrupt(_)) => {
                     let stored = self.shared().index.stored_turn_in(&key, *turn)?;
@@ -160,6 +192,13 @@ impl Scope {
             erasure.answered.extend(results.iter().filter_map(|result| result.id.map(str::to_string)));
             erasure.words.push(Words::of(&message));
             erasure.events.extend(self.echoes(&key, *turn)?);
+            erasure.turns.push(*turn);
+        }
+        if erasure.turns.is_empty() {
+            // A crash may have come between the erasure and this.
+            let ids = turns.iter().map(TurnId::to_string).chain([id.to_string()]).collect();
+            self.erase_in_records(&Erased { ids, words: Vec::new() })?;
+            return Ok(self.shared().index.conversation(&key)?.head);
         }
         let before = self.shared().index.conversation(&key)?.checkpoint;
         let before = before.filter(|_| matches!(self.checkpoint(&key, before), Ok(Some(_))));
@@ -190,16 +229,70 @@ impl Scope {
             Ok(draft)
         })();
         let mut ids: Vec<String> = turns.iter().map(TurnId::to_string).collect();
+        ids.push(id.to_string());
+        let mut erased = Erased { ids, words };
+        self.shared().writable()?;
+        // Before the commit too: if we are killed right after it, nobody looks for these words again.
+        self.records()?.iter().try_for_each(|records| records.erase(&erased))?;
         let action = prepared.map(|draft| Action::Erase { turns, events, summaries, draft });
         let committed = self.write(id, action, Ok).wait()?;
         crate::indexer::forget_erased(self.shared(), &self.tenant);
-        if let Some(folder) = &self.shared().options.records {
-            let places: BTreeSet<ConversationId> =
-                committed.erased.iter().map(|place| place.conversation).chain([id]).collect();
-            ids.extend(places.iter().map(ConversationId::to_string));
-            crate::records::erase(folder, &self.tenant, &Erased { ids, words })?;
-        }
+        let places: BTreeSet<ConversationId> =
+            committed.erased.iter().map(|place| place.conversation).collect();
+        erased.ids.extend(places.iter().map(ConversationId::to_string));
+        self.erase_in_records(&erased)?;
         Ok((*committed.conversation).clone())
+    }
+
+    /// Of events without a body, the places whose erasure is recorded.
+    fn erased_before(
+        &self,
+        key: &Key,
+        gone: impl IntoIterator<Item = Gone>,
+    ) -> Result<BTreeSet<Place>, Error> {
+        let (mut erasures, mut recorded) = (None, BTreeSet::new());
+        for gone in gone {
+            let erasures = match &mut erasures {
+                Some(erasures) => erasures,
+                none => none.insert(Erasures::of(self.shared())?),
+            };
+            if erasures.explain_in(key, &gone)? {
+                recorded.insert(gone.place);
+            }
+        }
+        Ok(recorded)
+    }
+
+    /// The tenant's session files below a folder. From now on erasures reach them, also those by other processes.
+    pub fn records_in(&self, folder: &Path) -> Result<Records, Error> {
+        self.shared().note_records(folder)?;
+        Ok(Records::of(folder, &self.tenant))
+    }
+
+    fn records(&self) -> Result<Vec<Records>, Error> {
+        let folders = self.shared().copies.records()?;
+        Ok(folders.iter().map(|folder| Records::of(folder, &self.tenant)).collect())
+    }
+
+    fn erase_in_records(&self, erased: &Erased) -> Result<(), Error> {
+        self.records()?.iter().try_for_each(|records| {
+            records.note_erasure()?;
+            records.erase(erased)
+        })
+    }
+
+    /// Takes erased words out of mirrors that nobody keeps up to date at the moment.
+    fn erase_in_mirrors(&self, ids: impl IntoIterator<Item = ConversationId>) -> Result<(), Error> {
+        let erased = Change { erased: true, deleted: false };
+        let changes: Vec<_> = ids.into_iter().map(|id| (self.key(id), erased)).collect();
+        Mirror::update_others(self.shared(), &changes)
+    }
+
+    /// Takes a deleted conversation out of records and mirrors.
+    pub(super) fn delete_copies(&self, id: ConversationId) -> Result<(), Error> {
+        self.erase_in_records(&Erased { ids: vec![id.to_string()], words: Vec::new() })?;
+        let deleted = Change { erased: false, deleted: true };
+        Mirror::update_others(self.shared(), &[(self.key(id), deleted)])
     }
 
     /// Events that repeat a turn without naming it. A title among them is taken from its conversation first, so that no fork
@@ -309,6 +402,9 @@ impl Scope {
             let erasure = Erasure { turns: turns.to_vec(), ..Erasure::default() };
             let reason = format!("retention {}", conversation.retention);
             self.commit_erasure(id, erasure, None, &reason)?;
+        }
+        if !due.is_empty() {
+            self.erase_in_mirrors([id])?;
         }
         Ok(due.len())
     }

@@ -444,7 +444,7 @@ fn a_store_is_held_against_a_backup() {
         found.differences.iter().filter(about).map(|d| d.problem.clone()).collect::<Vec<_>>().join("; ")
     };
     let found = compare(&copy, &both);
-    assert!(differences(&found, new).contains("is missing, with 1 events, and was not deleted"), "{found:?}");
+    assert!(differences(&found, new).contains("is missing, with 1 event, and was not deleted"), "{found:?}");
     assert!(differences(&found, id).contains("is cut: it ends at seq 2, the backup has 3"), "{found:?}");
     let next = copy.backup_to_folder(&folder, FolderOptions::default(), &mut |_, _| {});
     refused(next, "backup.other_store", "begin anew");
@@ -596,4 +596,181 @@ fn only_an_archive_is_replaced_by_an_archive() {
     }
     let after = [archive.clone()];
     refused(store.backup_to_file(&archive, &after, &mut |_, _| {}), "backup.target", "follows");
+}
+
+fn sql(stage: &Stage, statement: &str) {
+    let changed = rusqlite::Connection::open(stage.path()).unwrap().execute(statement, []).unwrap();
+    assert_eq!(changed, 1, "{statement}");
+}
+
+/// A salt that was zeroed by hand reads like an erasure. `verify` said that all is in order, and the next increment took the
+/// words out of the archives too.
+#[test]
+fn a_body_that_was_not_erased_is_damage_and_its_archived_original_stays() {
+    let blank = "UPDATE events SET salt = zeroblob(16), body = printf('%*s', length(body), '') WHERE seq = 2";
+    let salt = "UPDATE events SET salt = zeroblob(16) WHERE seq = 2";
+    for (damage, code) in [(salt, "chain.body_mismatch"), (blank, "chain.erasure_unrecorded")] {
+        let (stage, copy) = (Stage::new(), Stage::new());
+        let folder = stage.folder.path().join("backups");
+        let id = {
+            let store = stage.open();
+            let scope = store.tenant("acme").unwrap();
+            let id = scope.begin();
+            scope.say(id, NewTurn::user("the only copy").by("ann"));
+            let other = scope.say(id, NewTurn::user("not for long"));
+            backup(&store, &folder);
+            scope.erase(id, other.id, None, "asked for").wait().unwrap();
+            id
+        };
+        sql(&stage, damage);
+        let store = stage.open();
+        let scope = store.tenant("acme").unwrap();
+        refused(scope.verify(id, None), code, "seq 2: its body is");
+        let findings = scope.doctor(&mut |_| {}).unwrap().findings;
+        assert!(findings.iter().any(|finding| finding.problem.contains("seq 2")), "{findings:?}");
+        let found = compare(&store, &archives_of(&folder, None).unwrap());
+        assert!(problems(&found)[0].starts_with("seq 2: its body is"), "{found:?}");
+        let done = backup(&store, &folder);
+        assert_eq!(done.counts.erased, 1, "the erasure that was asked for is carried");
+        if damage == blank {
+            assert!(done.problems[0].contains("seq 2: the body is gone"), "{:?}", done.problems);
+        }
+        restore(&archives_of(&folder, None).unwrap(), &copy);
+        let restored = copy.open().tenant("acme").unwrap().turns(id);
+        assert!(restored[0].message.as_ref().unwrap().get().contains("the only copy"));
+        assert!(restored[1].erased);
+        // If nobody has it any more, erasing says so in the log, and all is in order again.
+        scope.erase(id, restored[0].id, None, "lost").wait().unwrap();
+        scope.verify(id, None).unwrap();
+        assert_eq!(scope.doctor(&mut |_| {}).unwrap().findings, []);
+        assert_eq!(stage.files_with("the only copy"), Vec::<PathBuf>::new());
+    }
+}
+
+/// An erasure may be recorded elsewhere: in a fork, in an ancestor, in a conversation that is gone, in another store.
+#[test]
+fn a_body_that_was_erased_elsewhere_is_no_damage() {
+    let (stage, copy) = (Stage::new(), Stage::new());
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let turns: Vec<TurnId> = (0..3).map(|n| scope.say(id, NewTurn::user(&format!("word {n}"))).id).collect();
+    let fork = scope.fork(id, 4).wait().unwrap().id;
+    let gone = scope.fork(id, 4).wait().unwrap().id;
+    scope.erase(id, turns[0], None, "in the parent").wait().unwrap();
+    scope.erase(fork, turns[1], None, "in a fork").wait().unwrap();
+    scope.erase(gone, turns[2], None, "in a fork that is deleted").wait().unwrap();
+    let sound = |scope: &Scope| {
+        for conversation in scope.list(ListQuery::default()).unwrap().data {
+            scope.verify(conversation.id, None).unwrap();
+        }
+        assert_eq!(scope.doctor(&mut |_| {}).unwrap().findings, []);
+    };
+    sound(&scope);
+    let mut file = Vec::new();
+    scope.export(fork, everturn_engine::Format::Jsonl, &mut file, &mut |_| {}).unwrap();
+    scope.delete(gone, "no longer wanted").wait().unwrap();
+    sound(&scope);
+    scope.delete(id, "no longer wanted").wait().unwrap();
+    sound(&scope);
+    let other = copy.open();
+    let theirs = other.tenant("acme").unwrap();
+    theirs.import(&file[..], &mut |_| {}).unwrap();
+    sound(&theirs);
+}
+
+/// What stood behind a damaged event was in no archive, although the rest was said to be backed up.
+#[test]
+fn everything_that_can_be_read_of_a_damaged_store_is_in_the_archive() {
+    let body = "UPDATE events SET body = replace(body, 'word 2', 'w0rd 2') WHERE body LIKE '%word 2%'";
+    let envelope = "UPDATE events SET actor = 'mallory' WHERE body LIKE '%word 2%'";
+    let row = "DELETE FROM places WHERE conversation = 1 AND seq = 4";
+    for damage in [body, envelope, row] {
+        let (stage, copy) = (Stage::new(), Stage::new());
+        let (id, fork, other) = {
+            let store = stage.open();
+            let scope = store.tenant("acme").unwrap();
+            let (id, other) = (scope.begin(), scope.begin());
+            for n in 0..5 {
+                scope.say(id, NewTurn::user(&format!("word {n}")).by("ann"));
+            }
+            scope.say(other, NewTurn::user("elsewhere"));
+            let fork = scope.fork(id, 5).wait().unwrap().id;
+            scope.say(fork, NewTurn::user("word of the fork"));
+            (id, fork, other)
+        };
+        sql(&stage, damage);
+        let file = stage.folder.path().join("damaged.zst");
+        let store = stage.open_read_only();
+        let done = store.backup_to_file(&file, &[], &mut |_, _| {}).unwrap();
+        let said = done.problems.join("\n");
+        assert!(said.contains(&id.to_string()) && said.contains("seq 4"), "{damage}: {said}");
+        let text = zstd_text(&file);
+        for word in ["word 0", "word 1", "word 3", "word 4", "word of the fork", "elsewhere"] {
+            assert!(text.contains(word), "{damage}: {word} is missing; {said}");
+        }
+        restore(std::slice::from_ref(&file), &copy);
+        let restored = copy.open();
+        let scope = restored.tenant("acme").unwrap();
+        assert_eq!(scope.turns(other).len(), 1);
+        let words: Vec<bool> = scope.turns(id).iter().map(|turn| !turn.erased).collect();
+        if damage == body {
+            assert_eq!(words, [true, true, false, true, true]);
+            assert_eq!((done.counts.loose, scope.turns(fork).len()), (0, 5));
+        } else {
+            assert_eq!(words, [true, true], "{damage}");
+            assert!(done.counts.loose >= 4, "{damage}: {done:?}");
+            refused(scope.get(fork), "conversation.absent", "no conversation");
+        }
+    }
+}
+
+/// Conversations are private: what is made for them is closed to others, unless its folder is meant for a group.
+#[cfg(unix)]
+#[test]
+fn stores_and_backups_are_for_their_owner() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for (folder, of_files, of_folders) in
+        [(0o755, 0o600, 0o700), (0o775, 0o600, 0o700), (0o750, 0o640, 0o750)]
+    {
+        let (stage, copy) = (Stage::new(), Stage::new());
+        for stage in [&stage, &copy] {
+            std::fs::set_permissions(stage.folder.path(), PermissionsExt::from_mode(folder)).unwrap();
+        }
+        let store = stage.open();
+        fill(&store);
+        let archives = stage.folder.path().join("backups");
+        let made = backup(&store, &archives).path.unwrap();
+        restore(&archives_of(&archives, None).unwrap(), &copy);
+        for path in [stage.path(), copy.path(), made, stage.path().with_extension("db-wal")] {
+            assert_eq!(mode(&path), of_files, "{} in a folder of mode {folder:o}", path.display());
+        }
+        for path in
+            [archives, stage.path().with_extension("db-assets"), copy.path().with_extension("db-index")]
+        {
+            assert_eq!(mode(&path), of_folders, "{} in a folder of mode {folder:o}", path.display());
+        }
+    }
+}
+
+/// Killed restores left conversations in hidden folders.
+#[test]
+fn a_restore_removes_what_a_killed_one_left() {
+    let (stage, copy) = (Stage::new(), Stage::new());
+    let store = stage.open();
+    fill(&store);
+    let file = stage.folder.path().join("full.zst");
+    store.backup_to_file(&file, &[], &mut |_, _| {}).unwrap();
+    let left = |number: u32| copy.folder.path().join(format!(".store.db.restoring-{number}-0"));
+    for number in [1, 2] {
+        std::fs::create_dir(left(number)).unwrap();
+        std::fs::write(left(number).join("store.db"), "words").unwrap();
+    }
+    // The second one is still being written.
+    std::fs::File::create(left(1).join("restoring.lock")).unwrap();
+    let alive = std::fs::File::create(left(2).join("restoring.lock")).unwrap();
+    alive.lock().unwrap();
+    restore(&[file], &copy);
+    assert!(!left(1).exists() && left(2).exists());
 }

@@ -9,9 +9,11 @@ use everturn_core::json::Raw;
 use everturn_core::state::{ApprovalBody, ToolBody};
 use everturn_engine::model::Summarize;
 use everturn_engine::{
-    CompactOptions, ContextOptions, Correction, Error, Everturn, ExtractOptions, FactQuery, HistoryQuery,
-    ListQuery, NewConversation, NewFact, NewStream, NewTurn, Options, RecallOptions, Scope, Update,
+    CompactOptions, ContextOptions, Correction, Error, Everturn, ExtractOptions, FactQuery, Format,
+    HistoryQuery, ListQuery, NewConversation, NewFact, NewStream, NewTurn, Options, RecallOptions, Scope,
+    Update,
 };
+use everturn_formats::archive::{Contents, Reader};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -67,9 +69,11 @@ fn answers(scope: &Scope) -> String {
             scope.build_context(id, &ContextOptions::new(100_000)).map(|c| format!("{c:?}"))
         );
         all += &format!("{:?}\n", scope.assets(id).unwrap());
-        let mut file = Vec::new();
-        scope.export(id, everturn_engine::Format::Jsonl, &mut file, &mut |_| {}).unwrap();
-        all += &String::from_utf8_lossy(&file);
+        for format in Format::ALL {
+            let mut file = Vec::new();
+            scope.export(id, format, &mut file, &mut |_| {}).unwrap();
+            all += &String::from_utf8_lossy(&file);
+        }
         all += &format!("{:?}\n", scope.transcript(id).unwrap());
         let mut live = scope.subscribe(id, 1).unwrap();
         let head = scope.get(id).unwrap().head.seq;
@@ -85,8 +89,19 @@ fn answers(scope: &Scope) -> String {
     all
 }
 
+/// A backup of the whole store, without its compression.
+fn archived(store: &Everturn) -> String {
+    let mut bytes = Vec::new();
+    store.backup(&mut bytes, &Contents::default(), &mut |_, _| {}).unwrap();
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    std::iter::from_fn(|| reader.next_item().unwrap()).map(|item| format!("{item:?}\n")).collect()
+}
+
 #[track_caller]
 fn nowhere(stage: &Stage, scope: &Scope) {
+    if stage.path().exists() {
+        assert!(!archived(&stage.open_read_only()).contains(WORD), "still backed up");
+    }
     let answers = answers(scope);
     let at = answers
         .find(WORD)
@@ -238,6 +253,76 @@ fn titles_and_imported_lines_go_with_the_turn_that_they_repeat() {
     nowhere(&stage, &scope);
     store.rebuild().unwrap();
     nowhere(&stage, &scope);
+}
+
+/// Bytes as a file of Zstandard that is not made smaller.
+fn zstandard(bytes: &[u8]) -> Vec<u8> {
+    let (size, block) = (bytes.len() as u32, (bytes.len() as u32) << 3 | 1);
+    [&[0x28, 0xb5, 0x2f, 0xfd, 0xa0][..], &size.to_le_bytes(), &block.to_le_bytes()[..3], bytes].concat()
+}
+
+/// Every other kind of file that can be imported, plain and compressed.
+#[test]
+fn words_of_every_importer_go_with_the_turn() {
+    let asked = format!("Tell me everything about the {WORD}, and be quick about it please");
+    let lines =
+        |lines: &[serde_json::Value]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let gemini = [
+        json!({"sessionId":"g-1","projectHash":"h","startTime":"2026-01-01T00:00:00.000Z"}),
+        json!({"id":"m1","timestamp":"2026-01-01T00:00:01.000Z","type":"user","content":[{"text":asked}]}),
+        json!({"id":"m2","timestamp":"2026-01-01T00:00:02.000Z","type":"info","content":asked}),
+        json!({"id":"m3","timestamp":"2026-01-01T00:00:03.000Z","type":"gemini","content":"It could fly."}),
+    ];
+    let messages =
+        [json!({"role":"user","content":asked}), json!({"role":"assistant","content":"It could fly."})];
+    let blocks = [
+        json!({"role":"user","content":[{"type":"text","text":asked}]}),
+        json!({"role":"assistant","content":[{"type":"tool_use","id":"1","name":"look","input":{"at":"birds"}}]}),
+        json!({"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":format!("a {WORD}")}]}),
+    ];
+    let responses = json!([
+        {"type":"message","role":"user","content":[{"type":"input_text","text":asked}]},
+        {"type":"function_call","call_id":"c","name":"look","arguments":json!({"at": WORD}).to_string()},
+        {"type":"function_call_output","call_id":"c","output":"a bird"},
+    ]);
+    let contents = json!({"contents":[{"role":"user","parts":[{"text":asked}]},{"role":"model","parts":[{"text":"It could fly."}]}]});
+    let transcript = json!({"_type":"transcript","version":2,"messages":messages});
+    let files = [
+        ("gemini-cli", lines(&gemini)),
+        ("openai-chat", json!({"messages": messages}).to_string()),
+        ("openai-responses", responses.to_string()),
+        ("anthropic", json!({"messages": blocks}).to_string()),
+        ("gemini", contents.to_string()),
+        ("messages", lines(&messages)),
+        ("transcript", transcript.to_string()),
+    ];
+    for (name, file) in files {
+        for bytes in [file.clone().into_bytes(), zstandard(file.as_bytes())] {
+            let compressed = bytes.starts_with(&[0x28]);
+            if name == "transcript" && compressed {
+                continue;
+            }
+            let stage = Stage::new();
+            let store = stage.open();
+            let scope = store.tenant("acme").unwrap();
+            let imported = scope.import(&bytes[..], &mut |_| {}).unwrap_or_else(|e| panic!("{name}: {e:?}"));
+            let id = imported.conversation.id;
+            store.index_now().unwrap();
+            assert_ne!(stage.files_with(WORD), NOWHERE, "{name}");
+            let with_words: Vec<_> = scope
+                .turns(id)
+                .into_iter()
+                .filter(|turn| turn.message.as_ref().is_some_and(|message| message.get().contains(WORD)))
+                .collect();
+            assert!(!with_words.is_empty(), "{name}");
+            for turn in with_words {
+                scope.erase(id, turn.id, None, "asked for").wait().unwrap();
+            }
+            nowhere(&stage, &scope);
+            store.rebuild().unwrap();
+            nowhere(&stage, &scope);
+        }
+    }
 }
 
 /// Everything else that can be written, each erased by itself.
@@ -459,9 +544,9 @@ fn a_repeated_request_is_not_answered_with_erased_words() {
 fn the_mirror_and_records_of_sessions_lose_the_words_too() {
     let stage = Stage::new();
     let folder = |name: &str| stage.folder.path().join(name);
-    let options = Options { mirror: Some(folder("mirror")), records: Some(folder("records")), ..quiet() };
-    let store = Everturn::open_with(&stage.url(), options).unwrap();
+    let store = stage.open_with(Options { mirror: Some(folder("mirror")), ..quiet() });
     let scope = store.tenant("acme").unwrap();
+    scope.records_in(&folder("records")).unwrap();
     let id = scope.begin();
     let said = format!("call it the {WORD}");
     let turn = scope.say(id, NewTurn::user(&said)).id;
@@ -492,4 +577,64 @@ fn the_mirror_and_records_of_sessions_lose_the_words_too() {
     let erased: Vec<bool> = entries.iter().map(|entry| entry["erased"] == true).collect();
     assert_eq!(erased, [false, true, true, true, false]);
     assert_eq!((&entries[1]["tool"], &entries[2]["call_id"]), (&json!("append"), &json!("call_1")));
+}
+
+/// `everturn erase` on the store itself knew nothing of the folders that a server had been told to write to.
+#[test]
+fn an_erasure_reaches_mirrors_and_records_that_another_process_made() {
+    let stage = Stage::new();
+    let folder = |name: &str| stage.folder.path().join(name);
+    let sessions = folder("records/acme/sessions");
+    let (id, other, turn, fork);
+    {
+        let store = stage.open_with(Options { mirror: Some(folder("mirror")), ..quiet() });
+        let scope = store.tenant("acme").unwrap();
+        scope.records_in(&folder("records")).unwrap();
+        (id, other) = (scope.begin(), scope.begin());
+        turn = scope.say(id, NewTurn::user(&format!("call it the {WORD}"))).id;
+        fork = scope.fork(id, 2).wait().unwrap().id;
+        scope.say(other, NewTurn::user(&format!("{WORD} again")));
+        std::fs::create_dir_all(&sessions).unwrap();
+        for id in [id, other] {
+            let record = json!({"type": "mcp_dispatch", "parameters": {"id": id}, "result": {"text": WORD}});
+            std::fs::write(sessions.join(format!("{id}.jsonl")), format!("{record}\n")).unwrap();
+        }
+    }
+    let mirrored = |id: ConversationId| folder("mirror/acme").join(format!("{id}.jsonl"));
+    let copies = [mirrored(id), mirrored(fork), mirrored(other)];
+    assert!(copies.iter().all(|copy| stage.files_with(WORD).contains(copy)), "{:?}", stage.files_with(WORD));
+    // A folder that is gone is no reason to fail.
+    stage.open_with(Options { mirror: Some(folder("gone")), ..quiet() });
+    std::fs::remove_dir_all(folder("gone")).unwrap();
+
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    scope.delete(other, "asked for").wait().unwrap();
+    nowhere(&stage, &scope);
+    assert!(!mirrored(other).exists() && !folder("gone").exists());
+    let text = std::fs::read_to_string(mirrored(fork)).unwrap();
+    assert!(text.contains(&turn.to_string()), "the envelope stays: {text}");
+}
+
+/// An answer that was made before an erasure and recorded after it.
+#[test]
+fn what_was_read_before_an_erasure_is_not_recorded_after_it() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let records = scope.records_in(&stage.folder.path().join("records")).unwrap();
+    std::fs::create_dir_all(stage.folder.path().join("records/acme/sessions")).unwrap();
+    let id = scope.begin();
+    let turn = scope.say(id, NewTurn::user(WORD)).id;
+    let mark = records.mark();
+    assert!(!records.write(mark, |erased| erased));
+    // Somebody else who reads the same store records too.
+    let reader = stage.open_read_only();
+    let theirs = reader.tenant("acme").unwrap().records_in(&stage.folder.path().join("records")).unwrap();
+    let their_mark = theirs.mark();
+    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    assert!(records.write(mark, |erased| erased) && theirs.write(their_mark, |erased| erased));
+    let mark = records.mark();
+    assert!(!records.write(mark, |erased| erased), "what is read from now on has no such words");
 }

@@ -1,6 +1,6 @@
 //! Bad input: refused with a code that stays and a sentence that says what to do.
 
-use crate::stage::{Short, Stage, memory, refused};
+use crate::stage::{Short, Stage, files, memory, refused};
 use everturn_core::conversation::{Parent, Settings, SystemPrompt};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
@@ -440,5 +440,6 @@ fn a_store_opened_for_reading_refuses_every_write() {
     refused(store.rebuild(), "store.opened_read_only", "was opened for reading only");
     assert_eq!(store.sweep().unwrap(), Default::default());
     assert_eq!(scope.get(id).unwrap(), before);
-    assert!(!stage.folder.path().join("store.db-assets").exists(), "not even bytes of an asset are written");
+    let assets = files(&stage.folder.path().join("store.db-assets"));
+    assert_eq!(assets, Vec::<std::path::PathBuf>::new(), "not even bytes of an asset are written");
 }

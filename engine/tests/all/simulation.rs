@@ -494,11 +494,14 @@ impl Run {
 
     fn erase(&mut self, id: ConversationId) {
         let Some(turn) = self.some_turn(id) else { return };
-        let open = self.talk(id).turn(turn).unwrap().open.is_some();
+        let talk = &self.model.conversations[&id];
+        let said = talk.said.iter().find(|said| said.id == turn).unwrap();
+        let (open, before) = (said.open.is_some(), self.model.is_erased(talk, said));
         let expected = if open { Err("turn.open") } else { Ok(()) };
         let answer =
             self.expect(expected, |scope| scope.erase(id, turn, Some("ann".into()), "asked for").wait());
-        if answer.is_some() {
+        // What was erased before is not recorded again.
+        if answer.is_some() && !before {
             self.model.erase(id, turn);
             self.wrote(id, &["turn.erased"]);
         }

@@ -116,7 +116,7 @@ impl Contents {
                 Item::Event(_) | Item::Request(_) | Item::Text(_) if current.is_none() => {
                     return Err(malformed("a record is out of place"));
                 }
-                Item::Event(_) | Item::Request(_) | Item::Text(_) | Item::Key(_) => {}
+                Item::Event(_) | Item::Request(_) | Item::Text(_) | Item::Key(_) | Item::Loose(_) => {}
             }
         }
         let counts = *reader.counts();
@@ -131,6 +131,8 @@ impl Contents {
         self.counts.erased = self.members.values().map(|member| member.erased.len()).sum();
         self.counts.requests += counts.requests;
         self.counts.keys = counts.keys;
+        // Each archive has those of its time.
+        self.counts.loose = counts.loose;
         self.last = Some((header, id));
         Ok(())
     }
@@ -141,7 +143,7 @@ impl Contents {
             (None, Some(before)) => Err(Error::invalid(
                 "backup.incomplete",
                 format!(
-                    "this is increment {} and needs the archives before it, the last of them {before}; name them too, the full one first",
+                    "this is archive {} of its backup and needs the archives before it, the last of them {before}; name them too, the full one first",
                     header.number
                 ),
             )),
@@ -153,7 +155,7 @@ impl Contents {
             (Some((last, id)), Some(before)) => Err(Error::invalid(
                 "backup.order",
                 format!(
-                    "increment {} follows the archive {before}, not number {} ({id}): one between them is missing, the order is wrong, or it is of another backup",
+                    "archive {} of its backup follows the archive {before}, not archive {} ({id}): one between them is missing, the order is wrong, or it is of another backup",
                     header.number, last.number
                 ),
             )),

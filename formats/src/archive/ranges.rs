@@ -18,6 +18,11 @@ impl Ranges {
         self.0.iter().map(|(low, high)| high - low + 1).sum()
     }
 
+    /// Its numbers, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0.iter().flat_map(|(low, high)| *low..=*high)
+    }
+
     /// Whether it has this number.
     pub fn contains(&self, number: u64) -> bool {
         let next = self.0.partition_point(|(low, _)| *low <= number);
@@ -40,6 +45,13 @@ impl Ranges {
         }
     }
 
+    /// Adds all numbers from one to another, both included.
+    pub fn insert_range(&mut self, low: u64, high: u64) {
+        if low <= high {
+            self.extend(&Ranges(vec![(low, high)]));
+        }
+    }
+
     /// Adds everything of another set.
     pub fn extend(&mut self, other: &Ranges) {
         if other.is_empty() {
@@ -54,6 +66,17 @@ impl Ranges {
                 _ => self.0.push((low, high)),
             }
         }
+    }
+}
+
+/// For people: `3, 7–9`.
+impl std::fmt::Display for Ranges {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let range = |(low, high): &(u64, u64)| match low == high {
+            true => low.to_string(),
+            false => format!("{low}–{high}"),
+        };
+        f.write_str(&self.0.iter().map(range).collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -20,6 +20,7 @@ use std::io::{BufRead, BufReader, Read};
 const WINDOW_LOG_MAX: u32 = 24;
 
 const EVENT: &str = "{\"event\":";
+const LOOSE: &str = "{\"loose\":";
 
 /// A record.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub enum Item {
     Request(AnsweredRequest),
     /// Text of an open turn of the conversation.
     Text(OpenText),
+    /// An event behind damage, as its line. Nothing follows from it.
+    Loose(String),
     /// The conversation's block ends.
     Through(Through),
     /// A tombstone.
@@ -129,6 +132,10 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         }
         let line = self.line()?.ok_or_else(cut)?;
+        if line.starts_with(LOOSE) {
+            self.counts.loose += 1;
+            return Ok(Some(Item::Loose(line)));
+        }
         if line.starts_with(EVENT) {
             self.counts.events += 1;
             return Ok(Some(Item::Event(EventLine(line))));

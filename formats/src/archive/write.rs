@@ -12,6 +12,7 @@ use everturn_core::access::AccessKey;
 use everturn_core::chain::Hash;
 use everturn_core::encoding;
 use everturn_core::event::Event;
+use everturn_core::id::Tenant;
 use everturn_core::write::AnsweredRequest;
 use std::io::{self, Write};
 
@@ -48,6 +49,13 @@ impl<W: Write> Writer<W> {
     pub fn event(&mut self, event: &Event) -> Result<(), Error> {
         self.counts.events += 1;
         self.raw(&format!("{{\"event\":{}}}\n", encoding::to_line(event)?))
+    }
+
+    /// Writes an event of a conversation whose chain is broken before it.
+    pub fn loose(&mut self, tenant: &Tenant, event: &Event) -> Result<(), Error> {
+        self.counts.loose += 1;
+        let line = encoding::to_line(event)?;
+        self.raw(&format!("{{\"loose\":{{\"tenant\":\"{tenant}\",\"event\":{line}}}}}\n"))
     }
 
     /// Says that the event before it brought an asset, with its bytes if the chain of archives does not have them.

@@ -1,12 +1,11 @@
 //! Keeping account of what was asked: a session file per MCP session.
 //!
 //! A tool call becomes `agent_tool_call` and `tool_result`, whatever else is asked `mcp_dispatch`. A failure to record
-//! never fails what is recorded.
+//! never fails what is recorded. What was read before an erasure is not recorded after it: such a record has no content.
 
 use everturn_core::Error;
-use everturn_core::id::Tenant;
 use everturn_core::json::Raw;
-use everturn_engine::{SystemWorld, World};
+use everturn_engine::{Records, Scope, SystemWorld, World};
 use everturn_formats::session::{AgentToolCall, Entry, Fields, New, Options, Session, Sink, ToolResult};
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Implementation};
@@ -18,6 +17,8 @@ use std::time::{Duration, Instant};
 /// Records one session. Dropping it ends the file.
 pub struct Recorder {
     sink: Sink,
+    /// Not there if the session could not be started.
+    records: Option<Records>,
     calls: AtomicU64,
 }
 
@@ -25,63 +26,104 @@ pub struct Recorder {
 pub struct Call {
     id: String,
     tool: String,
+    asked: Asked,
+}
+
+/// When something was asked: by the clock, and before or after which erasure.
+#[derive(Clone, Copy)]
+pub struct Asked {
     began: Instant,
+    mark: u64,
 }
 
 /// What was asked, other than a tool call.
 #[derive(Serialize)]
 struct Dispatch<'a, P, T> {
     method: &'a str,
-    parameters: &'a P,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<&'a P>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a T>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a ErrorData>,
     duration_ms: f64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    erased: bool,
 }
 
 impl Recorder {
     /// Makes the file: `<folder>/<tenant>/sessions/….jsonl`.
-    pub fn begin(
-        folder: &Path,
-        tenant: &Tenant,
-        transport: &str,
-        client: Option<&Implementation>,
-    ) -> Recorder {
-        let session = start(folder, tenant, transport, client);
+    pub fn begin(folder: &Path, scope: &Scope, transport: &str, client: Option<&Implementation>) -> Recorder {
+        let begun = scope
+            .records_in(folder)
+            .and_then(|records| Ok((records, start(folder, scope, transport, client)?)));
+        let (records, session) = match begun {
+            Ok((records, session)) => (Some(records), Ok(session)),
+            Err(error) => (None, Err(error)),
+        };
         let sink = Sink::new(session, |error| {
             tracing::warn!(code = error.code(), "a session could not be recorded: {}", error.text());
         });
-        Recorder { sink, calls: AtomicU64::new(0) }
+        Recorder { sink, records, calls: AtomicU64::new(0) }
+    }
+
+    /// Something is asked. To be called before any words are read for the answer.
+    pub fn asked(&self) -> Asked {
+        Asked { began: Instant::now(), mark: self.records.as_ref().map_or(0, Records::mark) }
+    }
+
+    /// Records something, unless words that were erased since it was asked may be in it.
+    fn write(&self, asked: Asked, entry: impl FnOnce(bool) -> Result<Entry, Error>) -> bool {
+        let Some(records) = &self.records else { return false };
+        records.write(asked.mark, |erased| {
+            self.sink.record(entry(erased));
+            erased
+        })
     }
 
     /// A tool is called.
     pub fn called(&self, tool: &str, arguments: &impl Serialize) -> Call {
         let id = format!("call_{}", self.calls.fetch_add(1, Ordering::Relaxed) + 1);
+        let asked = self.asked();
         self.sink.record(Raw::of(arguments).and_then(|parameters| {
             let call = AgentToolCall { tool: tool.into(), parameters, call_id: Some(id.clone()) };
             Entry::of(SystemWorld.now(), &call)
         }));
-        Call { id, tool: tool.into(), began: Instant::now() }
+        Call { id, tool: tool.into(), asked }
     }
 
     /// It answered.
     pub fn answered(&self, call: Call, answer: &Result<CallToolResult, ErrorData>) {
-        let result = match answer {
-            Ok(result) => Raw::of(result),
-            Err(error) => Raw::of(error),
-        };
         let is_error = answer.as_ref().map_or(true, |result| result.is_error == Some(true));
-        let took = ms(call.began.elapsed());
-        self.sink.record(result.and_then(|result| {
+        let took = ms(call.asked.began.elapsed());
+        let erased = self.write(call.asked, |erased| {
+            let result = match answer {
+                _ if erased => Raw::of(&()),
+                Ok(result) => Raw::of(result),
+                Err(error) => Raw::of(error),
+            };
             let result = ToolResult {
                 tool: Some(call.tool),
-                result,
-                call_id: Some(call.id),
+                result: result?,
+                call_id: Some(call.id.clone()),
                 is_error: Some(is_error),
             };
-            Entry::of(SystemWorld.now(), &result)?.with("duration_ms", &took)
-        }));
+            let entry = Entry::of(SystemWorld.now(), &result)?.with("duration_ms", &took)?;
+            if erased { entry.with("erased", &true) } else { Ok(entry) }
+        });
+        if erased {
+            self.forget_arguments(&call.id);
+        }
+    }
+
+    /// The arguments of a call may be the very words that were erased while it was answered.
+    fn forget_arguments(&self, call: &str) {
+        let file = self.sink.session().ok().and_then(|session| session.path());
+        if let (Some(records), Some(file)) = (&self.records, file)
+            && let Err(error) = records.erase_call(file, call)
+        {
+            tracing::warn!(%error, file = %file.display(), "a record may still have words that were erased");
+        }
     }
 
     /// Something else was asked and answered.
@@ -90,11 +132,17 @@ impl Recorder {
         method: &str,
         parameters: &P,
         answer: &Result<T, ErrorData>,
-        took: Duration,
+        asked: Asked,
     ) {
-        let (result, error) = (answer.as_ref().ok(), answer.as_ref().err());
-        let payload = Dispatch { method, parameters, result, error, duration_ms: ms(took) };
-        self.sink.record(Entry::new("mcp_dispatch", SystemWorld.now(), &payload));
+        let duration_ms = ms(asked.began.elapsed());
+        self.write(asked, |erased| {
+            let (parameters, result, error) = match erased {
+                true => (None, None, None),
+                false => (Some(parameters), answer.as_ref().ok(), answer.as_ref().err()),
+            };
+            let payload = Dispatch { method, parameters, result, error, duration_ms, erased };
+            Entry::new("mcp_dispatch", SystemWorld.now(), &payload)
+        });
     }
 }
 
@@ -106,7 +154,7 @@ impl Drop for Recorder {
 
 fn start(
     folder: &Path,
-    tenant: &Tenant,
+    scope: &Scope,
     transport: &str,
     client: Option<&Implementation>,
 ) -> Result<Session, Error> {
@@ -118,7 +166,7 @@ fn start(
         subject_key: "tenant".into(),
         agent_provider: client.map(|client| format!("{} {}", client.name, client.version)),
         extra: Fields::of(&serde_json::json!({"program": "everturn mcp", "transport": transport}))?,
-        ..New::about(tenant.to_string(), id, SystemWorld.now())
+        ..New::about(scope.tenant().to_string(), id, SystemWorld.now())
     };
     Session::start(folder, &new, Options::default())
 }

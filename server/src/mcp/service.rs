@@ -16,7 +16,6 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
 use tokio::sync::broadcast::Receiver;
 use tokio_util::task::AbortOnDropHandle;
 use watch::Client;
@@ -92,7 +91,7 @@ impl Service {
     }
 
     fn recorder(&self, caller: &Who) -> Option<Arc<Recorder>> {
-        self.recorder.get().cloned().or_else(|| self.shared.loose_recorder(caller.scope.tenant()))
+        self.recorder.get().cloned().or_else(|| self.shared.loose_recorder(&caller.scope))
     }
 
     /// Answers with what a blocking function gives, and records it.
@@ -104,12 +103,14 @@ impl Service {
         work: impl FnOnce(&Scope) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, ErrorData> {
         let caller = self.caller(&context.extensions)?;
-        let recorder = self.recorder(&caller);
-        let began = Instant::now();
+        let recorder = self.recorder(&caller).map(|recorder| {
+            let asked = recorder.asked();
+            (recorder, asked)
+        });
         let scope = caller.scope.clone();
         let answer = caller.blocking(false, move || work(&scope)).await.map_err(protocol_error);
-        if let Some(recorder) = recorder {
-            recorder.dispatched(method, parameters, &answer, began.elapsed());
+        if let Some((recorder, asked)) = recorder {
+            recorder.dispatched(method, parameters, &answer, asked);
         }
         answer
     }
@@ -174,8 +175,8 @@ impl ServerHandler for Service {
         let folder = self.shared.record.clone().filter(|_| self.recorder.get().is_none());
         if let Some(folder) = folder {
             let (transport, client) = (self.shared.transport, request.client_info.clone());
-            let tenant = caller.scope.tenant().clone();
-            let begin = move || Ok(Recorder::begin(&folder, &tenant, transport, Some(&client)));
+            let scope = caller.scope.clone();
+            let begin = move || Ok(Recorder::begin(&folder, &scope, transport, Some(&client)));
             let recorder = blocking(begin).await.map_err(protocol_error)?;
             let _ = self.recorder.set(Arc::new(recorder));
         }
@@ -294,13 +295,17 @@ impl ServerHandler for Service {
             return Err(protocol_error(error));
         }
         let address = Address::parse(&request.uri).map_err(protocol_error)?;
-        let (began, caller) = (Instant::now(), self.caller(&context.extensions)?);
+        let caller = self.caller(&context.extensions)?;
+        let recorder = self.recorder(&caller).map(|recorder| {
+            let asked = recorder.asked();
+            (recorder, asked)
+        });
         let (id, scope) = (address.conversation, caller.scope.clone());
         // Followed before it is answered: whatever comes after the answer is told.
         let updates = blocking(move || watch::from_now(&scope, id)).await.map_err(protocol_error);
         let answer = updates.as_ref().map(|_| ()).map_err(Clone::clone);
-        if let Some(recorder) = self.recorder(&caller) {
-            recorder.dispatched("resources/subscribe", &request, &answer, began.elapsed());
+        if let Some((recorder, asked)) = recorder {
+            recorder.dispatched("resources/subscribe", &request, &answer, asked);
         }
         let (uri, client) = (request.uri.clone(), Client::Session(context.peer));
         self.watch(request.uri, watch::conversation(caller.scope, id, updates?, uri, client));

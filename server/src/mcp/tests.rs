@@ -126,3 +126,29 @@ async fn nobody_is_refused() {
     let (status, _, answer) = door.ask(None, None, "tools/list", json!({})).await;
     assert_eq!((status, &answer["code"]), (StatusCode::UNAUTHORIZED, &json!("access.unauthorized")));
 }
+
+/// A call was answered, and its words were erased before the answer was recorded.
+#[test]
+fn an_answer_from_before_an_erasure_is_recorded_without_content() {
+    const WORD: &str = "quetzalcoatlus";
+    let folder = tempfile::tempdir().unwrap();
+    let store = Everturn::open("memory:").unwrap();
+    let scope = store.tenant("acme").unwrap();
+    let recorder = super::record::Recorder::begin(folder.path(), &scope, "http", None);
+    let id = scope.create(Default::default()).wait().unwrap().id;
+    let said = everturn_engine::NewTurn::user("short");
+    let turn = scope.append(id, vec![said], Default::default()).wait().unwrap().turns[0].id;
+    let call = recorder.called("append", &json!({"text": "short"}));
+    let asked = recorder.asked();
+    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    let answer = rmcp::model::CallToolResult::success(vec![rmcp::model::ContentBlock::text(WORD)]);
+    recorder.answered(call, &Ok(answer));
+    recorder.dispatched("prompts/get", &json!({"text": WORD}), &Ok(json!({"text": WORD})), asked);
+    drop(recorder);
+    let file = std::fs::read_dir(folder.path().join("acme/sessions")).unwrap().next().unwrap().unwrap();
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    assert!(!text.contains(WORD) && !text.contains("short"), "{text}");
+    assert_eq!(text.matches("\"erased\":true").count(), 3, "{text}");
+    let report = everturn_formats::session::check(std::io::Cursor::new(text)).unwrap();
+    assert!(!report.unclosed && report.problems.is_empty(), "{report:?}");
+}

@@ -412,3 +412,30 @@ async fn a_body_that_is_too_large_is_refused() {
     assert_eq!(client.send("tools/call", said).await.status(), 413);
     stage.stop().await;
 }
+
+/// Records are written by real calls, and lose the words when a turn is erased.
+#[tokio::test(flavor = "multi_thread")]
+async fn erased_words_leave_what_was_recorded() {
+    const WORD: &str = "quetzalcoatlus";
+    let folder = tempfile::tempdir().unwrap();
+    let recorded = Config { mcp_record: Some(folder.path().into()), ..config() };
+    let stage = Stage::over(Everturn::open("memory:").unwrap(), recorded).await;
+    let client = Client::begin(&stage).await;
+    let said = client.call("append", json!({"text": format!("call it the {WORD}")})).await;
+    client.call("append", json!({"text": "of no interest"})).await;
+    let id = said["conversation"].as_str().unwrap().to_string();
+    client.call("history", json!({"conversation": id})).await;
+    client.call("build_context", json!({"conversation": id, "budget": 2000})).await;
+    client.ask("resources/read", json!({"uri": format!("everturn://conversations/{id}")})).await;
+    let read = || {
+        let files = std::fs::read_dir(folder.path().join("default/sessions")).unwrap();
+        files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap()).collect::<String>()
+    };
+    assert!(read().matches(WORD).count() >= 4, "{}", read());
+    let history = stage.get(&format!("/api/v1/conversations/{id}/turns"), 200).await;
+    let turn = history["data"][0]["id"].as_str().unwrap();
+    stage.post(&format!("/api/v1/turns/{turn}/erase"), &json!({"reason": "asked for"}), 200).await;
+    assert!(!read().contains(WORD), "{}", read());
+    assert!(read().contains("of no interest"), "{}", read());
+    stage.stop().await;
+}

@@ -44,6 +44,9 @@ pub fn restoring_into_an_empty_store_gives_the_same_chain(store: &dyn Backend) {
     assert_eq!(restored.events, file);
     same(store, &key, &elsewhere(&key));
     assert_eq!(verify(store, &key).erased, 1);
+    // What came without its body was not erased here.
+    let had_body = |key: &Key| store.had_body(key, 2).expect("it can be told");
+    assert_eq!((had_body(&elsewhere(&key)), had_body(&key)), (true, false));
     append(store, &key, vec![m.say("goes on here")]);
     verify(store, &key);
     refused(store, restoration(&m.key(), &file), "restore.foreign");

@@ -159,7 +159,7 @@ impl Backup for Sqlite {
             let through = from.saturating_add(ERASED_SPAN);
             let erased = db
                 .prepare_cached(
-                    "SELECT conversation, seq FROM events WHERE no > ? AND no <= ? AND salt = zeroblob(16)",
+                    "SELECT conversation, seq FROM events WHERE no > ? AND no <= ? AND salt = zeroblob(16) AND trim(body) = ''",
                 )?
                 .query_map(params![signed(from), signed(through)], |row| {
                     Ok((rows::unsigned(row, "conversation")?, rows::unsigned(row, "seq")?))

@@ -143,7 +143,7 @@ impl<'a> Erasure<'a> {
             .db
             .prepare_cached(
                 "SELECT e.no, e.kind FROM places p JOIN events e ON e.no = p.event
-                 WHERE p.conversation = ? AND p.seq = ? AND e.salt <> zeroblob(16)",
+                 WHERE p.conversation = ? AND p.seq = ? AND (e.salt <> zeroblob(16) OR trim(e.body) <> '')",
             )?
             .query_row(at, |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()?;

@@ -404,6 +404,10 @@ impl Log for Sqlite {
         self.reading_in(key, |db, _, _, lineage| Ok(read::events(db, &lineage, after, limit)?))
     }
 
+    fn had_body(&self, key: &Key, seq: u64) -> Result<bool, Error> {
+        self.reading_in(key, |db, _, _, lineage| Ok(read::had_body(db, &lineage, seq)?))
+    }
+
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error> {
         self.reading_in(key, |db, no, _, lineage| {
             let row = read::turn_row(db, &lineage, turn)?.ok_or_else(|| absent_turn(turn))?;

@@ -178,6 +178,19 @@ fn event_after(
     .optional()
 }
 
+/// Whether the body at a place was overwritten, which leaves its length, and not written without one.
+pub fn had_body(db: &Connection, lineage: &Lineage, seq: u64) -> rusqlite::Result<bool> {
+    let Some(level) = lineage.owner(seq) else { return Ok(false) };
+    let found = db
+        .prepare_cached(
+            "SELECT length(e.body) > 0 FROM places p JOIN events e ON e.no = p.event
+             WHERE p.conversation = ? AND p.seq = ?",
+        )?
+        .query_row(params![level.no, signed(seq)], |row| row.get(0))
+        .optional()?;
+    Ok(found.unwrap_or(false))
+}
+
 /// A turn as the conversation sees it: its own row if it has one, else the nearest ancestor's as it was.
 pub fn turn_row(db: &Connection, lineage: &Lineage, id: TurnId) -> rusqlite::Result<Option<TurnRow>> {
     if let Some(event) = lineage.recent.iter().find(|event| event.id.0 == id.0) {
@@ -350,7 +363,7 @@ pub fn written_by(
             // The tenant of a tombstone whose id is used again goes on after a slash.
             "SELECT c.no, c.id, c.deleted IS NOT NULL AS deleted, e.seq, e.kind, e.turn
              FROM events e JOIN conversations c ON c.no = e.conversation
-             WHERE e.no > ?1 AND e.no <= ?2 AND e.actor = ?3 AND e.salt <> zeroblob(16)
+             WHERE e.no > ?1 AND e.no <= ?2 AND e.actor = ?3 AND (e.salt <> zeroblob(16) OR trim(e.body) <> '')
                AND (c.tenant = ?4 OR substr(c.tenant, 1, length(?4) + 1) = ?4 || '/') ORDER BY e.no",
         )?
         .query_map(params![signed(after), signed(through), actor, tenant.as_str()], |row| {
