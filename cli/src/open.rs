@@ -18,8 +18,13 @@ pub fn reading(args: &Args) -> Result<Box<dyn Store>, Failure> {
     with(args, Options { read_only: true, ..Options::default() })
 }
 
-/// The tenant's view, for writing.
+/// The tenant's view, for writing to a store that is there: a mistyped path makes no new one.
 pub fn writing(args: &Args) -> Result<Box<dyn Store>, Failure> {
+    with(args, Options { create: false, ..Options::default() })
+}
+
+/// The tenant's view, for writing to a store that is made if it is not there.
+pub fn making(args: &Args) -> Result<Box<dyn Store>, Failure> {
     with(args, Options::default())
 }
 
@@ -48,7 +53,7 @@ pub fn with(args: &Args, options: Options) -> Result<Box<dyn Store>, Failure> {
 
 /// The store of this machine, whole.
 pub fn store(args: &Args, options: Options) -> Result<Everturn, Error> {
-    let make = !options.read_only;
+    let make = options.create && !options.read_only;
     let options = Options { patience: PATIENCE, mirror: args.mirror.clone(), ..options };
     Everturn::open_with(&url(&args.store, make)?, options)
 }

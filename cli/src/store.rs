@@ -139,7 +139,7 @@ pub trait Store {
     /// Keeps bytes beside a conversation.
     fn attach(&self, id: ConversationId, name: &str, mime_type: &str, bytes: Vec<u8>)
     -> Result<Asset, Error>;
-    /// Checks everything of the tenant.
+    /// Checks everything: of a store of this machine all tenants, of a server the key's tenant.
     fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error>;
 
     /// Makes a key of the tenant; also gives its words.

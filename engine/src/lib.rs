@@ -94,7 +94,7 @@ use meaning::Meaning;
 use mirror::Mirror;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -133,6 +133,8 @@ struct QuickstartPage;
 pub struct Options {
     /// Only read; works beside a process that writes.
     pub read_only: bool,
+    /// Make the store if it is not there. Otherwise that is an error.
+    pub create: bool,
     /// How long to wait for another process that writes to end.
     pub patience: Duration,
     /// Open a store that has lost something that was committed, or rebuild one, and go on with what there is. Otherwise it
@@ -171,6 +173,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             read_only: false,
+            create: true,
             patience: Duration::ZERO,
             accept_loss: false,
             debounce: Duration::from_millis(STREAM_DEBOUNCE_MS),
@@ -227,6 +230,8 @@ pub(crate) struct Shared {
     pub idle: Mutex<()>,
     /// Conversations as they were after their last commit; saves a read before each append.
     known: Mutex<HashMap<Key, Arc<Conversation>>>,
+    /// Another process has opened the store for writing since: what is remembered may be stale.
+    overtaken: AtomicBool,
     pub folds: Folds,
     /// What turns cost, by who counts.
     pub counts: Mutex<HashMap<(TurnId, Family), u64>>,
@@ -276,6 +281,9 @@ impl Everturn {
             }
             Location::Sqlite(path) => {
                 let is_new = !options.read_only && !path.exists();
+                if !options.create {
+                    everturn_store::sqlite::check_there(path)?;
+                }
                 let store = if options.read_only {
                     Sqlite::open_read_only(path)?
                 } else if options.accept_loss {
@@ -323,6 +331,7 @@ impl Everturn {
             wake: Condvar::new(),
             idle: Mutex::default(),
             known: Mutex::default(),
+            overtaken: AtomicBool::new(false),
             folds: Folds::default(),
             counts: Mutex::default(),
             changed: Changed::default(),
@@ -354,6 +363,16 @@ impl Everturn {
     /// Has erasures reach session files below a folder, which were or will be recorded there: see [`Scope::records_in`].
     pub fn note_records(&self, folder: &Path) -> Result<(), Error> {
         self.inner.shared.note_records(folder)
+    }
+
+    /// Whether the store takes what is written next. The error says why not: another process opened it for writing, or its
+    /// file was removed, renamed or replaced. A store that was opened for reading only is always ready.
+    pub fn ready(&self) -> Result<(), Error> {
+        let shared = &self.inner.shared;
+        if shared.options.read_only {
+            return Ok(());
+        }
+        shared.log.ready().inspect_err(|error| shared.note_refusal(error))
     }
 
     /// Who may ask a server, of every tenant.
@@ -565,8 +584,15 @@ impl Shared {
             known.clear();
         }
         let newer = known.get(key).is_none_or(|old| old.head.seq <= conversation.head.seq);
-        if newer && !self.options.read_only {
+        if newer && !self.options.read_only && !self.overtaken.load(Ordering::SeqCst) {
             known.insert(key.clone(), conversation);
+        }
+    }
+
+    /// Forgets what is remembered once another process has taken the right to write: reads then come from the store.
+    pub fn note_refusal(&self, error: &Error) {
+        if error.code() == "store.overtaken" && !self.overtaken.swap(true, Ordering::SeqCst) {
+            self.forget_derived();
         }
     }
 
@@ -767,7 +793,7 @@ impl Shared {
 
     /// Ends the threads: chunks are handed over, then everything that waits is written.
     fn stop(&self) {
-        self.stopping.store(true, std::sync::atomic::Ordering::SeqCst);
+        self.stopping.store(true, Ordering::SeqCst);
         background::flush(self);
         self.queue.close();
         self.streams.dirty.notify_all();

@@ -1,19 +1,24 @@
 //! Proof: that a log is what was written, and that a store is healthy.
 
 use crate::erasures::{Erasures, Gone, Recorded};
-use crate::scope::{ListQuery, Scope};
+use crate::scope::Scope;
 use crate::{Everturn, Shared};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
-use everturn_core::chain::{Hash, Report, Verifier};
+use everturn_core::chain::{self, Hash, Head, Report, Verifier, envelope_hash};
+use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, Tenant};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_store::{Problem, ProblemKind};
 use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
 
 /// Something that is wrong with a store, and what to do about it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Finding {
+    /// The tenant, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Tenant>,
     /// Which conversation, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationId>,
@@ -23,7 +28,21 @@ pub struct Finding {
     pub advice: String,
 }
 
-/// What a check of a tenant's part of the store found.
+impl Finding {
+    fn about(key: Key, problem: impl Into<String>, advice: &str) -> Finding {
+        let (tenant, conversation) = (Some(key.tenant), Some(key.id));
+        Finding { tenant, conversation, problem: problem.into(), advice: advice.into() }
+    }
+}
+
+impl From<Problem> for Finding {
+    fn from(problem: Problem) -> Finding {
+        let (tenant, conversation) = problem.key.map(|key| (key.tenant, key.id)).unzip();
+        Finding { tenant, conversation, problem: problem.text, advice: advice(problem.kind).into() }
+    }
+}
+
+/// What a check of a store, or of a tenant's part of it, found.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Doctor {
     /// Conversations whose chains were walked.
@@ -97,45 +116,107 @@ impl Scope {
 
     /// Checks everything of this tenant: every chain, every asset, and the database itself.
     pub fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error> {
-        let mut doctor = Doctor::default();
-        for problem in self.shared().index.check()? {
-            // Another tenant's is not this one's to know.
-            if problem.key.as_ref().is_none_or(|key| key.tenant == *self.tenant()) {
-                doctor.findings.push(Finding {
-                    conversation: problem.key.map(|key| key.id),
-                    problem: problem.text,
-                    advice: advice(problem.kind).into(),
-                });
+        let problems = self.shared().index.check()?.into_iter();
+        // Another tenant's is not this one's to know.
+        let own =
+            problems.filter(|problem| problem.key.as_ref().is_none_or(|key| key.tenant == *self.tenant()));
+        let mut doctor = Doctor { findings: own.map(Finding::from).collect(), ..Doctor::default() };
+        self.examine(&mut doctor, progress)?;
+        Ok(doctor)
+    }
+
+    /// Walks every chain and reads every asset. Goes on after damage.
+    fn examine(&self, doctor: &mut Doctor, progress: &mut dyn FnMut(&Doctor)) -> Result<(), Error> {
+        let own = doctor.findings.iter().filter(|finding| finding.tenant.as_ref() == Some(self.tenant()));
+        let told: HashSet<ConversationId> = own.filter_map(|finding| finding.conversation).collect();
+        let (mut walked, mut erasures) = (HashMap::new(), None);
+        for id in self.shared().index.starting_with(self.tenant(), "", usize::MAX)? {
+            let key = self.key(id);
+            self.examine_log(&key, !told.contains(&id), &mut walked, doctor);
+            // A second walk: whether each erased body has a record of its erasure.
+            match self.verify_knowing(id, None, &mut erasures, &mut |_| {}) {
+                Err(error) if error.code() == "chain.erasure_unrecorded" => {
+                    doctor.findings.push(Finding::about(key.clone(), error.text(), CHANGED));
+                }
+                _ => {}
+            }
+            match self.assets(id) {
+                Ok(assets) => {
+                    doctor.assets += assets.len() as u64;
+                    doctor.findings.extend(assets.iter().filter_map(|asset| self.check_asset(id, asset)));
+                }
+                // Said already.
+                Err(error) if told.contains(&id) || error.code().starts_with("chain.") => {}
+                Err(error) => doctor.findings.push(Finding::about(key, error.text(), CHANGED)),
+            }
+            doctor.conversations += 1;
+            progress(doctor);
+        }
+        Ok(())
+    }
+
+    /// Checks every event of a conversation. What forks share is looked at once: `walked` says how far each conversation's
+    /// own events were. `all` is false where it is known that events are missing or rows wrong.
+    fn examine_log(
+        &self,
+        key: &Key,
+        all: bool,
+        walked: &mut HashMap<ConversationId, u64>,
+        doctor: &mut Doctor,
+    ) {
+        let shared = self.shared();
+        let mut end: Option<Head> = None;
+        let mut end_is_sound = true;
+        let find = |doctor: &mut Doctor, id: ConversationId, problem: String| {
+            doctor.findings.push(Finding::about(self.key(id), problem, CHANGED));
+        };
+        loop {
+            let after = end.map_or(0, |end| end.seq);
+            let page = match shared.log.stored_events(key, after, PAGE_ENTRIES_MAX) {
+                Ok(page) => page,
+                // What is known of its rows keeps it from being read.
+                Err(_) if !all => return,
+                Err(error) => return find(doctor, key.id, error.text().into()),
+            };
+            if page.is_empty() {
+                break;
+            }
+            for event in &page {
+                let expected = end.map_or(0, |end| end.seq) + 1;
+                // Of the event after a missing one only the body can be checked.
+                let before = if event.seq == expected { end } else { None };
+                let alone = event.seq > expected;
+                end = Some(Head { seq: event.seq, hash: envelope_hash(event) });
+                let walked = walked.entry(event.conversation).or_default();
+                if event.seq <= *walked {
+                    continue;
+                }
+                *walked = event.seq;
+                if alone && all {
+                    let last = event.seq - 1;
+                    find(doctor, event.conversation, format!("seq {expected} to {last} are missing"));
+                }
+                doctor.events += 1;
+                doctor.erased += u64::from(event.body.is_none());
+                let changed = changed_part(event, before, alone);
+                end_is_sound = changed.is_none();
+                if let Some(what) = changed {
+                    let text = format!(
+                        "seq {} ({}): its {what} is not the one that was written",
+                        event.seq, event.id
+                    );
+                    find(doctor, event.conversation, text);
+                }
             }
         }
-        let (mut after, mut erasures) = (None, None);
-        loop {
-            let page = self.list(ListQuery { after, limit: PAGE_ENTRIES_MAX, ..ListQuery::default() })?;
-            for conversation in page.data {
-                match self.verify_knowing(conversation.id, None, &mut erasures, &mut |_| {}) {
-                    Ok(report) => {
-                        doctor.events += report.events;
-                        doctor.erased += report.erased;
-                    }
-                    Err(error) => doctor.findings.push(Finding {
-                        conversation: Some(conversation.id),
-                        problem: error.to_string(),
-                        advice:
-                            "someone or something changed the stored log; compare with a backup or an export"
-                                .into(),
-                    }),
-                }
-                for asset in self.assets(conversation.id)? {
-                    doctor.assets += 1;
-                    doctor.findings.extend(self.check_asset(conversation.id, &asset));
-                }
-                doctor.conversations += 1;
-                progress(&doctor);
-            }
-            match page.next {
-                Some(next) => after = Some(next),
-                None => return Ok(doctor),
-            }
+        let Ok(stored) = shared.index.conversation(key) else { return };
+        let end = end.unwrap_or(Head::genesis(key.id));
+        // The log may have grown meanwhile, but it cannot have become shorter.
+        if all && end.seq < stored.head.seq {
+            find(doctor, key.id, format!("the log ends at seq {} but had {}", end.seq, stored.head.seq));
+        }
+        if end_is_sound && end.seq == stored.head.seq && end.hash != stored.head.hash {
+            find(doctor, key.id, "the last event is not the one that was written".into());
         }
     }
 
@@ -144,18 +225,31 @@ impl Scope {
         let ours = everturn_store::assets::path(self.tenant(), asset.sha256?);
         asset.storage.as_ref().filter(|storage| storage.path.as_ref() == Some(&ours))?;
         let error = self.asset_bytes(asset).err()?;
-        Some(Finding {
-            conversation: Some(conversation),
-            problem: format!("{}: {error}", asset.id),
-            advice: "restore the asset folder from a backup".into(),
-        })
+        let problem = format!("{}: {error}", asset.id);
+        Some(Finding::about(self.key(conversation), problem, "restore the asset folder from a backup"))
     }
+}
+
+/// Advice for a log that is not what was written.
+const CHANGED: &str = "someone or something changed the stored log; compare with a backup or an export";
+
+/// The part of an event that is not what was written. `before` is where the log stood by the envelope of the event before,
+/// whose stored hash may be wrong; `alone` says that the event before is missing.
+fn changed_part(event: &Event, before: Option<Head>, alone: bool) -> Option<&'static str> {
+    let error = chain::check(event).err()?;
+    if error.code() == "chain.body_mismatch" {
+        return Some("body");
+    }
+    let follows = |head: Head| envelope_hash(&Event { prev: head.hash, ..event.clone() }) == event.hash;
+    (!alone && !before.is_some_and(follows)).then_some("envelope")
 }
 
 fn advice(kind: ProblemKind) -> &'static str {
     match kind {
         ProblemKind::Damaged => "restore the file from a backup; `export` still writes what can be read",
-        ProblemKind::Missing => "restore a backup, or import an export that has them",
+        ProblemKind::Missing => {
+            "restore a backup; without one, `everturn doctor --rebuild --accept-loss` goes on with what there is"
+        }
         ProblemKind::Diverged => "`everturn doctor --repair` makes a fork of what stands beside the log",
         ProblemKind::Derived => "`everturn doctor --rebuild` makes it again from the log",
     }
@@ -177,17 +271,31 @@ pub struct Repaired {
 }
 
 impl Everturn {
+    /// Checks everything, of all tenants: every chain, every asset, and the database itself.
+    pub fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error> {
+        let problems = self.inner.shared.index.check()?;
+        let findings = problems.into_iter().map(Finding::from).collect();
+        let mut doctor = Doctor { findings, ..Doctor::default() };
+        for tenant in self.inner.shared.index.tenants()? {
+            self.tenant(tenant.as_str())?.examine(&mut doctor, progress)?;
+        }
+        Ok(doctor)
+    }
+
     /// Drops what is derived from the log and makes it again. What recall looks in follows in the background. Refused where
-    /// rows know of events that the log lacks, since they are the last evidence of them; `Options::accept_loss` allows it.
-    pub fn rebuild(&self) -> Result<(), Error> {
+    /// rows know of events that the log lacks, since they are the last evidence of them; with `Options::accept_loss` it is
+    /// done, and the answer says which events were given up.
+    pub fn rebuild(&self) -> Result<Vec<Finding>, Error> {
         let shared = &self.inner.shared;
+        let mut missing = shared.index.check()?;
+        missing.retain(|problem| problem.kind == ProblemKind::Missing);
         if !shared.options.accept_loss {
-            refuse_loss(&shared.index.check()?)?;
+            refuse_loss(&missing)?;
         }
         shared.forget_derived();
         shared.index.rebuild()?;
         shared.indexer.note();
-        Ok(())
+        Ok(missing.into_iter().map(Finding::from).collect())
     }
 
     /// Makes forks of what two processes wrote beside each other, before each commit checked who owns the store. One
@@ -216,7 +324,7 @@ impl Everturn {
 
 impl Shared {
     /// Forgets what was read from derived rows.
-    fn forget_derived(&self) {
+    pub(crate) fn forget_derived(&self) {
         self.known().clear();
         self.folds.forget(None);
     }
@@ -225,10 +333,9 @@ impl Shared {
 /// How many conversations with missing events a refusal names.
 const MISSING_NAMED_MAX: usize = 20;
 
-fn refuse_loss(problems: &[Problem]) -> Result<(), Error> {
-    let missing: Vec<String> = problems
+fn refuse_loss(missing: &[Problem]) -> Result<(), Error> {
+    let missing: Vec<String> = missing
         .iter()
-        .filter(|problem| problem.kind == ProblemKind::Missing)
         .map(|problem| match &problem.key {
             Some(key) => format!("{} ({}): {}", key.id, key.tenant, problem.text),
             None => problem.text.clone(),
@@ -287,10 +394,9 @@ mod tests {
         let key =
             Key { tenant: Tenant::new("acme").expect("a name"), id: ConversationId::from_bytes([7; 16]) };
         let problem = |kind, text: &str| Problem { key: Some(key.clone()), kind, text: text.into() };
-        let stale = problem(ProblemKind::Derived, "1 row about turns differs from the log");
-        assert!(refuse_loss(std::slice::from_ref(&stale)).is_ok());
+        assert!(refuse_loss(&[]).is_ok());
         let cut = problem(ProblemKind::Missing, "seq 5 to 7 are missing");
-        let error = refuse_loss(&[stale, cut]).expect_err("something is missing");
+        let error = refuse_loss(&[cut]).expect_err("something is missing");
         assert_eq!(error.code(), "rebuild.loss");
         let says = format!("{} (acme): seq 5 to 7 are missing", key.id);
         assert!(error.text().contains(&says) && error.text().contains("--accept-loss"), "{error}");

@@ -193,8 +193,9 @@ fn write(shared: &Shared, batch: Vec<Job>) {
     shared.queue.last_commit_us.store(took.as_micros() as u64, Ordering::Relaxed);
     metrics::histogram!("everturn_commit_seconds").record(took);
     for ((key, deletes, uploads, ..), answer) in waiting.iter().zip(&answers) {
-        if let Ok(committed) = answer {
-            shared.committed(key, *deletes, committed);
+        match answer {
+            Ok(committed) => shared.committed(key, *deletes, committed),
+            Err(error) => shared.note_refusal(error),
         }
         shared.uploaded(uploads);
     }

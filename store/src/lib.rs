@@ -45,6 +45,10 @@ pub trait Log: Send + Sync {
     /// Called when nothing waits to be written: a chance to tidy up what commits left for later. Changes no answer.
     fn settle(&self) -> Result<(), Error>;
 
+    /// Whether a commit would be taken now. The error says why not: the store was opened for reading only, another process took
+    /// the right to write, or the storage is not the one that was opened.
+    fn ready(&self) -> Result<(), Error>;
+
     /// Events of a conversation with `seq` greater than `after`, ascending, at most `limit`. For a fork, its parent's
     /// events come first, under the parent's conversation id. Each `prev` is the hash that is stored with the event before.
     /// Nothing is checked: [`CheckedLog::events`] is the way to read them.

@@ -195,6 +195,10 @@ impl Log for Memory {
         Ok(())
     }
 
+    fn ready(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn stored_events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
         let kept = self.kept();
         kept.living(key)?;

@@ -270,7 +270,7 @@ impl Store for Local {
     }
 
     fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error> {
-        self.scope.doctor(progress)
+        self.store.doctor(progress)
     }
 
     fn create_key(&self, new: NewKey) -> Result<(AccessKey, String), Error> {

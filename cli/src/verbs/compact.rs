@@ -37,8 +37,13 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
     let servers_own = "a server has its summaries written by its own models, as its settings say";
     let summarizers = model::summarizers(args, &verb.model, servers_own)?;
     // A dry run writes nothing, so it works beside a process that does.
-    let options =
-        Options { read_only: verb.dry_run, summarizers, auto_compaction: false, ..Options::default() };
+    let options = Options {
+        read_only: verb.dry_run,
+        create: false,
+        summarizers,
+        auto_compaction: false,
+        ..Options::default()
+    };
     let store = open::with(args, options)?;
     let id = store.resolve(&verb.conversation)?;
     if verb.revert {

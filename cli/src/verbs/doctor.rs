@@ -5,7 +5,7 @@ use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn_core::Error;
-use everturn_engine::Options;
+use everturn_engine::{Finding, Options};
 
 #[derive(ClapArgs)]
 #[command(
@@ -21,7 +21,7 @@ pub struct Doctor {
     /// First make a fork of what a second process once wrote beside a conversation's log
     #[arg(long)]
     repair: bool,
-    /// Go on with what there is, if the store has lost something that was committed
+    /// Go on with what there is, if the store has lost something that was committed; says what is known to be missing
     #[arg(long)]
     accept_loss: bool,
 }
@@ -33,7 +33,8 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
         return Err(Error::invalid("url.doctor", text).into());
     }
     if changes {
-        let store = open::store(args, Options { accept_loss: verb.accept_loss, ..Options::default() })?;
+        let options = Options { accept_loss: verb.accept_loss, create: false, ..Options::default() };
+        let store = open::store(args, options)?;
         if verb.repair {
             for done in store.repair()? {
                 let events = show::count(done.events, "event");
@@ -44,7 +45,9 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
             }
         }
         if verb.rebuild {
-            store.rebuild()?;
+            for lost in store.rebuild()? {
+                eprintln!("given up: {}{}", about(&lost), lost.problem);
+            }
         }
         if verb.compact {
             store.compact()?;
@@ -65,12 +68,20 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
             show::count(found.assets, "asset"),
         ))?;
         for finding in &found.findings {
-            let about = finding.conversation.map(|id| format!("{id}: ")).unwrap_or_default();
-            output::text(format!("{about}{}\n  {}", finding.problem, finding.advice))?;
+            output::text(format!("{}{}\n  {}", about(finding), finding.problem, finding.advice))?;
         }
         if found.findings.is_empty() {
             output::text("everything is in order")?;
         }
     }
     if found.findings.is_empty() { Ok(()) } else { Err(Failure::Said) }
+}
+
+/// The conversation that a finding is about, as the beginning of a line.
+fn about(finding: &Finding) -> String {
+    match (&finding.conversation, &finding.tenant) {
+        (Some(id), Some(tenant)) => format!("{id} (tenant {tenant}): "),
+        (Some(id), None) => format!("{id}: "),
+        (None, _) => String::new(),
+    }
 }

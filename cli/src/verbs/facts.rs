@@ -156,7 +156,8 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
         Some(Verb::Extract { from, to, model }) => {
             let servers_own = "a server lets its own models read, as its settings say";
             let summarizers = model::summarizers(args, model, servers_own)?;
-            let options = Options { summarizers, auto_compaction: false, ..Options::default() };
+            let options =
+                Options { create: false, summarizers, auto_compaction: false, ..Options::default() };
             let store = open::with(args, options)?;
             let extract = ExtractOptions { from: *from, to: *to };
             let done = store.extract_facts(store.resolve(conversation)?, extract)?;

@@ -49,7 +49,11 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
         Verb::Create { role, label, expires } => {
             let role: Role = role.parse()?;
             let expires = expires.as_deref().map(str::parse).transpose()?;
-            let (key, secret) = writing(args)?.create_key(NewKey { role, label: label.clone(), expires })?;
+            let (key, secret) = asking_the_owner(open::making(args))?.create_key(NewKey {
+                role,
+                label: label.clone(),
+                expires,
+            })?;
             if args.json {
                 let mut value = serde_json::to_value(&key).unwrap_or_default();
                 value["secret"] = secret.into();
@@ -72,7 +76,7 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
         Verb::Revoke { id } => {
             let full =
                 if id.starts_with(KeyId::PREFIX) { id.clone() } else { format!("{}{id}", KeyId::PREFIX) };
-            let key = writing(args)?.revoke_key(full.parse()?)?;
+            let key = asking_the_owner(open::writing(args))?.revoke_key(full.parse()?)?;
             if args.json {
                 return output::json(&key);
             }
@@ -81,9 +85,9 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
     }
 }
 
-/// The store for writing. A server that has it open is the one to ask.
-fn writing(args: &Args) -> Result<Box<dyn Store>, Failure> {
-    open::writing(args).map_err(|failure| match failure {
+/// A server that has the store open is the one to ask.
+fn asking_the_owner(opened: Result<Box<dyn Store>, Failure>) -> Result<Box<dyn Store>, Failure> {
+    opened.map_err(|failure| match failure {
         Failure::Error(error) if error.code() == "store.owned" => Error::busy(
             "store.owned",
             format!(

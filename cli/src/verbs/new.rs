@@ -59,7 +59,7 @@ pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
     if let Some(mode) = &verb.redaction {
         settings.policy.insert("redaction".into(), Raw::of(mode)?);
     }
-    let conversation = open::writing(args)?.create(settings)?;
+    let conversation = open::making(args)?.create(settings)?;
     if args.json {
         return output::json(&conversation);
     }

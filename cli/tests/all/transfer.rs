@@ -85,6 +85,76 @@ fn the_doctor_finds_nothing_in_a_healthy_store_and_something_in_a_changed_one() 
     assert!(said.out.contains("its body is not the one that was written"), "{}", said.out);
 }
 
+/// Damage of another tenant was found only by whoever thought of naming it.
+#[test]
+fn the_doctor_checks_every_tenant_and_names_it() {
+    let shell = Shell::new();
+    shell.new_conversation();
+    let other = shell.json(&["new", "--tenant", "umbrella", "--json"])["id"].as_str().unwrap().to_string();
+    shell.ok(&["append", "--tenant", "umbrella", &other, "hello there"]);
+    shell.ok(&["append", "--tenant", "umbrella", &other, "hello again"]);
+    let file = shell.path("store.db");
+    let mut bytes = std::fs::read(&file).unwrap();
+    for words in [b"hello there", b"hello again"] {
+        let at = bytes.windows(11).position(|window| window == words).expect("the text is in the file");
+        bytes[at] = b'j';
+    }
+    std::fs::write(&file, bytes).unwrap();
+    let said = shell.run(&["doctor"]);
+    assert_eq!(said.code, 1);
+    assert_shows!(said.out, @r"
+    checked 2 conversations, 4 events, 0 assets
+    conv_ID (tenant umbrella): seq 2 (evt_ID): its body is not the one that was written
+      someone or something changed the stored log; compare with a backup or an export
+    conv_ID (tenant umbrella): seq 3 (evt_ID): its body is not the one that was written
+      someone or something changed the stored log; compare with a backup or an export
+    ");
+}
+
+/// A mistyped path got a new, empty store, and the command said that all is in order.
+#[test]
+fn a_store_is_made_only_by_verbs_that_begin_one() {
+    let shell = Shell::new();
+    let nowhere = shell.path("mistyped.db");
+    let store = format!("sqlite:{}", nowhere.display());
+    let conv = "conv_01J9ZQ3V7Y2N8Q4R5S6T7V8W9X";
+    let turn = "turn_01J9ZQ3V7Y2N8Q4R5S6T7V8W9X";
+    let cases: &[&[&str]] = &[
+        &["doctor"],
+        &["doctor", "--rebuild"],
+        &["doctor", "--compact"],
+        &["doctor", "--repair"],
+        &["doctor", "--accept-loss"],
+        &["append", conv, "hello"],
+        &["append", conv, "--stream"],
+        &["erase", turn, "--reason", "asked"],
+        &["erase", "--said-by", "ana", "--reason", "asked", "--yes"],
+        &["delete", conv, "--reason", "asked"],
+        &["fork", conv],
+        &["pin", conv, "branch", "\"main\""],
+        &["compact", conv],
+        &["facts", conv, "add", "tea", "is", "hot"],
+        &["keys", "revoke", "key_01J9ZQ3V7Y2N8Q4R5S6T7V8W9X"],
+        &["keys", "list"],
+        &["history", conv],
+        &["verify", "--all"],
+    ];
+    for case in cases {
+        let said = shell.run(&[&["--store", &store], *case].concat());
+        assert_eq!(said.code, 1, "{case:?}: {}{}", said.out, said.err);
+        assert!(
+            said.err.contains("no store at") && said.err.contains("mistyped.db"),
+            "{case:?}: {}",
+            said.err
+        );
+        let left: Vec<_> =
+            std::fs::read_dir(shell.path("")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, [] as [std::ffi::OsString; 0], "{case:?}");
+    }
+    shell.ok(&["--store", &store, "keys", "create", "--role", "admin"]);
+    assert!(nowhere.exists(), "the first key may come before the first conversation");
+}
+
 /// 45 of 498 turns were gone after a crash and a removed file, and every command said that all is in order.
 #[test]
 fn a_lost_write_ahead_log_is_said_by_every_command() {

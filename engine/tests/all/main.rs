@@ -13,6 +13,7 @@ mod context;
 mod crash;
 mod damage;
 mod dice;
+mod doctor;
 mod embedders;
 mod erasing;
 mod facts;

@@ -14,18 +14,32 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(ready))
 }
 
-/// Ready while the store can be read and nobody has said stop: then a load balancer looks elsewhere.
+/// Ready while the store can be read and written and nobody has said stop: then a load balancer looks elsewhere.
 async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
     if app.stopping.is_cancelled() {
         return Err(Error::busy("server.stopping", "the server stops; ask another one").into());
     }
-    let scope = app.store.tenant("default")?;
-    let read = blocking(move || scope.list(ListQuery { limit: 1, ..ListQuery::default() }));
-    match read.await {
+    let (store, scope) = (app.store.clone(), app.store.tenant("default")?);
+    let look = blocking(move || {
+        store.ready()?;
+        scope.list(ListQuery { limit: 1, ..ListQuery::default() })
+    });
+    match look.await {
         Ok(_) => Ok("ready\n"),
         Err(error) => {
-            tracing::warn!(code = error.code(), "the store cannot be read");
-            Err(Error::busy("store.unready", "the store cannot be read; see the server's log").into())
+            tracing::warn!(%error, "not ready");
+            // Nobody has shown a key, so the answer names no file.
+            let (code, text) = match error.code() {
+                code @ "store.overtaken" => {
+                    (code, "another process has opened the store for writing; restart this server")
+                }
+                code @ "store.moved" => (
+                    code,
+                    "the store's file was removed, renamed or replaced; put it back, or restart this server",
+                ),
+                _ => ("store.unready", "the store cannot be read; see the server's log"),
+            };
+            Err(Error::busy(code, text).into())
         }
     }
 }

@@ -253,6 +253,7 @@ pub struct Doctor {
 /// Something that is wrong, and what to do about it.
 #[derive(ToSchema)]
 pub struct Finding {
+    tenant: Option<String>,
     conversation: Option<String>,
     problem: String,
     advice: String,

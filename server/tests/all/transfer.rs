@@ -4,7 +4,7 @@ use crate::stage::{Stage, answer, config};
 use everturn_engine::{Everturn, NewTurn, Options};
 use everturn_server::Config;
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
@@ -123,6 +123,35 @@ async fn health_and_readiness() {
     for path in ["/healthz", "/readyz"] {
         assert_eq!(stage.request(Method::GET, path).send().await.unwrap().status(), 200);
     }
+    stage.stop().await;
+}
+
+/// A load balancer went on sending requests to a server that could not write any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_write_is_not_ready_and_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let url = format!("sqlite:{}", path.display());
+    let stage = Stage::over(Everturn::open(&url).unwrap(), config()).await;
+    let id = stage.conversation().await;
+    let unready = |problem: Value, code: &str, says: &str| {
+        assert_eq!(problem["code"], code);
+        let text = problem.to_string();
+        assert!(text.contains(says) && !text.contains("store.db"), "{text}");
+    };
+    let aside = folder.path().join("aside.db");
+    std::fs::rename(&path, &aside).unwrap();
+    unready(stage.get("/readyz", 503).await, "store.moved", "renamed");
+    let turns = format!("/api/v1/conversations/{id}/turns");
+    let turn = json!({"turns": [{"role": "user", "content": "lost"}]});
+    assert_eq!(stage.post(&turns, &turn, 503).await["code"], "store.moved");
+    std::fs::rename(&aside, &path).unwrap();
+    stage.get("/readyz", 200).await;
+    stage.post(&turns, &turn, 201).await;
+    std::fs::remove_file(folder.path().join("store.db.lock")).unwrap();
+    let other = Everturn::open(&url).unwrap();
+    unready(stage.get("/readyz", 503).await, "store.overtaken", "another process");
+    drop(other);
     stage.stop().await;
 }
 

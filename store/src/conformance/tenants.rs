@@ -117,6 +117,10 @@ pub fn every_tenant_is_listed_once(store: &dyn Backend) {
     for key in [&theirs, &ours, &m.key()] {
         create(store, key, vec![m.created()]);
     }
+    // Deleted, restored and deleted again: each time it leaves a tombstone.
+    let events = log(store, &theirs);
+    done(store, m.delete(&theirs));
+    done(store, restoration(&theirs, &events));
     done(store, m.delete(&theirs));
     let mut expected = [before, vec![ours.tenant, theirs.tenant]].concat();
     expected.sort();

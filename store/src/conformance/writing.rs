@@ -356,3 +356,11 @@ pub fn a_conversation_that_is_not_active_takes_no_turns(store: &dyn Backend) {
         "turn.absent"
     );
 }
+
+/// A store that takes commits says so.
+pub fn a_store_that_takes_commits_is_ready(store: &dyn Backend) {
+    let m = Maker::default();
+    store.ready().expect("before the first one");
+    create(store, &m.key(), vec![m.created()]);
+    store.ready().expect("and after it");
+}

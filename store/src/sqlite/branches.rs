@@ -2,18 +2,19 @@
 //!
 //! Both read the same head and both wrote the next place, so a conversation has several events at one place. Each is
 //! chained to the one that its writer saw: the events are a tree. The longest branch is the log; the others stand beside it,
-//! without places, until each is moved into a fork from where they parted.
+//! without places, until each is moved into a fork from where they parted. Forks that left such a branch go along.
 
-use super::derived;
 use super::read;
 use super::rows::{self, Bytes, EVENT_COLUMNS, Failure, signed};
+use super::{derived, erase};
 use crate::Branch;
 use everturn_core::Error;
-use everturn_core::chain::{Hash, envelope_hash};
-use everturn_core::event::Event;
+use everturn_core::chain::{Hash, body_hash, envelope_hash};
+use everturn_core::conversation::Parent;
+use everturn_core::event::{Body, Event, kind};
 use everturn_core::id::{ConversationId, Key, Tenant};
 use rusqlite::{Connection, params};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Living conversations in which a place was given more than once.
 pub fn diverged(db: &Connection) -> rusqlite::Result<Vec<i64>> {
@@ -64,31 +65,167 @@ pub fn list(db: &Connection) -> Result<Vec<Branch>, Failure> {
 }
 
 /// Moves a branch to the end of a fork, where its events get new places and are chained anew. Their ids, times and bodies
-/// stay. Gives how many there are.
+/// stay. Forks that left the branch go along. Gives how many events of the branch there are.
 pub fn adopt(db: &Connection, branch: &Branch, into: &Key) -> Result<u64, Failure> {
     let absent = || Error::not_found("branch.absent", "this branch is not there any more; look again");
     let (from, _) = read::conversation(db, &branch.key)?.ok_or_else(absent)?;
     let (to, fork) = read::conversation(db, into)?.ok_or_else(absent)?;
     let tree = Tree::read(db, from, i64::MAX)?;
     let root = tree.events.iter().position(|(no, _)| *no == branch.first).ok_or_else(absent)?;
-    let shift = fork.head.seq + 1 - tree.events[root].1.seq;
-    let mut moved: HashMap<usize, Hash> = HashMap::new();
+    let mut moved = Moved { db, shift: fork.head.seq + 1 - tree.events[root].1.seq, renamed: HashMap::new() };
     let family = tree.descendants(root);
     for index in &family {
         let (no, event) = &tree.events[*index];
         let prev = match tree.parents[*index] {
-            Some(Link::To(parent)) if *index != root => moved.get(&parent).copied().ok_or_else(absent)?,
+            Some(Link::To(parent)) if *index != root => {
+                let parent = &tree.events[parent].1;
+                moved.new_hash(parent.seq, |old| old == parent.hash).ok_or_else(absent)?
+            }
             _ => fork.head.hash,
         };
-        let mut event = Event { conversation: into.id, seq: event.seq + shift, prev, ..event.clone() };
-        event.hash = envelope_hash(&event);
-        db.prepare_cached("UPDATE events SET conversation = ?, seq = ?, hash = ? WHERE no = ?")?
-            .execute(params![to, signed(event.seq), Bytes(event.hash.0), no])?;
-        moved.insert(*index, event.hash);
+        moved.place(*no, event, Event { conversation: into.id, prev, ..event.clone() }, to)?;
     }
+    let forks = moved.forks(from, to, into.id)?;
     derived::mend(db, from)?;
     derived::mend(db, to)?;
+    forks.into_iter().try_for_each(|fork| derived::mend(db, fork))?;
     Ok(family.len() as u64)
+}
+
+/// Events on their way to new places.
+struct Moved<'a> {
+    db: &'a Connection,
+    /// How much further back they stand.
+    shift: u64,
+    /// Their old and new hashes, by their old places.
+    renamed: HashMap<u64, Vec<(Hash, Hash)>>,
+}
+
+impl Moved<'_> {
+    /// The new hash of an event that stood at this place.
+    fn new_hash(&self, seq: u64, is_it: impl Fn(Hash) -> bool) -> Option<Hash> {
+        self.renamed.get(&seq)?.iter().find(|(old, _)| is_it(*old)).map(|(_, new)| *new)
+    }
+
+    /// Writes an event where it belongs now. `event` has its new conversation, link and body, and `old` its old place.
+    fn place(&mut self, no: i64, old: &Event, mut event: Event, conversation: i64) -> rusqlite::Result<()> {
+        event.seq = old.seq + self.shift;
+        event.hash = envelope_hash(&event);
+        self.db
+            .prepare_cached(
+                "UPDATE events SET conversation = ?, seq = ?, body_hash = ?, hash = ? WHERE no = ?",
+            )?
+            .execute(params![
+                conversation,
+                signed(event.seq),
+                Bytes(event.body_hash.0),
+                Bytes(event.hash.0),
+                no
+            ])?;
+        self.renamed.entry(old.seq).or_default().push((old.hash, event.hash));
+        Ok(())
+    }
+
+    /// Chains forks that left a moved event to where it is now, and their forks as well. Each gets a new number, since
+    /// parents come before their forks. Gives the new numbers.
+    fn forks(&mut self, from: i64, to: i64, new_parent: ConversationId) -> Result<Vec<i64>, Failure> {
+        let mut changed = Vec::new();
+        let mut parents = VecDeque::from([(from, to, new_parent)]);
+        while let Some((old_parent, parent, parent_id)) = parents.pop_front() {
+            let forks: Vec<(i64, Bytes<16>, i64)> = self
+                .db
+                .prepare(
+                    "SELECT no, id, parent_seq FROM conversations WHERE parent = ? AND deleted IS NULL ORDER BY no",
+                )?
+                .query_map([old_parent], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+                .collect::<Result<_, _>>()?;
+            for (no, id, at_seq) in forks {
+                let id = ConversationId::from_bytes(id.0);
+                let place = Parent { conversation: parent_id, at_seq: at_seq as u64 + self.shift };
+                if self.fork(no, id, at_seq as u64, place)? {
+                    let new = self.renumber(no, parent, signed(place.at_seq))?;
+                    changed.push(new);
+                    parents.push_back((no, new, id));
+                }
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Moves what is not derived of a fork to a new number. The old one stays as a tombstone that nobody sees.
+    fn renumber(&self, no: i64, parent: i64, parent_seq: i64) -> rusqlite::Result<i64> {
+        let db = self.db;
+        let tenant: String =
+            db.query_row("SELECT tenant FROM conversations WHERE no = ?", [no], |row| row.get(0))?;
+        erase::bury(db, no)?;
+        db.execute(
+            "INSERT INTO conversations (tenant, id, participants, metadata, state, created, updated, retention, policy, head_seq,
+                 head_hash, turns, parent, parent_seq)
+             SELECT ?1, id, '[]', '{}', state, created, updated, retention, '{}', head_seq, head_hash, turns, ?2, ?3
+             FROM conversations WHERE no = ?4",
+            params![tenant, parent, parent_seq, no],
+        )?;
+        let new = db.last_insert_rowid();
+        db.execute(
+            "UPDATE conversations SET owner = NULL, title = NULL, participants = '[]', metadata = '{}', policy = '{}', expires = NULL,
+                 deleted = updated, deleted_reason = 'moved by a repair' WHERE no = ?",
+            [no],
+        )?;
+        db.execute("UPDATE events SET conversation = ? WHERE conversation = ?", [new, no])?;
+        let shift = signed(self.shift);
+        db.execute(
+            "UPDATE chunks SET conversation = ?, turn_seq = turn_seq + ? WHERE conversation = ?",
+            [new, shift, no],
+        )?;
+        db.execute(
+            "UPDATE idempotency SET conversation = ?1, first_seq = first_seq + ?2, last_seq = last_seq + ?2,
+                 scope = iif(scope = 'conversation:' || ?3, 'conversation:' || ?1, scope) WHERE conversation = ?3",
+            [new, shift, no],
+        )?;
+        for table in derived::OF_CONVERSATIONS {
+            db.execute(&format!("DELETE FROM {table} WHERE conversation = ?"), [no])?;
+        }
+        Ok(new)
+    }
+
+    /// Chains a fork anew, if it left a moved event.
+    fn fork(&mut self, no: i64, id: ConversationId, at_seq: u64, parent: Parent) -> Result<bool, Failure> {
+        let mut statement = self.db.prepare(&format!(
+            "SELECT events.no AS no, {EVENT_COLUMNS} FROM events WHERE conversation = ? ORDER BY events.seq, events.no"
+        ))?;
+        let mut found = statement.query([no])?;
+        let mut any = false;
+        while let Some(row) = found.next()? {
+            let old = rows::event(row, id, Hash([0; 32]))?;
+            let envelope = Event { body: None, ..old.clone() };
+            let follows = |prev: Hash| envelope_hash(&Event { prev, ..envelope.clone() }) == old.hash;
+            let Some(prev) = self.new_hash(old.seq.saturating_sub(1), follows) else {
+                if any {
+                    continue;
+                }
+                return Ok(false);
+            };
+            any = true;
+            let event_no: i64 = row.get("no")?;
+            let mut event = Event { prev, ..old.clone() };
+            if old.seq == at_seq + 1
+                && let Some(body) = told_parent(&old, parent)
+            {
+                self.db.execute("UPDATE events SET body = ? WHERE no = ?", params![body.text, event_no])?;
+                event.body_hash = body_hash(&body);
+            }
+            self.place(event_no, &old, event, no)?;
+        }
+        Ok(any)
+    }
+}
+
+/// The body of the event that began a fork, with another parent. An export is imported by what it says.
+fn told_parent(event: &Event, parent: Parent) -> Option<Body> {
+    let body = event.body.as_ref().filter(|_| event.kind == kind::FORKED)?;
+    let mut settings: serde_json::Value = serde_json::from_str(&body.text).ok()?;
+    *settings.get_mut("parent")? = serde_json::to_value(parent).ok()?;
+    Some(Body { text: settings.to_string(), ..body.clone() })
 }
 
 #[derive(Clone, Copy)]

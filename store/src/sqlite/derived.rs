@@ -6,11 +6,13 @@
 use super::branches;
 use super::erase;
 use super::read;
-use super::rows::{self, Bytes, CONVERSATION_COLUMNS, Failure, signed};
+use super::rows::{self, Bytes, CONVERSATION_COLUMNS, EVENT_COLUMNS, Failure, TURN_COLUMNS, signed};
 use super::write::{self, InDatabase, Reopened};
 use crate::{Problem, ProblemKind};
 use everturn_core::Error;
-use everturn_core::conversation::{Conversation, Parent};
+use everturn_core::chain::{Head, envelope_hash};
+use everturn_core::conversation::{Conversation, Parent, Settings};
+use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, Key, Tenant};
 use everturn_core::write::{Changes, begin, fold};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -32,6 +34,10 @@ const TABLES: &[&str] = &[
     "settled",
     "idempotency",
 ];
+
+/// Those of them that have rows of one conversation each, and nothing else in them.
+pub const OF_CONVERSATIONS: &[&str] =
+    &["places", "turns", "assets", "asset_references", "conversation_facts", "summaries", "echoes", "folds"];
 
 /// What of a conversation's row does not follow from its events.
 struct Given {
@@ -88,23 +94,19 @@ fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failur
     for no in branches::diverged(db)? {
         branches::place(db, no, through)?;
     }
+    // Parents come before their forks.
+    let numbers: Vec<i64> = db
+        .prepare("SELECT no FROM conversations WHERE deleted IS NULL ORDER BY no")?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    numbers.into_iter().try_for_each(|no| mend_parent(db, no))?;
     let mut failed = Vec::new();
     for (no, given) in living(db)? {
         let derived = match given {
             None => {
                 Err(Error::corrupt("store.corrupt", "its tenant, its id or its parent makes no sense").into())
             }
-            Some(given) => {
-                db.execute_batch("SAVEPOINT conversation")?;
-                let derived = derive(db, &given);
-                let end = if derived.is_ok() {
-                    "RELEASE conversation"
-                } else {
-                    "ROLLBACK TO conversation; RELEASE conversation"
-                };
-                db.execute_batch(end)?;
-                derived
-            }
+            Some(given) => atomically(db, || derive(db, &given)),
         };
         match derived {
             Ok(()) => {}
@@ -118,7 +120,9 @@ fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failur
     // behind the mark of what is settled.
     db.execute(
         "DELETE FROM idempotency WHERE NOT EXISTS (SELECT 1 FROM conversations c WHERE c.no = idempotency.conversation
-             AND c.deleted IS NULL AND first_seq > ifnull(c.parent_seq, 0) AND last_seq >= first_seq
+             AND c.deleted IS NULL AND typeof(fingerprint) = 'blob' AND length(fingerprint) = 32
+             AND typeof(first_seq) = 'integer' AND first_seq > ifnull(c.parent_seq, 0)
+             AND typeof(last_seq) = 'integer' AND last_seq >= first_seq
              AND last_seq <= max(c.head_seq, ifnull((SELECT max(e.seq) FROM events e WHERE e.no > ?1 AND e.conversation = c.no), 0))
              AND scope IN ('tenant:' || c.tenant, 'conversation:' || c.no))",
         [through],
@@ -126,21 +130,111 @@ fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failur
     Ok(failed)
 }
 
-/// Makes the rows of one conversation again, from all of its events.
+/// Makes the rows of one conversation again, from all of its events. Leaves them as they are if those cannot be read.
 pub fn mend(db: &Connection, no: i64) -> Result<(), Failure> {
-    let given = db.query_row(
-        "SELECT c.no, c.tenant, c.id, c.parent_seq, (SELECT p.id FROM conversations p WHERE p.no = c.parent)
-         FROM conversations c WHERE c.no = ?",
-        [no],
-        given,
-    )?;
-    db.execute("DELETE FROM places WHERE conversation = ?", [no])?;
-    db.execute(
-        "INSERT OR IGNORE INTO places SELECT conversation, seq, no FROM events WHERE conversation = ? ORDER BY seq, no",
-        [no],
-    )?;
-    branches::place(db, no, i64::MAX)?;
-    derive(db, &given)
+    atomically(db, || {
+        db.execute("DELETE FROM places WHERE conversation = ?", [no])?;
+        db.execute(
+            "INSERT OR IGNORE INTO places SELECT conversation, seq, no FROM events WHERE conversation = ? ORDER BY seq, no",
+            [no],
+        )?;
+        branches::place(db, no, i64::MAX)?;
+        mend_parent(db, no)?;
+        let given = db.query_row(
+            "SELECT c.no, c.tenant, c.id, c.parent_seq, (SELECT p.id FROM conversations p WHERE p.no = c.parent)
+             FROM conversations c WHERE c.no = ?",
+            [no],
+            given,
+        )?;
+        derive(db, &given)
+    })
+}
+
+/// Sets the parent of a conversation to what its first event says, if the hash of that event proves it. Where that cannot
+/// be told, because its body is erased or the parent is gone, the row stays as it is.
+fn mend_parent(db: &Connection, no: i64) -> Result<(), Failure> {
+    let (tenant, id): (String, Option<[u8; 16]>) = db
+        .prepare_cached("SELECT tenant, id FROM conversations WHERE no = ?")?
+        .query_row([no], |row| Ok((row.get(0)?, row.get::<_, Bytes<16>>(1).ok().map(|id| id.0))))?;
+    let Some(id) = id.map(ConversationId::from_bytes) else { return Ok(()) };
+    let first = db
+        .prepare_cached(&format!(
+            "SELECT {EVENT_COLUMNS} FROM places p JOIN events ON events.no = p.event WHERE p.conversation = ? ORDER BY p.seq LIMIT 1"
+        ))?
+        .query_row([no], |row| Ok(rows::event(row, id, Head::genesis(id).hash).ok()))
+        .optional()?
+        .flatten();
+    let Some(first) = first else { return Ok(()) };
+    let told = first.read::<Settings>().filter(|_| first.kind == kind::FORKED);
+    let parent = match told.and_then(|settings| settings.parent) {
+        Some(parent) => {
+            let found = read::number_of_any(db, &tenant, parent.conversation)?;
+            let Some(found) = found else { return Ok(()) };
+            let hash = read::lineage(db, found, parent.conversation)
+                .and_then(|lineage| read::hash_at(db, &lineage, parent.at_seq));
+            let Ok(Some(prev)) = hash else { return Ok(()) };
+            if envelope_hash(&Event { prev, ..first.clone() }) != first.hash {
+                return Ok(());
+            }
+            Some((found, signed(parent.at_seq)))
+        }
+        None if first.seq == 1 && envelope_hash(&first) == first.hash => None,
+        None => return Ok(()),
+    };
+    db.prepare_cached(
+        "UPDATE conversations SET parent = ?1, parent_seq = ?2 WHERE no = ?3 AND (parent IS NOT ?1 OR parent_seq IS NOT ?2)",
+    )?
+    .execute(params![parent.map(|(no, _)| no), parent.map(|(_, seq)| seq), no])?;
+    Ok(())
+}
+
+/// Does something whole or not at all, inside a transaction that goes on.
+fn atomically<T>(db: &Connection, body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    db.execute_batch("SAVEPOINT conversation")?;
+    let done = body();
+    db.execute_batch(match done {
+        Ok(_) => "RELEASE conversation",
+        Err(_) => "ROLLBACK TO conversation; RELEASE conversation",
+    })?;
+    done
+}
+
+/// Makes the rows of a conversation and of its ancestors again, as far as they are not deleted.
+pub fn mend_lineage(db: &Connection, no: i64, id: ConversationId) -> Result<(), Failure> {
+    mend_parent(db, no)?;
+    for level in read::lineage(db, no, id)?.levels.iter().rev() {
+        let living = db
+            .prepare_cached("SELECT 1 FROM conversations WHERE no = ? AND deleted IS NULL")?
+            .exists([level.no])?;
+        if living {
+            mend(db, level.no)?;
+        }
+    }
+    Ok(())
+}
+
+/// Living conversations with a row, of their own or of an open turn, that cannot be read.
+pub fn malformed(db: &Connection) -> rusqlite::Result<Vec<i64>> {
+    let mut found = Vec::new();
+    let mut statement =
+        db.prepare(&format!("SELECT {CONVERSATION_COLUMNS} FROM conversations c WHERE c.deleted IS NULL"))?;
+    let mut conversations = statement.query([])?;
+    while let Some(row) = conversations.next()? {
+        if rows::conversation(row).is_err() {
+            found.push(row.get("no")?);
+        }
+    }
+    let mut statement = db.prepare(&format!(
+        "SELECT {TURN_COLUMNS}, c.no FROM turns t JOIN conversations c ON c.no = t.conversation
+         WHERE t.status = 'pending' AND c.deleted IS NULL"
+    ))?;
+    let mut turns = statement.query([])?;
+    while let Some(row) = turns.next()? {
+        if rows::turn(row).is_err() {
+            found.push(row.get("no")?);
+        }
+    }
+    Ok(found)
 }
 
 /// The rows of one conversation, from the events that have places.
@@ -195,12 +289,12 @@ fn unhide(db: &Connection) -> rusqlite::Result<()> {
 /// Compares the log with what is known about it, and every derived row with the log. The connection is used for nothing
 /// else afterwards: its tables are hidden by temporary ones.
 pub fn check(db: &Connection) -> Result<Vec<Problem>, Failure> {
-    let mut problems = missing(db)?;
-    problems.extend(diverged(db)?);
     let (through, wrong) = settled_through(db)?;
-    problems.extend(wrong);
     shadow(db)?;
     let failed = derive_all(db, through)?;
+    let mut problems = missing(db)?;
+    problems.extend(diverged(db)?);
+    problems.extend(wrong);
     for (no, error) in &failed {
         problems.push(about(db, *no, ProblemKind::Damaged, error.text().to_string())?);
     }
@@ -268,7 +362,7 @@ fn differences(db: &Connection, table: &str) -> rusqlite::Result<Vec<(i64, i64)>
         )
     };
     db.prepare(&format!(
-        "SELECT no, max(rows) FROM ({} UNION ALL {}) GROUP BY no",
+        "SELECT CAST(no AS INTEGER), max(rows) FROM ({} UNION ALL {}) GROUP BY no",
         one_way("main", "temp"),
         one_way("temp", "main")
     ))?
@@ -296,7 +390,7 @@ fn compare_conversations(db: &Connection, failed: &[i64]) -> Result<Vec<Problem>
         let differing = match row("main", no) {
             _ if hidden => vec!["deleted".to_string()],
             Ok(stored) => fields(&stored, &derived),
-            Err(error) => vec![format!("everything ({error})")],
+            Err(_) => columns(db, no)?,
         };
         if !differing.is_empty() {
             let text = format!("its row differs from the log in {}", differing.join(", "));
@@ -304,6 +398,29 @@ fn compare_conversations(db: &Connection, failed: &[i64]) -> Result<Vec<Problem>
         }
     }
     Ok(problems)
+}
+
+/// The columns of a conversation's row that differ, where it cannot be read.
+fn columns(db: &Connection, no: i64) -> rusqlite::Result<Vec<String>> {
+    let names: Vec<String> = db
+        .prepare("SELECT name FROM pragma_table_info('conversations')")?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    let mut differing = Vec::new();
+    for name in names {
+        let differs = db.query_row(
+            &format!(
+                "SELECT stored.{name} IS NOT derived.{name} FROM main.conversations stored JOIN temp.conversations derived
+                 ON derived.no = stored.no WHERE stored.no = ?"
+            ),
+            [no],
+            |row| row.get(0),
+        )?;
+        if differs {
+            differing.push(name);
+        }
+    }
+    Ok(differing)
 }
 
 fn fields(stored: &(Conversation, Option<i64>), derived: &(Conversation, Option<i64>)) -> Vec<String> {
@@ -333,10 +450,12 @@ fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
     )?;
     let known: Vec<(i64, i64, i64, bool)> = db
         .prepare(
-            "SELECT c.no, ifnull(c.parent_seq, 0),
-                 max(c.head_seq, ifnull((SELECT max(seq) FROM places p WHERE p.conversation = c.no), 0)),
+            // What rows say, after the parents that the log tells. What is no number is named where rows are compared.
+            "SELECT c.no, ifnull((SELECT d.parent_seq FROM temp.conversations d WHERE d.no = c.no AND d.parent_seq >= 0), 0),
+                 max(iif(typeof(c.head_seq) = 'integer', c.head_seq, 0), ifnull((SELECT max(seq) FROM main.places p
+                     WHERE p.conversation = c.no AND typeof(seq) = 'integer'), 0)),
                  c.deleted IS NOT NULL
-             FROM conversations c",
+             FROM main.conversations c",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
         .collect::<Result<_, _>>()?;
@@ -344,7 +463,7 @@ fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
     for (no, floor, through, deleted) in known {
         let through = if deleted { signed(erase::needed(db, no)?) } else { through };
         let mut gaps = Vec::new();
-        let mut expected = floor + 1;
+        let mut expected = floor.saturating_add(1);
         let mut statement =
             db.prepare_cached("SELECT seq FROM logged WHERE conversation = ? AND seq > ? ORDER BY seq")?;
         let mut found = statement.query(params![no, floor])?;
@@ -356,7 +475,7 @@ fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
             if seq > expected {
                 gaps.push((expected, seq - 1));
             }
-            expected = seq + 1;
+            expected = seq.saturating_add(1);
         }
         if expected <= through {
             gaps.push((expected, through));
@@ -395,7 +514,11 @@ fn diverged(db: &Connection) -> Result<Vec<Problem>, Failure> {
 /// How far the derived rows go, and what is wrong with the mark that says so.
 fn settled_through(db: &Connection) -> rusqlite::Result<(i64, Option<Problem>)> {
     let last: i64 = db.query_row("SELECT coalesce(max(no), 0) FROM events", [], |row| row.get(0))?;
-    let placed: i64 = db.query_row("SELECT coalesce(max(event), 0) FROM places", [], |row| row.get(0))?;
+    let placed: i64 = db.query_row(
+        "SELECT coalesce(max(event), 0) FROM places WHERE typeof(event) = 'integer'",
+        [],
+        |row| row.get(0),
+    )?;
     let mark: Option<i64> = db
         .query_row(
             "SELECT max(event) FROM settled WHERE typeof(event) = 'integer' HAVING count(*) = 1",

@@ -1,5 +1,6 @@
 //! The one door to a database file: every connection is opened, set up and checked here.
 
+use super::{ownership, rows};
 use everturn_core::Error;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -128,14 +129,20 @@ pub fn open_for_writing(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
+/// Refuses a path at which there is no file.
+pub fn check_there(path: &Path) -> Result<(), Error> {
+    if path.is_file() {
+        return Ok(());
+    }
+    Err(Error::not_found(
+        "store.absent",
+        format!("no store at {}; `everturn new` makes one, or name another with --store", path.display()),
+    ))
+}
+
 /// Opens for reading only. The file must be there.
 pub fn open_for_reading(path: &Path) -> Result<Connection, Error> {
-    if !path.is_file() {
-        return Err(Error::not_found(
-            "store.absent",
-            format!("no store at {}; `everturn new` makes one, or name another with --store", path.display()),
-        ));
-    }
+    check_there(path)?;
     let connection = match open_beside_a_writer(path) {
         // Where nothing may be written, SQLite cannot share a write-ahead log. If there is none, nobody is writing, and
         // the file can be read as it lies.
@@ -324,6 +331,19 @@ pub fn head_path(path: &Path) -> PathBuf {
     beside(path, "-head")
 }
 
+/// Makes the entry of a file in its folder durable.
+#[cfg(unix)]
+pub fn sync_folder(path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+/// Elsewhere a folder cannot be opened, and its entries are durable with their files.
+#[cfg(not(unix))]
+pub fn sync_folder(_: &Path) -> std::io::Result<()> {
+    Ok(())
+}
+
 fn set_up(connection: &Connection, path: &Path) -> Result<(), Error> {
     let pragmas = format!(
         "PRAGMA foreign_keys = ON;
@@ -442,10 +462,16 @@ pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
         ),
         Some(_) => Error::internal("store.sqlite", format!("{file}: {error}")),
         // Not SQLite complains but we, about a value or a row that cannot be there.
-        None => Error::corrupt(
-            "store.corrupt",
-            format!("{file} is damaged ({error}); `everturn doctor` says more; restore it from a backup"),
-        ),
+        None => match rows::malformed_row(error) {
+            Some(text) => Error::corrupt(
+                "store.row",
+                format!("{file}: {text}; `everturn doctor --rebuild` makes it again from the log"),
+            ),
+            None => Error::corrupt(
+                "store.corrupt",
+                format!("{file} is damaged ({error}); `everturn doctor` says more; restore it from a backup"),
+            ),
+        },
     }
 }
 
@@ -479,14 +505,10 @@ pub fn wal_bytes(path: &Path) -> Option<u64> {
     std::fs::metadata(beside(path, "-wal")).ok().map(|file| file.len())
 }
 
-/// Whether a database file without a write-ahead log is marked as in use. What cannot be read is not: opening it says
-/// more about that. SQLite looks at the file as it lies, so that no write-ahead log is made.
+/// Whether a database file itself, without its write-ahead log, is marked as in use. What cannot be read is not: opening it
+/// says more about that. SQLite looks at the file as it lies, so that no write-ahead log is made.
 pub fn marked_in_use(path: &Path) -> bool {
-    let marked = || {
-        let connection = open_as_it_lies(path).ok()?;
-        connection.query_row("SELECT in_use FROM ownership", [], |row| row.get(0)).ok()
-    };
-    path.is_file() && marked().unwrap_or(false)
+    path.is_file() && open_as_it_lies(path).is_ok_and(|file| ownership::in_use(&file).unwrap_or(false))
 }
 
 /// Refuses a database file with several names. Each name would have a write-ahead log of its own, and whoever opens one
@@ -510,6 +532,40 @@ pub fn check_names(path: &Path) -> Result<(), Error> {
 #[cfg(not(unix))]
 pub fn check_names(_: &Path) -> Result<(), Error> {
     Ok(())
+}
+
+/// The files of a store that a process opened, by device and inode. Their paths may come to lead to others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Identity([(u64, u64); 2]);
+
+impl Identity {
+    /// The files that the path leads to now: the database and its write-ahead log.
+    #[cfg(unix)]
+    pub fn of(path: &Path) -> std::io::Result<Identity> {
+        use std::os::unix::fs::MetadataExt;
+        let one = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino()));
+        Ok(Identity([one(path)?, one(&beside(path, "-wal"))?]))
+    }
+
+    /// Elsewhere an open file can be neither removed nor replaced.
+    #[cfg(not(unix))]
+    pub fn of(_: &Path) -> std::io::Result<Identity> {
+        Ok(Identity([(0, 0); 2]))
+    }
+
+    /// Refuses to go on where the path leads to other files: what is written to the open ones may be lost with this process.
+    pub fn check(self, path: &Path) -> Result<(), Error> {
+        if Identity::of(path).is_ok_and(|now| now == self) {
+            return Ok(());
+        }
+        Err(Error::busy(
+            "store.moved",
+            format!(
+                "{} or its write-ahead log was removed, renamed or replaced since this process opened it, so nothing was written; put the file back, or restart this process",
+                path.display()
+            ),
+        ))
+    }
 }
 
 /// The file that a path leads to, with symbolic links resolved, also if it is not there yet. SQLite resolves them as

@@ -2,13 +2,15 @@
 //!
 //! Two signs, because a write-ahead log can be lost in two ways. The database file is marked as in use while somebody
 //! writes: in use and without a write-ahead log, it was copied alone, or the log was removed. And a small file beside it,
-//! `-head`, names the last event: a log that ends before it was cut, damaged or replaced by an older one.
+//! `-head`, names the last event: a log that ends before it was cut, damaged or replaced by an older one. In use and
+//! without that file, nothing tells whether the log is whole.
 //!
-//! The record is written after each commit and never synced: it costs no more than a system call, and since the commit
-//! was synced before, it never names what is not durable. After a power loss it may be older, which says nothing.
+//! The file is made and synced before the mark is set. After that it is overwritten after each commit and never synced: it
+//! costs no more than a system call, and since the commit was synced before, it never names what is not durable. After a
+//! power loss it may be older, which says nothing.
 
-use super::door;
 use super::rows::Bytes;
+use super::{door, ownership};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use rusqlite::{Connection, OptionalExtension};
@@ -42,8 +44,7 @@ impl StoreHead {
             })
             .optional()?;
         let (event, hash) = last.unwrap_or((0, Hash([0; 32])));
-        let changes = db.query_row("SELECT changes FROM ownership", [], |row| row.get(0))?;
-        Ok(StoreHead { event, hash, changes })
+        Ok(StoreHead { event, hash, changes: ownership::changes(db)?.unwrap_or(0) })
     }
 
     fn to_bytes(self) -> [u8; RECORD_BYTES] {
@@ -69,22 +70,37 @@ impl StoreHead {
 
 /// The record of the head, open for writing.
 pub struct HeadFile {
-    /// Without one, losses are found by the mark in the database alone.
-    file: Option<File>,
+    file: File,
     head: StoreHead,
 }
 
 impl HeadFile {
-    /// Opens the record and writes it as the database has it.
-    pub fn open(path: &Path, db: &Connection) -> rusqlite::Result<HeadFile> {
+    /// Opens the record, which is made and durable when this returns. Comes before the database is marked as in use.
+    pub fn open(path: &Path, db: &Connection) -> Result<HeadFile, Error> {
+        let head = StoreHead::of(db).map_err(|e| door::explain(path, &e))?;
+        let durable = recorded(path).is_some();
         let path = door::head_path(path);
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
-        if let Err(error) = &file {
-            tracing::warn!(%error, "cannot write {}; a cut write-ahead log may go unnoticed", path.display());
-        }
-        let mut opened = HeadFile { file: file.ok(), head: StoreHead::of(db)? };
-        opened.write();
-        Ok(opened)
+        let opened = File::options().create(true).truncate(false).write(true).open(&path).and_then(|file| {
+            let mut opened = HeadFile { file, head };
+            opened.write()?;
+            if !durable {
+                opened.file.set_len(RECORD_BYTES as u64)?;
+                opened.file.sync_all()?;
+                door::sync_folder(&path)?;
+            }
+            Ok(opened)
+        });
+        opened.map_err(|e| {
+            let text = format!("cannot write {} ({e}); make it writable, or remove it", path.display());
+            Error::invalid("store.cannot_open", text)
+        })
+    }
+
+    /// Takes over what the database has, once nobody else writes to it.
+    pub fn catch_up(&mut self, db: &Connection) -> rusqlite::Result<()> {
+        self.head = StoreHead::of(db)?;
+        self.overwrite();
+        Ok(())
     }
 
     /// Notes what a commit added: its last event, and how many changes there are now.
@@ -94,17 +110,25 @@ impl HeadFile {
         }
         (self.head.event, self.head.hash) = last.unwrap_or((self.head.event, self.head.hash));
         self.head.changes = changes.unwrap_or(self.head.changes);
-        self.write();
+        self.overwrite();
     }
 
-    fn write(&mut self) {
-        let Some(file) = &mut self.file else { return };
-        let written = file.rewind().and_then(|()| file.write_all(&self.head.to_bytes()));
-        if let Err(error) = written {
+    fn overwrite(&mut self) {
+        if let Err(error) = self.write() {
             // What was committed is safe all the same; an older record does no harm.
             tracing::debug!(%error, "cannot write the record of the store's head");
         }
     }
+
+    fn write(&mut self) -> std::io::Result<()> {
+        self.file.rewind()?;
+        self.file.write_all(&self.head.to_bytes())
+    }
+}
+
+/// Whether an error says that something is lost which was committed.
+pub fn is_loss(error: &Error) -> bool {
+    matches!(error.code(), "store.wal_lost" | "store.head_lost" | "store.cut")
 }
 
 /// Refuses a database file that is marked as in use and has no write-ahead log. Looks before SQLite makes a new one.
@@ -129,10 +153,27 @@ pub fn recorded(path: &Path) -> Option<StoreHead> {
     StoreHead::from_bytes(&std::fs::read(door::head_path(path)).ok()?)
 }
 
-/// Refuses a database that ends before what was recorded.
-pub fn check(db: &Connection, path: &Path, recorded: StoreHead) -> Result<(), Error> {
+/// Refuses a database that ends before what was recorded, and one in use of which nothing was recorded.
+pub fn check(db: &Connection, path: &Path, recorded: Option<StoreHead>) -> Result<(), Error> {
     let explain = |error: &rusqlite::Error| door::explain(path, error);
+    let file = path.display();
+    let Some(recorded) = recorded else {
+        // Looked at again: a writer that has just begun made it before it set the mark.
+        if !ownership::in_use(db).map_err(|e| explain(&e))? || self::recorded(path).is_some() {
+            return Ok(());
+        }
+        return Err(Error::corrupt(
+            "store.head_lost",
+            format!(
+                "{file} was not closed, and {file}-head, which names the last event, is missing or damaged: nothing tells \
+                 whether the last turns are there; put that file back, or restore a backup, or run \
+                 `everturn doctor --accept-loss` to go on with what there is"
+            ),
+        ));
+    };
     let now = StoreHead::of(db).map_err(|e| explain(&e))?;
+    // A row that is lost is made again, and says nothing about changes.
+    let changes = ownership::changes(db).map_err(|e| explain(&e))?;
     let at = |no: i64| {
         db.query_row("SELECT hash FROM events WHERE no = ?", [no], |row| {
             Ok(Hash(row.get::<_, Bytes<32>>(0)?.0))
@@ -140,13 +181,12 @@ pub fn check(db: &Connection, path: &Path, recorded: StoreHead) -> Result<(), Er
         .optional()
         .map_err(|e| explain(&e))
     };
-    let file = path.display();
     let what = if now.event < recorded.event {
         format!("{file} has {} events, but {} events were written", now.event, recorded.event)
     } else if recorded.event > 0 && at(recorded.event)? != Some(recorded.hash) {
         format!("event {} of {file} is not the one that was written", recorded.event)
-    } else if now.changes < recorded.changes {
-        let lost = recorded.changes.saturating_sub(now.changes);
+    } else if let Some(changes) = changes.filter(|changes| *changes < recorded.changes) {
+        let lost = recorded.changes - changes;
         format!("{file} lacks the last {lost} deletions or changes of keys")
     } else {
         return Ok(());

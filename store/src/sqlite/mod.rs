@@ -22,7 +22,7 @@ use crate::{
     TurnQuery, WrittenPage,
 };
 use door::explain;
-pub use door::resolve;
+pub use door::{check_there, resolve};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Tombstone};
@@ -62,6 +62,8 @@ pub struct Sqlite {
     writer: Option<Mutex<Writer>>,
     /// What is durable and not settled yet. Changed by the writer only, right after a commit.
     recent: RwLock<Recent>,
+    /// The files that this process writes to; `None` if it only reads.
+    files: Option<door::Identity>,
     /// Another process has opened the store for writing since. From then on this one only reads.
     overtaken: AtomicBool,
     /// What can be found, in a folder of its own.
@@ -103,13 +105,20 @@ impl Sqlite {
         let path = resolve(path);
         let lock = door::WriteLock::take(&path, patience)?;
         door::check_names(&path)?;
-        if !accept_loss {
-            check_whole(&path)?;
+        match check_whole(&path) {
+            // What else is wrong with the file is said where it is opened for writing.
+            Err(error) if accept_loss && !head::is_loss(&error) => {}
+            Err(error) if accept_loss => tracing::warn!("going on with what there is: {}", error.text()),
+            whole => whole?,
         }
         let broken = |error: rusqlite::Error| explain(&path, &error);
         let mut connection = door::open_for_writing(&path)?;
+        let mut head = HeadFile::open(&path, &connection)?;
         let ownership = Ownership::take(&mut connection, &path).map_err(broken)?;
-        let head = HeadFile::open(&path, &connection).map_err(broken)?;
+        head.catch_up(&connection).map_err(broken)?;
+        let files = door::Identity::of(&path).map_err(|e| {
+            Error::internal("store.io", format!("cannot look at {}: {e}; check the disk", path.display()))
+        })?;
         door::remove_shared_index(&path);
         let recent = load(&mut connection).map_err(|failure| failed(&path, failure))?;
         let writer = Writer {
@@ -127,6 +136,7 @@ impl Sqlite {
             readers: Mutex::default(),
             writer: Some(Mutex::new(writer)),
             recent: RwLock::new(recent),
+            files: Some(files),
             overtaken: AtomicBool::new(false),
             erasures: AtomicU64::new(0),
         };
@@ -146,6 +156,7 @@ impl Sqlite {
             readers: Mutex::new(vec![reader]),
             writer: None,
             recent: RwLock::default(),
+            files: None,
             overtaken: AtomicBool::new(false),
             erasures: AtomicU64::new(0),
         })
@@ -171,16 +182,27 @@ impl Sqlite {
         self.writer.is_some() && !self.overtaken.load(Ordering::SeqCst)
     }
 
-    /// Begins a transaction of the writer. Refused for good once another process has opened the store for writing: what
-    /// this one remembers may be wrong then.
+    /// Begins a transaction of the writer. Refused while the path leads to other files, and for good once another process has
+    /// opened the store for writing.
     fn begin<'c>(
         &self,
         connection: &'c mut Connection,
         ownership: Ownership,
     ) -> Result<Transaction<'c>, Failure> {
+        self.check_files()?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        if ownership.holds(&transaction)? {
-            return Ok(transaction);
+        self.check_ownership(&transaction, ownership)?;
+        Ok(transaction)
+    }
+
+    fn check_files(&self) -> Result<(), Error> {
+        self.files.map_or(Ok(()), |files| files.check(&self.path))
+    }
+
+    /// What a process remembers may be wrong once another one has opened the store for writing: it is forgotten.
+    fn check_ownership(&self, db: &Connection, ownership: Ownership) -> Result<(), Failure> {
+        if ownership.holds(db)? {
+            return Ok(());
         }
         self.overtaken.store(true, Ordering::SeqCst);
         *self.recent.write().unwrap_or_else(PoisonError::into_inner) = Recent::default();
@@ -225,7 +247,10 @@ impl Sqlite {
         let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut connection = match idle {
             Some(connection) => connection,
-            None => door::open_for_reading(&self.path)?,
+            None => {
+                self.check_files()?;
+                door::open_for_reading(&self.path)?
+            }
         };
         let answer = (|| {
             let view = connection.transaction()?;
@@ -244,24 +269,65 @@ impl Sqlite {
     fn reading_in<T>(
         &self,
         key: &Key,
-        body: impl FnOnce(&Connection, i64, Conversation, Lineage) -> Result<T, Failure>,
+        body: impl Fn(&Connection, i64, Conversation, Lineage) -> Result<T, Failure>,
     ) -> Result<T, Error> {
-        let recent = self.recent(key);
-        self.reading(|db| {
-            // A process that does not write finds in the file what the writer has not settled.
-            let recent = match self.remembers() {
-                true => recent,
-                false => Recent::load(db)?.conversations.remove(key),
-            };
-            let (no, stored) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
-            let lineage = read::lineage(db, no, key.id)?;
-            match recent.filter(|recent| recent.no == no && recent.conversation.head.seq > stored.head.seq) {
-                Some(recent) => {
-                    body(db, no, Arc::unwrap_or_clone(recent.conversation), lineage.with(recent.events))
+        let read = || {
+            let recent = self.recent(key);
+            self.reading(|db| {
+                // A process that does not write finds in the file what the writer has not settled.
+                let recent = match self.remembers() {
+                    true => recent,
+                    false => Recent::load(db)?.conversations.remove(key),
+                };
+                let (no, stored) = read::conversation(db, key)?.ok_or_else(|| absent(key))?;
+                let lineage = read::lineage(db, no, key.id)?;
+                match recent
+                    .filter(|recent| recent.no == no && recent.conversation.head.seq > stored.head.seq)
+                {
+                    Some(recent) => {
+                        body(db, no, Arc::unwrap_or_clone(recent.conversation), lineage.with(recent.events))
+                    }
+                    None => body(db, no, stored, lineage),
                 }
-                None => body(db, no, stored, lineage),
-            }
+            })
+        };
+        self.mending(read, |db| {
+            let no = read::number(db, key)?.ok_or_else(|| absent(key))?;
+            derived::mend_lineage(db, no, key.id)
         })
+    }
+
+    /// Reads. If a derived row cannot be read, a process that may write makes it again and reads once more.
+    fn mending<T>(
+        &self,
+        read: impl Fn() -> Result<T, Error>,
+        mend: impl FnOnce(&Connection) -> Result<(), Failure>,
+    ) -> Result<T, Error> {
+        let answer = read();
+        match &answer {
+            Err(error) if error.code() == "store.row" && self.remembers() => {
+                tracing::warn!("{}; it is made again", error.text());
+            }
+            _ => return answer,
+        }
+        let mut guard = self.writer()?;
+        let mended = self.settle_as(&mut guard).and_then(|()| {
+            guard.known.forget();
+            self.writing_as(&mut guard, mend)
+        });
+        drop(guard);
+        match mended {
+            Ok(()) => read(),
+            Err(error) => {
+                tracing::error!(%error, "it cannot be made again");
+                answer
+            }
+        }
+    }
+
+    /// The same, for reads over many conversations.
+    fn mending_all<T>(&self, read: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        self.mending(read, |db| derived::malformed(db)?.into_iter().try_for_each(|no| derived::mend(db, no)))
     }
 
     /// Before a question about many conversations at once: nothing may be left that only [`Sqlite::recent`] knows.
@@ -400,6 +466,12 @@ impl Log for Sqlite {
         self.settle_as(&mut *self.writer()?)
     }
 
+    fn ready(&self) -> Result<(), Error> {
+        let ownership = self.writer()?.ownership;
+        self.check_files()?;
+        self.reading(|db| self.check_ownership(db, ownership))
+    }
+
     fn stored_events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
         self.reading_in(key, |db, _, _, lineage| Ok(read::events(db, &lineage, after, limit)?))
     }
@@ -430,7 +502,8 @@ impl Index for Sqlite {
             None => (i64::MAX, [0xff; 16]),
         };
         self.settled_first()?;
-        self.reading(|db| {
+        let list = || {
+            self.reading(|db| {
             let found = db
                 .prepare_cached(&format!(
                     "SELECT {CONVERSATION_COLUMNS} FROM conversations c
@@ -461,6 +534,8 @@ impl Index for Sqlite {
             };
             Ok(found.into_iter().map(now).collect())
         })
+        };
+        self.mending_all(list)
     }
 
     fn starting_with(
@@ -526,16 +601,23 @@ impl Index for Sqlite {
     }
 
     fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
-        self.reading(|db| {
-            let found = db
-                .prepare_cached(
-                    "SELECT c.tenant, c.id, t.id FROM turns t JOIN conversations c ON c.no = t.conversation
-                     WHERE t.status = 'pending' AND c.deleted IS NULL",
-                )?
-                .query_map([], |row| Ok((key(row)?, TurnId::from_bytes(row.get::<_, Bytes<16>>(2)?.0))))?
-                .collect::<Result<_, _>>()?;
-            Ok(found)
-        })
+        let list = || {
+            self.reading(|db| {
+                let found = db
+                    .prepare_cached(
+                        "SELECT c.tenant, c.id, t.id FROM turns t JOIN conversations c ON c.no = t.conversation
+                         WHERE t.status = 'pending' AND c.deleted IS NULL",
+                    )?
+                    .query_map([], |row| {
+                        let turn = row.get::<_, Bytes<16>>(2).map_err(|e| rows::malformed("the row of a turn", &e))?;
+                        Ok(key(row).ok().map(|key| (key, TurnId::from_bytes(turn.0))))
+                    })?
+                    .collect::<Result<Vec<_>, _>>()?;
+                // A conversation whose tenant makes no sense is nobody's; the others go on.
+                Ok(found.into_iter().flatten().collect())
+            })
+        };
+        self.mending_all(list)
     }
 
     fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error> {
@@ -546,9 +628,9 @@ impl Index for Sqlite {
                     "SELECT tenant, id FROM conversations WHERE expires IS NOT NULL AND expires <= ? AND deleted IS NULL
                      ORDER BY expires LIMIT ?",
                 )?
-                .query_map(params![now.0, signed(limit as u64)], key)?
-                .collect::<Result<_, _>>()?;
-            Ok(found)
+                .query_map(params![now.0, signed(limit as u64)], |row| Ok(key(row).ok()))?
+                .collect::<Result<Vec<_>, _>>()?;
+            Ok(found.into_iter().flatten().collect())
         })
     }
 
@@ -660,10 +742,12 @@ impl Index for Sqlite {
                     .prepare_cached(
                         "SELECT fold FROM folds WHERE conversation = ? AND seq <= ? ORDER BY seq DESC LIMIT 1",
                     )?
-                    .query_row(params![level.no, signed(at_or_before.min(level.cap))], |row| row.get(0))
-                    .optional()?;
-                if let Some(fold) = fold {
-                    return Ok(Some(Raw::new(fold)?));
+                    .query_row(params![level.no, signed(at_or_before.min(level.cap))], |row| Ok(row.get(0).ok()))
+                    .optional()?
+                    .flatten();
+                // One that cannot be read is as good as none: it is made again from the log.
+                if let Some(fold) = fold.and_then(|fold| Raw::new(fold).ok()) {
+                    return Ok(Some(fold));
                 }
             }
             Ok(None)
@@ -672,7 +756,7 @@ impl Index for Sqlite {
 
     fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error> {
         self.writing(|db| {
-            let Some((no, _)) = read::conversation(db, key)? else { return Ok(()) };
+            let Some(no) = read::number(db, key)? else { return Ok(()) };
             let turns = write::own_turns(db, no, seq)?;
             db.prepare_cached("INSERT OR REPLACE INTO folds VALUES (?, ?, ?, ?)")?.execute(params![
                 no,
@@ -699,11 +783,13 @@ impl Index for Sqlite {
                 )?
                 .query_map([], |row| row.get::<_, String>(0))?
                 .collect::<Result<Vec<_>, _>>()?;
-            Ok(names)
-        })?
-        .into_iter()
-        .map(Tenant::new)
-        .collect()
+            // The name of a buried tombstone's tenant goes on after a slash.
+            let mut tenants: Vec<Tenant> =
+                names.iter().filter_map(|name| Tenant::new(name.split('/').next()?).ok()).collect();
+            tenants.sort();
+            tenants.dedup();
+            Ok(tenants)
+        })
     }
 
     fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error> {
@@ -815,12 +901,12 @@ impl Index for Sqlite {
 /// What is not settled. Rows that do not go together with the log are made again first.
 fn load(connection: &mut Connection) -> Result<Recent, Failure> {
     let recent = Recent::load(connection)?;
-    if recent.doubtful.is_empty() {
+    if recent.doubtful.is_empty() && !recent.unmarked {
         return Ok(recent);
     }
     tracing::warn!(
-        "the rows of {} conversations do not go together with the log and are made again",
-        recent.doubtful.len()
+        conversations = recent.doubtful.len() + recent.conversations.len(),
+        "derived rows do not go together with the log and are made again"
     );
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let waiting = recent.conversations.values().map(|entry| entry.no);
@@ -852,17 +938,17 @@ impl Drop for Sqlite {
 /// Refuses a store that has lost something that was committed. Leaves its files as they are.
 fn check_whole(path: &Path) -> Result<(), Error> {
     head::check_wal(path)?;
-    match head::recorded(path) {
-        // An empty file is a store that is yet to be made.
-        Some(recorded) if std::fs::metadata(path).is_ok_and(|file| file.len() > 0) => {
-            match door::open_for_reading(path) {
-                Ok(connection) => head::check(&connection, path, recorded),
-                // Of before there were records.
-                Err(error) if error.code() == "store.older" => Ok(()),
-                Err(error) => Err(error),
-            }
-        }
-        _ => Ok(()),
+    // Read before the database is looked at: another process may write meanwhile.
+    let recorded = head::recorded(path);
+    if !std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {
+        // A store that is yet to be made.
+        return Ok(());
+    }
+    match door::open_for_reading(path) {
+        Ok(connection) => head::check(&connection, path, recorded),
+        // Of before there were records.
+        Err(error) if error.code() == "store.older" => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -1,13 +1,16 @@
 //! One writer at a time, whatever path it took to the file.
 //!
 //! The lock beside the file only gives the good error message: it can be removed, and another machine or container may
-//! not see it. The truth is in the database. Each open for writing raises `epoch`, and each transaction of a writer
+//! not see it. The truth is in the database. Each open for writing sets a new `epoch`, and each transaction of a writer
 //! checks, inside itself, that the epoch is still its own. See `docs/decisions/0012-one-writer-one-file.md`.
 
 use super::door;
 use everturn_core::Error;
 use rusqlite::{Connection, TransactionBehavior};
 use std::path::Path;
+
+/// A larger count was not written by us, and SQLite could not count on from the largest integer.
+const CHANGES_MAX: i64 = i64::MAX / 2;
 
 /// The right to write, as the database has it.
 #[derive(Clone, Copy)]
@@ -18,12 +21,18 @@ pub struct Ownership {
 impl Ownership {
     /// Takes it from whoever had it, and marks the database file as in use. From here until [`Ownership::end`] the file
     /// is only whole together with its write-ahead log.
+    ///
+    /// The row is made anew, whatever became of it. A random epoch differs from that of every writer that is still
+    /// running, also where somebody changed or removed the row.
     pub fn take(connection: &mut Connection, path: &Path) -> rusqlite::Result<Ownership> {
+        // As the file lies: a mark that is only in the write-ahead log would be lost with it.
+        let marked = door::marked_in_use(path);
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let marked: bool = transaction.query_row("SELECT in_use FROM ownership", [], |row| row.get(0))?;
+        let changes = changes(&transaction)?.unwrap_or(0);
+        transaction.execute("DELETE FROM ownership", [])?;
         let epoch = transaction.query_row(
-            "UPDATE ownership SET epoch = epoch + 1, in_use = 1 RETURNING epoch",
-            [],
+            "INSERT INTO ownership (epoch, in_use, changes) VALUES (random(), 1, ?) RETURNING epoch",
+            [changes],
             |row| row.get(0),
         )?;
         transaction.commit()?;
@@ -38,8 +47,7 @@ impl Ownership {
 
     /// Whether nobody has opened the store for writing since. Asked inside the transaction that is to write.
     pub fn holds(self, db: &Connection) -> rusqlite::Result<bool> {
-        let epoch: i64 = db.prepare_cached("SELECT epoch FROM ownership")?.query_row([], |row| row.get(0))?;
-        Ok(epoch == self.epoch)
+        db.prepare_cached("SELECT 1 FROM ownership WHERE epoch = ?")?.exists([self.epoch])
     }
 
     /// A clean end: the database file is whole by itself.
@@ -49,6 +57,20 @@ impl Ownership {
             .and_then(|_| door::checkpoint(connection))
             .map(drop)
     }
+}
+
+/// Whether the database is marked as in use.
+pub fn in_use(db: &Connection) -> rusqlite::Result<bool> {
+    db.query_row("SELECT EXISTS (SELECT 1 FROM ownership WHERE in_use)", [], |row| row.get(0))
+}
+
+/// Durable changes so far that added no event; `None` if the row is lost or holds no count.
+pub fn changes(db: &Connection) -> rusqlite::Result<Option<i64>> {
+    db.query_row(
+        "SELECT max(changes) FROM ownership WHERE typeof(changes) = 'integer' AND changes BETWEEN 0 AND ?",
+        [CHANGES_MAX],
+        |row| row.get(0),
+    )
 }
 
 /// Counts a durable change that adds no event. Gives the count.

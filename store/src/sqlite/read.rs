@@ -22,6 +22,20 @@ pub fn conversation(db: &Connection, key: &Key) -> rusqlite::Result<Option<(i64,
     .optional()
 }
 
+/// The number of a conversation in this file.
+pub fn number(db: &Connection, key: &Key) -> rusqlite::Result<Option<i64>> {
+    db.prepare_cached("SELECT no FROM conversations WHERE tenant = ? AND id = ? AND deleted IS NULL")?
+        .query_row(params![key.tenant.as_str(), Bytes(key.id.to_bytes())], |row| row.get(0))
+        .optional()
+}
+
+/// The number of a conversation in this file, also if it was deleted.
+pub fn number_of_any(db: &Connection, tenant: &str, id: ConversationId) -> rusqlite::Result<Option<i64>> {
+    db.prepare_cached("SELECT no FROM conversations WHERE tenant = ? AND id = ?")?
+        .query_row(params![tenant, Bytes(id.to_bytes())], |row| row.get(0))
+        .optional()
+}
+
 /// A conversation or one of its ancestors, as far as the conversation sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {

@@ -31,6 +31,8 @@ pub struct Recent {
     /// Conversations whose rows do not go together with their events, by their numbers in this file. Their rows are to be
     /// made again from the log.
     pub doubtful: BTreeSet<i64>,
+    /// Whether the `settled` mark is wrong and has to be set again.
+    pub unmarked: bool,
 }
 
 /// What is not settled of one conversation.
@@ -75,13 +77,14 @@ impl Recent {
         let mut recent = Recent::default();
         let mut keys: HashMap<i64, Key> = HashMap::new();
         let mark = settled_mark(db)?;
+        recent.unmarked = mark.is_none();
         let mut statement = db.prepare_cached(&format!(
             "SELECT events.no AS no, conversation, {EVENT_COLUMNS} FROM events WHERE events.no > ? ORDER BY events.no"
         ))?;
         let mut found = statement.query([mark.unwrap_or(0)])?;
         while let Some(row) = found.next()? {
-            let no: i64 = row.get("conversation")?;
-            if recent.doubtful.contains(&no) || (mark.is_none() && has_place(db, row)?) {
+            let Ok(no) = row.get::<_, i64>("conversation") else { continue };
+            if recent.doubtful.contains(&no) || (recent.unmarked && has_place(db, row)?) {
                 continue;
             }
             let key = match keys.entry(no) {
@@ -101,11 +104,18 @@ impl Recent {
                 },
             };
             let entry = recent.conversations.get_mut(key).expect("it was added above");
-            let event = rows::event(row, entry.conversation.id, entry.conversation.head.hash)?;
-            if event.seq != entry.conversation.head.seq + 1 || !plain(&event) {
-                recent.doubtful.insert(no);
+            let head = entry.conversation.head;
+            if rows::unsigned(row, "seq").is_ok_and(|seq| seq <= head.seq) && has_place(db, row)? {
+                // The mark is too low.
+                recent.unmarked = true;
                 continue;
             }
+            let event = rows::event(row, entry.conversation.id, head.hash).ok();
+            let Some(event) = event.filter(|event| event.seq == head.seq.saturating_add(1) && plain(event))
+            else {
+                recent.doubtful.insert(no);
+                continue;
+            };
             fold(Arc::make_mut(&mut entry.conversation), &event, &mut Changes::default(), &Nothing)?;
             entry.events.push(Arc::new(event));
             recent.events += 1;
@@ -113,12 +123,6 @@ impl Recent {
         let doubtful = &recent.doubtful;
         let dropped = recent.conversations.extract_if(|_, entry| doubtful.contains(&entry.no));
         recent.events -= dropped.map(|(_, entry)| entry.events.len()).sum::<usize>();
-        if mark.is_none() {
-            // The mark itself is doubtful, so no row is taken for granted.
-            recent.doubtful.extend(recent.conversations.values().map(|entry| entry.no));
-            recent.conversations.clear();
-            recent.events = 0;
-        }
         Ok(recent)
     }
 }

@@ -31,6 +31,33 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
+/// A derived row that cannot be read. Made again from the log, it can.
+#[derive(Debug)]
+struct Malformed(String);
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// Marks an error as one of a derived row.
+pub fn malformed(row: &str, error: &rusqlite::Error) -> rusqlite::Error {
+    FromSqlError::Other(Box::new(Malformed(format!("{row} is malformed ({error})")))).into()
+}
+
+/// The sentence about a derived row that cannot be read; `None` for any other error.
+pub fn malformed_row(error: &rusqlite::Error) -> Option<String> {
+    match error {
+        rusqlite::Error::FromSqlConversionFailure(_, _, source) => {
+            source.downcast_ref::<Malformed>().map(Malformed::to_string)
+        }
+        _ => None,
+    }
+}
+
 /// Sixteen or thirty-two bytes as a column.
 pub struct Bytes<const N: usize>(pub [u8; N]);
 
@@ -86,7 +113,15 @@ pub const CONVERSATION_COLUMNS: &str = "c.no, c.tenant, c.id, c.owner, c.title, 
     c.summarized_through, c.ttl, c.retention, c.policy, c.head_seq, c.head_hash, c.turns, c.parent_seq, c.predecessor,
     c.prompt_sha256, c.prompt_seq, c.checkpoint, c.budget, (SELECT p.id FROM conversations p WHERE p.no = c.parent) AS parent_id";
 
+/// Names the row in its error.
 pub fn conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
+    read_conversation(row).map_err(|error| match row.get::<_, Bytes<16>>("id") {
+        Ok(id) => malformed(&format!("the row of {}", ConversationId::from_bytes(id.0)), &error),
+        Err(_) => malformed("the row of a conversation", &error),
+    })
+}
+
+fn read_conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
     let id = |column| row.get::<_, Option<Bytes<16>>>(column);
     let tenant: String = row.get("tenant")?;
     let parent = match (id("parent_id")?, optional_unsigned(row, "parent_seq")?) {
@@ -153,6 +188,10 @@ pub const TURN_COLUMNS: &str =
     "t.seq, t.id, t.actor, t.role, t.status, t.created, t.content_seq, t.superseded_by, t.superseded_seq";
 
 pub fn turn(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
+    read_turn(row).map_err(|error| malformed("the row of a turn", &error))
+}
+
+fn read_turn(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
     Ok(TurnRow {
         id: TurnId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
         seq: unsigned(row, "seq")?,

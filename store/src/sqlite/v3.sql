@@ -2,7 +2,7 @@
 
 -- Who writes, and whether the database file is whole without its write-ahead log. One row.
 CREATE TABLE ownership (
-    epoch   INTEGER NOT NULL,                -- raised by each open for writing; a writer's transactions check that it is still theirs
+    epoch   INTEGER NOT NULL,                -- random, new with each open for writing; a writer's transactions check that it is still theirs
     in_use  INTEGER NOT NULL,                -- 1 from an open for writing until its clean end
     changes INTEGER NOT NULL                 -- durable changes so far that add no event: deletions and keys
 );

@@ -38,25 +38,33 @@ impl Known {
     }
 
     /// A conversation as its row says. A row that does not go together with the log is made again first: what is
-    /// written next is chained to it.
-    fn get(&mut self, db: &Connection, key: &Key) -> Result<Option<(i64, Arc<Conversation>)>, Failure> {
+    /// appended next is chained to it. If the log was cut, an append is refused.
+    fn get(
+        &mut self,
+        db: &Connection,
+        key: &Key,
+        appends: bool,
+    ) -> Result<Option<(i64, Arc<Conversation>)>, Failure> {
         if let Some(known) = self.conversations.get(key) {
             return Ok(Some(known.clone()));
         }
         match read::conversation(db, key) {
             Ok(None) => return Ok(None),
-            Ok(Some((no, conversation))) if !behind_the_log(db, no, &conversation)? => {
-                return Ok(Some((no, Arc::new(conversation))));
+            Ok(Some((no, conversation))) => {
+                if is_at_the_end(db, no, &conversation)? {
+                    return Ok(Some((no, Arc::new(conversation))));
+                }
+                if let Err(cut) = check_cut(db, no, &conversation)? {
+                    return if appends { Err(cut.into()) } else { Ok(Some((no, Arc::new(conversation)))) };
+                }
             }
-            _ => {}
+            Err(error) if rows::malformed_row(&error).is_some() => {}
+            Err(error) => return Err(error.into()),
         }
         tracing::warn!("the row of {} does not go together with its log and is made again", key.id);
-        let no: i64 = db.query_row(
-            "SELECT no FROM conversations WHERE tenant = ? AND id = ? AND deleted IS NULL",
-            params![key.tenant.as_str(), Bytes(key.id.to_bytes())],
-            |row| row.get(0),
-        )?;
-        derived::mend(db, no)?;
+        let Some(no) = read::number(db, key)? else { return Ok(None) };
+        // Only this request fails with it, not the whole batch.
+        derived::mend(db, no).map_err(unmended)?;
         Ok(read::conversation(db, key)?.map(|(no, conversation)| (no, Arc::new(conversation))))
     }
 
@@ -68,18 +76,70 @@ impl Known {
     }
 }
 
-/// Whether the log goes on after a conversation's head, or has another event there. A head after the end of the log is
-/// left as it is: it is the evidence that something is missing.
-fn behind_the_log(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<bool> {
-    let last: Option<(u64, Bytes<32>)> = db
+/// Whether a conversation's head is the last event of its log, as far as places tell.
+fn is_at_the_end(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<bool> {
+    let last = db
         .prepare_cached(
-            "SELECT p.seq, e.hash FROM places p JOIN events e ON e.no = p.event AND e.seq = p.seq AND e.conversation = p.conversation
+            "SELECT p.seq, e.hash FROM places p
+             LEFT JOIN events e ON e.no = p.event AND e.seq = p.seq AND e.conversation = p.conversation
              WHERE p.conversation = ? ORDER BY p.seq DESC LIMIT 1",
         )?
-        .query_row([no], |row| Ok((rows::unsigned(row, "seq")?, row.get(1)?)))
+        .query_row([no], |row| {
+            // Neither a place nor a hash that makes no sense is the head's.
+            Ok((rows::unsigned(row, "seq").ok(), row.get::<_, Bytes<32>>("hash").ok().map(|hash| hash.0)))
+        })
         .optional()?;
     let head = conversation.head;
-    Ok(last.is_some_and(|(seq, hash)| seq > head.seq || (seq == head.seq && hash.0 != head.hash.0)))
+    Ok(match last {
+        Some((seq, hash)) => seq == Some(head.seq) && hash == Some(head.hash.0),
+        None => head.seq == conversation.parent.map_or(0, |parent| parent.at_seq),
+    })
+}
+
+/// Whether the log of a conversation was cut: its row and its places agree on an end that the log does not reach. They are
+/// the evidence of what is missing, and a new event would get the place of a lost one.
+fn check_cut(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<Result<(), Error>> {
+    let head = signed(conversation.head.seq);
+    let placed =
+        db.prepare_cached("SELECT 1 FROM places WHERE conversation = ? AND seq = ?")?.exists([no, head])?;
+    let last: i64 = db
+        .prepare_cached("SELECT ifnull(max(seq), 0) FROM events WHERE conversation = ?")?
+        .query_row([no], |row| row.get(0))?;
+    if !placed || last >= head {
+        return Ok(Ok(()));
+    }
+    Ok(Err(Error::corrupt(
+        "chain.truncated",
+        format!(
+            "the log of {} ends at seq {last} but had {head}, so nothing is appended to it; restore a backup, or run \
+             `everturn doctor --rebuild --accept-loss` to go on after seq {last}",
+            conversation.id
+        ),
+    )))
+}
+
+/// Reads derived rows. If one cannot be read, those of the conversation and its ancestors are made again first.
+fn mended<T>(
+    db: &Connection,
+    lineage: &Lineage,
+    read: impl Fn() -> rusqlite::Result<T>,
+) -> Result<T, Failure> {
+    match read() {
+        Err(error) if rows::malformed_row(&error).is_some() => {
+            let own = &lineage.levels[0];
+            derived::mend_lineage(db, own.no, own.id).map_err(unmended)?;
+            Ok(read()?)
+        }
+        answer => Ok(answer?),
+    }
+}
+
+/// Rows that cannot be made again are of one conversation, and keep only its request from being written.
+fn unmended(failure: Failure) -> Failure {
+    match failure {
+        Failure::Broken(error) if error.sqlite_error_code().is_none() => unreadable(error).into(),
+        failure => failure,
+    }
 }
 
 /// A batch on its way into the file.
@@ -103,11 +163,15 @@ impl<'a> Batch<'a> {
     }
 
     /// A conversation as it is at this point of the batch.
-    fn conversation(&mut self, key: &Key) -> Result<Option<(i64, Arc<Conversation>)>, Failure> {
+    fn conversation(
+        &mut self,
+        key: &Key,
+        appends: bool,
+    ) -> Result<Option<(i64, Arc<Conversation>)>, Failure> {
         let before = (!self.settled).then(|| self.before.conversations.get(key)).flatten();
         match self.added.conversations.get(key).or(before) {
             Some(recent) => Ok(Some((recent.no, recent.conversation.clone()))),
-            None => self.known.get(self.db, key),
+            None => self.known.get(self.db, key, appends),
         }
     }
 
@@ -134,7 +198,11 @@ impl<'a> Batch<'a> {
     /// One request. If it is refused, nothing was written for it.
     pub fn write(&mut self, request: Write) -> Result<Committed, Failure> {
         let Write { key, action } = request;
-        let existing = self.conversation(&key)?;
+        let appends = !matches!(
+            action,
+            Action::Chunk { .. } | Action::Delete { .. } | Action::Bury { .. } | Action::Remember { .. }
+        );
+        let existing = self.conversation(&key, appends)?;
         match action {
             Action::Chunk { turn, offset, text } => {
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
@@ -170,7 +238,8 @@ impl<'a> Batch<'a> {
                 // Looked up before anything is written, so that a refusal leaves no trace.
                 let mut found = Vec::new();
                 for id in turns {
-                    found.push(read::turn_row(self.db, &lineage, id)?.ok_or_else(|| write::absent_turn(id))?);
+                    let row = mended(self.db, &lineage, || read::turn_row(self.db, &lineage, id))?;
+                    found.push(row.ok_or_else(|| write::absent_turn(id))?);
                 }
                 let mut committed = self.events(&key, Some((no, conversation)), action, None)?;
                 let mut erasure = Erasure::new(self.db, &key.tenant);
@@ -337,33 +406,36 @@ impl<'a> Batch<'a> {
             )?
             .query_row(params![scope, asked.key], |row| {
                 let id = everturn_core::id::ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0);
-                let (first, last) = (rows::unsigned(row, "first_seq")?, rows::unsigned(row, "last_seq")?);
-                Ok((Hash(row.get::<_, Bytes<32>>(0)?.0), first, last, id, row.get::<_, i64>("no")?))
+                let (first, last) =
+                    (rows::unsigned(row, "first_seq").ok(), rows::unsigned(row, "last_seq").ok());
+                let fingerprint = row.get::<_, Bytes<32>>("fingerprint").ok();
+                Ok((fingerprint.zip(first.zip(last)), id, row.get::<_, i64>("no")?))
             })
             .optional()?;
-        let Some((fingerprint, first, last, id, no)) = found else { return Ok(None) };
+        // A row that cannot be read is as good as none, and is replaced.
+        let Some((Some((fingerprint, (first, last))), id, no)) = found else { return Ok(None) };
         self.settle()?;
         let key = Key { tenant: key.tenant.clone(), id };
-        let (_, conversation) = read::conversation(self.db, &key)?.ok_or_else(|| write::absent(&key))?;
+        let (_, conversation) = self.known.get(self.db, &key, false)?.ok_or_else(|| write::absent(&key))?;
         if first == 0 || last < first || last > conversation.head.seq {
             // No request of this conversation was answered like that: the row is damaged, and is replaced.
             return Ok(None);
         }
         let lineage = read::lineage(self.db, no, id)?;
-        let events = read::events(self.db, &lineage, first - 1, (last - first + 1) as usize)?;
+        let count = (last - first + 1) as usize;
+        let mut events = read::events(self.db, &lineage, first - 1, count)?;
+        if events.first().is_none_or(|event| event.seq != first) {
+            // Its place is wrong.
+            derived::mend(self.db, no).map_err(unmended)?;
+            events = read::events(self.db, &lineage, first - 1, count)?;
+        }
         // Once the first event is erased, nothing is left to compare with; the key alone then decides.
         if let Some(body) = events.first().and_then(|event| event.body.as_ref())
-            && asked.fingerprint(&body.salt) != fingerprint
+            && asked.fingerprint(&body.salt).0 != fingerprint.0
         {
             return Err(asked.conflict().into());
         }
-        Ok(Some(Committed {
-            conversation: conversation.into(),
-            events,
-            repeated: true,
-            released: Vec::new(),
-            erased: Vec::new(),
-        }))
+        Ok(Some(Committed { conversation, events, repeated: true, released: Vec::new(), erased: Vec::new() }))
     }
 }
 
@@ -452,14 +524,16 @@ impl InDatabase<'_> {
 
 impl Lookup for InDatabase<'_> {
     fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
-        read::turn_row(self.db, &self.lineage()?, id).map_err(unreadable)
+        let lineage = self.lineage()?;
+        mended(self.db, &lineage, || read::turn_row(self.db, &lineage, id)).map_err(refusal)
     }
 
     fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
         let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
-        let (no, conversation) =
-            read::conversation(self.db, &key).map_err(unreadable)?.ok_or_else(|| write::absent(&key))?;
-        let lineage = read::lineage(self.db, no, conversation.id).map_err(unreadable)?;
+        let no = read::number(self.db, &key).map_err(unreadable)?.ok_or_else(|| write::absent(&key))?;
+        let lineage = read::lineage(self.db, no, key.id).map_err(unreadable)?;
+        let found = mended(self.db, &lineage, || read::conversation(self.db, &key)).map_err(refusal)?;
+        let (_, conversation) = found.ok_or_else(|| write::absent(&key))?;
         write::check_fork_depth(lineage.levels.len())?;
         let hash = read::hash_at(self.db, &lineage, parent.at_seq).map_err(unreadable)?;
         let Some(hash) = hash.filter(|_| parent.at_seq > 0) else {
@@ -474,7 +548,8 @@ impl Lookup for InDatabase<'_> {
     }
 
     fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
-        read::fallen_after(self.db, &self.lineage()?, seq).map_err(unreadable)
+        let lineage = self.lineage()?;
+        mended(self.db, &lineage, || read::fallen_after(self.db, &lineage, seq)).map_err(refusal)
     }
 
     fn erased_since(&self, mark: u64) -> Result<bool, Error> {
@@ -492,6 +567,10 @@ fn unreadable(error: rusqlite::Error) -> Error {
     super::explain(std::path::Path::new("the database"), &error)
 }
 
+fn refusal(failure: Failure) -> Error {
+    super::failed(std::path::Path::new("the database"), failure)
+}
+
 /// Turns up to a place. Counts on from the nearest fold that knows.
 fn count_turns(db: &Connection, lineage: &Lineage, through: u64) -> rusqlite::Result<u64> {
     let mut count = 0;
@@ -499,8 +578,8 @@ fn count_turns(db: &Connection, lineage: &Lineage, through: u64) -> rusqlite::Re
         let cap = level.cap.min(through);
         let known: Option<(i64, i64)> = db
             .prepare_cached(
-                "SELECT seq, turns FROM folds WHERE conversation = ? AND seq > ? AND seq <= ? AND turns IS NOT NULL
-                 ORDER BY seq DESC LIMIT 1",
+                "SELECT seq, turns FROM folds WHERE conversation = ? AND seq > ? AND seq <= ? AND turns BETWEEN 0 AND seq
+                 AND typeof(turns) = 'integer' ORDER BY seq DESC LIMIT 1",
             )?
             .query_row(params![level.no, signed(level.floor), signed(cap)], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()?;
@@ -535,7 +614,8 @@ fn chunk(
     text: &str,
 ) -> Result<(), Failure> {
     let levels = read::lineage(db, no, conversation.id)?;
-    let row = read::turn_row(db, &levels, turn)?.ok_or_else(|| write::absent_turn(turn))?;
+    let row = mended(db, &levels, || read::turn_row(db, &levels, turn))?;
+    let row = row.ok_or_else(|| write::absent_turn(turn))?;
     if row.status != Status::Pending {
         return Err(write::not_open(row.id, row.status).into());
     }

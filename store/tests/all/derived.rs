@@ -1,10 +1,12 @@
 //! Derived rows are derived: whatever happens to them, the log can be written, `check` names what differs from it, and
 //! rebuilding gives the answers of a store to which nothing happened.
 
+use everturn_core::chain::Hash;
 use everturn_core::conversation::Settings;
-use everturn_core::event::kind;
-use everturn_core::id::Key;
+use everturn_core::event::{Draft, kind};
+use everturn_core::id::{Key, TurnId};
 use everturn_core::time::Timestamp;
+use everturn_core::write::{Action, Write};
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{CheckedIndex, ConversationQuery, Index, Log, Problem, ProblemKind, TurnQuery};
@@ -22,7 +24,16 @@ struct World {
     _folder: TempDir,
     path: PathBuf,
     keys: Vec<Key>,
+    /// An open turn of the second one.
+    open: TurnId,
     m: Maker,
+}
+
+/// A request that may come again.
+fn repeatable(key: &Key, draft: Draft) -> Write {
+    let idempotency = once("again", "x");
+    let action = Action::Append { drafts: vec![draft], expected_seq: None, idempotency };
+    Write { key: key.clone(), action }
 }
 
 fn world() -> World {
@@ -42,22 +53,11 @@ fn world() -> World {
     );
     append(&store, &keys[0], vec![m.supersede(second, turn), learned]);
     done(&store, m.fork(&keys[1], &keys[0], 6));
-    append(&store, &keys[1], vec![m.say("in the fork"), m.open()]);
+    let in_the_fork = m.open();
+    let open_turn = turn_of(&in_the_fork);
+    append(&store, &keys[1], vec![m.say("in the fork"), in_the_fork]);
     create(&store, &keys[2], vec![m.created()]);
-    let again = everturn_core::write::Idempotency {
-        key: "again".into(),
-        request: everturn_core::chain::Hash::of(b"x"),
-        only_repeat: None,
-    };
-    let request = everturn_core::write::Write {
-        key: keys[2].clone(),
-        action: everturn_core::write::Action::Append {
-            drafts: vec![m.say("once")],
-            expected_seq: None,
-            idempotency: Some(again),
-        },
-    };
-    done(&store, request);
+    done(&store, repeatable(&keys[2], m.say("once")));
     for n in 0..5 {
         append(&store, &keys[2], vec![m.say(&format!("waits {n}"))]);
     }
@@ -72,7 +72,7 @@ fn world() -> World {
         .unwrap();
     assert_eq!(behind, 3);
     drop((waiting, store));
-    World { _folder: folder, path, keys, m }
+    World { _folder: folder, path, keys, open: open_turn, m }
 }
 
 /// Everything that is read from derived rows.
@@ -100,7 +100,7 @@ fn answers(store: &Sqlite, keys: &[Key]) -> String {
         store.open_turns().unwrap(),
         store.expired(Timestamp(i64::MAX), 99).unwrap(),
         store.learned_from(&tenant, first).unwrap(),
-        store.asset_in_use(&tenant, everturn_core::chain::Hash::of(b"a")).unwrap(),
+        store.asset_in_use(&tenant, Hash::of(b"a")).unwrap(),
     )
 }
 
@@ -136,7 +136,7 @@ const DAMAGE: &[(&str, &str)] = &[
     ("UPDATE conversations SET owner = 'eve', turns = 77, updated = 1", "owner"),
     ("UPDATE conversations SET created = 1", "created"),
     ("UPDATE conversations SET expires = 1", "expires"),
-    ("UPDATE conversations SET metadata = '{' WHERE no = 3", "everything"),
+    ("UPDATE conversations SET metadata = '{' WHERE no = 3", "in metadata"),
     ("UPDATE conversations SET head_seq = head_seq - 2 WHERE no = 3", "head"),
     ("UPDATE conversations SET head_hash = zeroblob(32)", "head"),
     ("UPDATE conversations SET state = 'archived' WHERE no = 1", "state"),
@@ -174,6 +174,171 @@ fn whatever_happens_to_derived_rows_they_are_named_and_mended_and_the_log_goes_o
     }
 }
 
+/// Cells that cannot be read, and a word of what `check` says about them.
+const MALFORMED: &[(&str, &str)] = &[
+    ("UPDATE conversations SET participants = '['", "participants"),
+    ("UPDATE conversations SET metadata = 'nonsense'", "metadata"),
+    ("UPDATE conversations SET metadata = x'ff00'", "metadata"),
+    ("UPDATE conversations SET state = 'asleep'", "state"),
+    ("UPDATE conversations SET created = 'noon'", "created"),
+    ("UPDATE conversations SET updated = 'noon'", "updated"),
+    ("UPDATE conversations SET summarized_through = x'00'", "summarized_through"),
+    ("UPDATE conversations SET ttl = -1", "ttl"),
+    ("UPDATE conversations SET retention = 'never'", "retention"),
+    ("UPDATE conversations SET policy = 'none'", "policy"),
+    ("UPDATE conversations SET head_seq = -5", "head_seq"),
+    ("UPDATE conversations SET head_seq = 'x'", "head_seq"),
+    ("UPDATE conversations SET head_hash = x'00'", "head_hash"),
+    ("UPDATE conversations SET turns = -1", "turns"),
+    ("UPDATE conversations SET predecessor = x'00'", "predecessor"),
+    ("UPDATE conversations SET parent_seq = -1 WHERE no = 2", "parent"),
+    ("UPDATE conversations SET parent_seq = 'x' WHERE no = 2", "parent"),
+    ("UPDATE conversations SET parent = NULL WHERE no = 2", "parent"),
+    ("UPDATE conversations SET parent_seq = 2 WHERE no = 2", "parent"),
+    ("UPDATE conversations SET parent = 3 WHERE no = 2", "parent"),
+    ("UPDATE conversations SET prompt_sha256 = x'00', prompt_seq = 1", "prompt_sha256"),
+    ("UPDATE conversations SET checkpoint = '{'", "checkpoint"),
+    ("UPDATE conversations SET budget = 7", "budget"),
+    ("UPDATE conversations SET updated = 9223372036854775807, ttl = 9223372036854775807", "updated"),
+    ("UPDATE turns SET id = x'00' || seq WHERE status = 'pending'", "turns"),
+    ("UPDATE turns SET role = 'nobody'", "turns"),
+    ("UPDATE turns SET status = 'asleep'", "turns"),
+    ("UPDATE turns SET content_seq = -4", "turns"),
+    ("UPDATE turns SET superseded_by = 'nobody', superseded_seq = -1", "turns"),
+    ("UPDATE turns SET seq = 'x' || seq", "turns"),
+    ("UPDATE places SET event = 'x'", "places"),
+    ("UPDATE places SET seq = 'x' || seq", "places"),
+    ("INSERT INTO places VALUES ('x', 1, 1)", "places"),
+    ("UPDATE idempotency SET fingerprint = x'00'", "repeated requests"),
+    ("UPDATE idempotency SET first_seq = 'x'", "repeated requests"),
+    ("UPDATE settled SET event = 1e300", "settled"),
+    ("UPDATE assets SET sha256 = x'00', seq = 'x'", "assets"),
+    ("INSERT INTO folds SELECT no, 1, x'ff', 'x' FROM conversations", ""),
+];
+
+#[test]
+fn a_cell_that_cannot_be_read_is_named_and_keeps_nobody_from_writing() {
+    let goes_on = |world: &World, store: &Sqlite| {
+        for key in &world.keys {
+            append(store, key, vec![world.m.say("goes on")]);
+        }
+        // As whoever opens a store does; then somebody goes on with the open turn of the fork.
+        store.open_turns().unwrap();
+        done(store, chunk(&world.keys[1], world.open, 0, "so far"));
+        append(store, &world.keys[1], vec![world.m.end(kind::COMMITTED, world.open, "said")]);
+        done(store, world.m.fork(&world.m.key(), &world.keys[0], 3));
+        // Last, because it is written anew where the first answer cannot be told any more.
+        assert_eq!(done(store, repeatable(&world.keys[2], world.m.say("once"))).events.len(), 1);
+    };
+    let twin = world();
+    let whole = {
+        let store = open(&twin.path);
+        goes_on(&twin, &store);
+        answers(&store, &twin.keys)
+    };
+    for (sql, says) in MALFORMED {
+        let world = world();
+        Connection::open(&world.path).unwrap().execute_batch(sql).unwrap();
+        let reader = Sqlite::open_read_only(&world.path).unwrap();
+        let found = reader.check().unwrap();
+        let named = |problem: &Problem| problem.kind == ProblemKind::Derived && problem.text.contains(says);
+        assert!(says.is_empty() || found.iter().any(named), "{sql}: {found:#?}");
+        // Whoever only reads is told what to do, or reads what is right.
+        for key in &world.keys {
+            if let Err(error) = reader.conversation(key).and(reader.turns(key, &TurnQuery::default())) {
+                assert!(error.text().contains("doctor --rebuild"), "{sql}: {error}");
+            }
+        }
+        drop(reader);
+        let store = open(&world.path);
+        store.conversations(&tenant("acme"), &ConversationQuery { limit: 9, ..Default::default() }).unwrap();
+        goes_on(&world, &store);
+        store.rebuild().unwrap();
+        assert_eq!(store.check().unwrap(), Vec::new(), "{sql}");
+        if *says != "repeated requests" {
+            assert_eq!(answers(&store, &world.keys), whole, "{sql}");
+        }
+    }
+}
+
+/// A mark that is too high was left as it is where nothing waited, and the next turns never got their rows.
+#[test]
+fn a_wrong_mark_of_what_is_settled_is_set_right_where_nothing_waits() {
+    for mark in ["999999", "-7", "'x'", "0"] {
+        let world = world();
+        open(&world.path).settle().unwrap();
+        let db = Connection::open(&world.path).unwrap();
+        db.execute_batch(&format!("UPDATE settled SET event = {mark}")).unwrap();
+        drop(db);
+        let read = texts(&Sqlite::open_read_only(&world.path).unwrap(), &world.keys[2]);
+        let store = open(&world.path);
+        append(&store, &world.keys[2], vec![world.m.say("after")]);
+        store.settle().unwrap();
+        assert_eq!(store.check().unwrap(), Vec::new(), "{mark}");
+        assert_eq!(texts(&store, &world.keys[2]).len(), read.len() + 1, "{mark}");
+    }
+}
+
+/// Acknowledged turns were missing from what a second process read.
+#[test]
+fn a_reader_finds_what_is_not_settled_whatever_the_mark_says() {
+    let whole = world();
+    let truth = texts(&Sqlite::open_read_only(&whole.path).unwrap(), &whole.keys[2]);
+    assert_eq!(truth.last().unwrap(), "unsettled 2");
+    for mark in ["999999", "-7", "'x'", "0", "event - 4", "(SELECT max(no) FROM events)"] {
+        let world = world();
+        let db = Connection::open(&world.path).unwrap();
+        db.execute_batch(&format!("UPDATE settled SET event = {mark}")).unwrap();
+        assert_eq!(texts(&Sqlite::open_read_only(&world.path).unwrap(), &world.keys[2]), truth, "{mark}");
+    }
+}
+
+/// The head that an append builds on is in the log: a row alone cannot make a hole in the chain.
+#[test]
+fn an_append_makes_no_hole_in_the_chain() {
+    for sql in [
+        "UPDATE conversations SET head_seq = 99 WHERE no = 3",
+        "UPDATE conversations SET head_seq = 99, head_hash = zeroblob(32) WHERE no = 3",
+        "INSERT INTO places VALUES (3, 99, 9999)",
+        "UPDATE places SET event = 9999 WHERE conversation = 3 AND seq = 10",
+    ] {
+        let world = world();
+        open(&world.path).settle().unwrap();
+        Connection::open(&world.path).unwrap().execute_batch(sql).unwrap();
+        let store = open(&world.path);
+        let written = append(&store, &world.keys[2], vec![world.m.say("next")]);
+        assert_eq!(written.events[0].seq, 11, "{sql}");
+        assert_eq!(verify(&store, &world.keys[2]).events, 11, "{sql}");
+    }
+}
+
+/// A log that was really cut takes no more events until somebody accepts the loss: they would get places that were given.
+#[test]
+fn nothing_is_appended_to_a_log_that_was_cut() {
+    let world = world();
+    open(&world.path).settle().unwrap();
+    let db = Connection::open(&world.path).unwrap();
+    db.execute_batch("PRAGMA foreign_keys = OFF; DELETE FROM events WHERE conversation = 3 AND seq > 6")
+        .unwrap();
+    drop(db);
+    std::fs::remove_file(format!("{}-head", world.path.display())).unwrap();
+    let store = open(&world.path);
+    let error = refused(&store, addition(&world.keys[2], vec![world.m.say("next")]), "chain.truncated");
+    assert!(error.text().contains("ends at seq 6 but had 10"), "{error}");
+    assert!(error.text().contains("--rebuild --accept-loss"), "{error}");
+    // Others go on, and the evidence stays.
+    append(&store, &world.keys[1], vec![world.m.say("goes on")]);
+    let found = store.check().unwrap();
+    assert!(
+        found.iter().any(|p| p.kind == ProblemKind::Missing && p.text.contains("seq 7 to 10")),
+        "{found:#?}"
+    );
+    store.rebuild().unwrap();
+    assert_eq!(append(&store, &world.keys[2], vec![world.m.say("next")]).events[0].seq, 7);
+    verify(&store, &world.keys[2]);
+    assert_eq!(store.check().unwrap(), Vec::new());
+}
+
 /// The evidence of a cut log: what rows know of events that are not there.
 #[test]
 fn events_that_rows_know_of_and_the_log_lacks_are_named_by_their_places() {
@@ -204,7 +369,7 @@ fn events_that_rows_know_of_and_the_log_lacks_are_named_by_their_places() {
 
 /// A row that named itself as its parent was followed until memory was full.
 #[test]
-fn a_conversation_that_is_its_own_ancestor_is_an_error() {
+fn a_conversation_that_is_its_own_ancestor_is_an_error_until_it_is_mended() {
     let world = world();
     let db = Connection::open(&world.path).unwrap();
     db.execute("UPDATE conversations SET parent = no, parent_seq = 3 WHERE no = 1", []).unwrap();
@@ -212,5 +377,9 @@ fn a_conversation_that_is_its_own_ancestor_is_an_error() {
     let store = open(&world.path);
     let error = store.turns(&world.keys[0], &TurnQuery { limit: 10, ..TurnQuery::default() }).unwrap_err();
     assert!(error.to_string().contains("do not end"), "{error}");
-    assert!(store.check().unwrap().iter().any(|problem| problem.text.contains("do not end")));
+    let found = store.check().unwrap();
+    assert!(found.iter().any(|p| p.kind == ProblemKind::Derived && p.text.contains("parent")), "{found:#?}");
+    store.rebuild().unwrap();
+    assert_eq!(store.check().unwrap(), Vec::new());
+    verify(&store, &world.keys[0]);
 }

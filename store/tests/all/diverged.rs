@@ -6,7 +6,7 @@ use everturn_core::event::Event;
 use everturn_core::id::Key;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Index, ProblemKind};
+use everturn_store::{Backup, Index, ProblemKind};
 use rusqlite::{Connection, params};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -116,4 +116,63 @@ fn a_log_that_two_processes_wrote_opens_and_goes_on_and_nothing_of_it_is_dropped
     }
     store.rebuild().unwrap();
     assert_eq!(store.check().unwrap(), Vec::new());
+}
+
+/// What somebody said in a fork of the branch that lost was acknowledged too.
+#[test]
+fn forks_that_left_another_branch_go_with_it() {
+    let (_folder, path, key, m) = damaged();
+    let (fork, grandchild) = (m.key(), m.key());
+    // Made where the branch of the second writer was the whole log.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let alone = elsewhere.path().join("alone.db");
+    std::fs::copy(&path, &alone).unwrap();
+    let db = Connection::open(&alone).unwrap();
+    db.execute("DELETE FROM events WHERE seq > 2 AND instr(body, '\"b') = 0", []).unwrap();
+    drop(db);
+    let store = open(&alone);
+    assert_eq!(texts(&store, &key), ["shared", "b1", "b2", "b3"]);
+    done(&store, m.fork(&fork, &key, 4));
+    append(&store, &fork, vec![m.say("in the fork")]);
+    done(&store, m.fork(&grandchild, &fork, 6));
+    append(&store, &grandchild, vec![m.say("in its fork")]);
+    drop(store);
+    let db = Connection::open(&path).unwrap();
+    db.execute("ATTACH ? AS alone", [alone.to_str().unwrap()]).unwrap();
+    db.execute_batch(
+        "INSERT INTO conversations SELECT * FROM alone.conversations WHERE no > 1;
+         INSERT INTO events SELECT no + 1000, conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn,
+             body_hash, hash, salt, body FROM alone.events WHERE conversation > 1;",
+    )
+    .unwrap();
+    drop(db);
+    let store = open(&path);
+    let mut repaired = Vec::new();
+    while let Some(branch) = store.branches().unwrap().into_iter().next() {
+        let into = m.key();
+        done(&store, m.fork(&into, &branch.key, branch.at_seq));
+        store.adopt(&branch, &into).unwrap();
+        repaired.push(into);
+    }
+    assert_eq!(texts(&store, &key), ["shared", "a1", "a2", "a3", "a4"]);
+    assert_eq!(texts(&store, &fork), ["shared", "b1", "b2", "in the fork"]);
+    assert_eq!(texts(&store, &grandchild), ["shared", "b1", "b2", "in the fork", "in its fork"]);
+    assert_eq!(store.check().unwrap(), Vec::new());
+    store.rebuild().unwrap();
+    assert_eq!(store.check().unwrap(), Vec::new());
+    // A backup is restored in the order of the members.
+    let members = store.members().unwrap();
+    assert!(members.iter().all(|member| member.parent.is_none_or(|(parent, _)| parent < member.no)));
+    for key in [&key, &fork, &grandchild].into_iter().chain(&repaired) {
+        verify(&store, key);
+        append(&store, key, vec![m.say("and on")]);
+    }
+    // An import goes by what a fork says about its parent.
+    let memory = everturn_store::memory::Memory::default();
+    for one in [&key, &repaired[0], &fork, &grandchild] {
+        let own: Vec<Event> =
+            log(&store, one).into_iter().filter(|event| event.conversation == one.id).collect();
+        done(&memory, restoration(one, &own));
+    }
+    assert_eq!(texts(&memory, &grandchild), texts(&store, &grandchild));
 }

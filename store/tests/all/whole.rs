@@ -6,7 +6,7 @@ use everturn_core::chain::Hash;
 use everturn_core::id::{Key, KeyId};
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Index, Keys};
+use everturn_store::{Index, Keys, Log};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -174,17 +174,94 @@ fn a_lost_deletion_and_a_lost_revocation_are_noticed() {
     replay(&store);
 }
 
+/// With the record gone, an emptied and a half-cut write-ahead log looked like whole ones.
 #[test]
-fn a_store_is_whole_without_its_record_of_the_head() {
+fn a_store_in_use_without_its_record_of_the_head_is_refused() {
     let k = killed();
-    std::fs::remove_file(beside(&k.path(), "-head")).unwrap();
-    assert_eq!(verify(&open(&k.path()).unwrap(), &k.key).events, TURNS + 1);
-    // A torn record says nothing, and an older one nothing wrong.
-    let head = std::fs::read(beside(&k.path(), "-head")).unwrap();
-    std::fs::write(beside(&k.path(), "-head"), &head[..20]).unwrap();
-    append(&open(&k.path()).unwrap(), &k.key, vec![Maker::default().draft("note", "{}")]);
-    std::fs::write(beside(&k.path(), "-head"), &head).unwrap();
+    let head = beside(&k.path(), "-head");
+    let (record, wal) = (std::fs::read(&head).unwrap(), std::fs::read(k.wal()).unwrap());
+    for length in [0, 32, wal.len() / 2, wal.len()] {
+        std::fs::write(k.wal(), &wal[..length]).unwrap();
+        let _ = std::fs::remove_file(&head);
+        let error = refused_with(&k.path(), "store.head_lost");
+        assert!(matches!(error, Error::Corrupt(_)));
+        assert!(error.text().contains("store.db-head") && error.text().contains("--accept-loss"), "{error}");
+        std::fs::write(&head, &record[..20]).unwrap();
+        refused_with(&k.path(), "store.head_lost");
+    }
+    // Whoever knows that it is whole says so.
+    drop(Sqlite::open_accepting_loss(&k.path(), Duration::ZERO).unwrap());
+    let store = open(&k.path()).unwrap();
+    assert_eq!(verify(&store, &k.key).events, TURNS + 1);
+    append(&store, &k.key, vec![Maker::default().draft("note", "{}")]);
+}
+
+#[test]
+fn an_older_record_of_the_head_is_no_error_and_after_a_clean_end_none_is_needed() {
+    let k = killed();
+    let head = beside(&k.path(), "-head");
+    let record = std::fs::read(&head).unwrap();
+    let store = open(&k.path()).unwrap();
+    append(&store, &k.key, vec![Maker::default().draft("note", "{}")]);
+    // As after a power loss, which may take what was not synced.
+    let crashed = copied(&k.path(), &k.key);
+    std::fs::write(beside(&crashed.path(), "-head"), &record).unwrap();
+    assert_eq!(verify(&open(&crashed.path()).unwrap(), &k.key).events, TURNS + 2);
+    drop(store);
+    std::fs::remove_file(&head).unwrap();
+    assert_eq!(verify(&open(&k.path()).unwrap(), &k.key).events, TURNS + 2);
+    assert!(head.exists(), "the next writer makes it again");
+}
+
+/// The record is made before the mark is set: a process that is killed in between leaves a store that opens.
+#[test]
+fn a_record_without_a_mark_is_no_error() {
+    let k = killed();
+    drop(open(&k.path()).unwrap());
+    let db = Connection::open(k.path()).unwrap();
+    let in_use: i64 = db.query_row("SELECT in_use FROM ownership", [], |row| row.get(0)).unwrap();
+    assert_eq!(in_use, 0);
+    drop(db);
+    assert!(beside(&k.path(), "-head").exists());
     open(&k.path()).unwrap();
+}
+
+/// Who writes, and whether the file is in use, is in a row that anything may happen to.
+#[test]
+fn a_lost_or_wrong_row_of_the_writer_is_made_again() {
+    for sql in [
+        "DELETE FROM ownership",
+        "UPDATE ownership SET epoch = 9223372036854775807",
+        "UPDATE ownership SET epoch = -1",
+        "UPDATE ownership SET epoch = 'x', in_use = 'x', changes = 'x'",
+        "UPDATE ownership SET changes = 9223372036854775807",
+        "INSERT INTO ownership SELECT * FROM ownership",
+    ] {
+        let k = killed();
+        let m = Maker::default();
+        // Its ids must not be those of the first.
+        for _ in 0..1000 {
+            m.now();
+        }
+        // One that is counted was made before.
+        let other = m.key();
+        let store = open(&k.path()).unwrap();
+        create(&store, &other, vec![m.created()]);
+        done(&store, m.delete(&other));
+        drop(store);
+        let db = Connection::open(k.path()).unwrap();
+        db.execute_batch(sql).unwrap();
+        drop(db);
+        assert_eq!(verify(&Sqlite::open_read_only(&k.path()).unwrap(), &k.key).events, TURNS + 1, "{sql}");
+        for _ in 0..2 {
+            let store = open(&k.path()).unwrap();
+            append(&store, &k.key, vec![m.draft("note", "{}")]);
+            let other = m.key();
+            create(&store, &other, vec![m.created()]);
+            done(&store, m.delete(&other));
+            store.ready().unwrap();
+        }
+    }
 }
 
 /// A file that is removed with everything but its side files makes room for a new store.

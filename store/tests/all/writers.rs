@@ -225,3 +225,66 @@ fn a_database_with_two_names_is_not_written() {
     std::fs::remove_file(&other).unwrap();
     assert_all_there(&path, &[acknowledged]);
 }
+
+/// Somebody sets the row of the writer back, so that the next one might get the epoch of one that is still running.
+#[test]
+fn a_writer_is_refused_also_where_the_row_of_the_writer_was_changed() {
+    for sql in
+        ["DELETE FROM ownership", "UPDATE ownership SET epoch = epoch - 1", "UPDATE ownership SET epoch = 0"]
+    {
+        let (_folder, path) = begun();
+        let m = Maker::default();
+        let first = open(&path).unwrap();
+        append(&first, &shared(), vec![m.say("one")]);
+        rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+        std::fs::remove_file(path.with_extension("db.lock")).unwrap();
+        let second = open(&path).unwrap();
+        refused(&first, addition(&shared(), vec![m.say("lost")]), "store.overtaken");
+        append(&second, &shared(), vec![m.say("two")]);
+        assert_eq!(texts(&second, &shared()), ["one", "two"], "{sql}");
+    }
+}
+
+#[test]
+fn a_writer_that_was_overtaken_is_not_ready_before_it_writes_again() {
+    let (_folder, path) = begun();
+    let m = Maker::default();
+    let first = open(&path).unwrap();
+    append(&first, &shared(), vec![m.say("one")]);
+    first.ready().unwrap();
+    std::fs::remove_file(path.with_extension("db.lock")).unwrap();
+    let second = open(&path).unwrap();
+    append(&second, &shared(), vec![m.say("two")]);
+    assert_eq!(first.ready().unwrap_err().code(), "store.overtaken");
+    assert_eq!(first.conversation(&shared()).unwrap().head.seq, 3, "it answers as the store is now");
+    second.ready().unwrap();
+}
+
+/// Appends to a file that nobody will find again were acknowledged.
+#[cfg(unix)]
+#[test]
+fn a_writer_whose_file_was_removed_renamed_or_replaced_acknowledges_nothing() {
+    let (folder, path) = begun();
+    let (m, aside) = (Maker::default(), folder.path().join("aside"));
+    let store = open(&path).unwrap();
+    append(&store, &shared(), vec![m.say("before")]);
+    let refuses = || {
+        let error = refused(&store, addition(&shared(), vec![m.say("lost")]), "store.moved");
+        assert!(error.text().contains("store.db") && error.text().contains("restart"), "{error}");
+        assert_eq!(store.ready().unwrap_err().code(), "store.moved");
+        assert_eq!(store.settle().err().map_or("store.moved", |e| e.code()), "store.moved");
+    };
+    for suffix in ["", "-wal"] {
+        let file = PathBuf::from(format!("{}{suffix}", path.display()));
+        std::fs::rename(&file, &aside).unwrap();
+        refuses();
+        std::fs::copy(&aside, &file).unwrap();
+        refuses();
+        // Put back, it goes on.
+        std::fs::rename(&aside, &file).unwrap();
+        store.ready().unwrap();
+        append(&store, &shared(), vec![m.say("after")]);
+    }
+    std::fs::remove_file(&path).unwrap();
+    refuses();
+}

@@ -71,12 +71,16 @@ impl Disk {
         self.state.lock().unwrap()
     }
 
-    /// Notes that the store has answered. By then it has written the record of its head, past this layer and without a sync.
+    /// Notes that the store has answered. By then it has written the record of its head, past this layer, and synced it only
+    /// when it was made.
     pub fn acknowledge(&self, commit: usize) {
         let file = self.folder.join("store.db-head");
         let bytes = std::fs::read(&file).unwrap();
         let mut state = self.state();
-        state.trace.push(Step::Wrote { file, offset: 0, bytes });
+        state.trace.push(Step::Wrote { file: file.clone(), offset: 0, bytes });
+        if commit == 0 {
+            state.trace.push(Step::Synced { file });
+        }
         state.trace.push(Step::Acknowledged(commit));
     }
 

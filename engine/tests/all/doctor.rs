@@ -1,0 +1,146 @@
+//! The doctor: every tenant, every damaged event, and what to do about each.
+
+use crate::stage::{Short, Stage, quiet, refused};
+use everturn_engine::{AppendOptions, Doctor, Everturn, NewTurn, Options};
+use rusqlite::Connection;
+
+fn examine(store: &Everturn) -> Doctor {
+    store.doctor(&mut |_| {}).unwrap()
+}
+
+fn sql(stage: &Stage, text: &str) {
+    Connection::open(stage.path()).unwrap().execute_batch(text).unwrap();
+}
+
+/// Only the first damaged event of each conversation was named, and only those of one tenant.
+#[test]
+fn every_damaged_event_of_every_tenant_is_named_once() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let (acme, umbrella) = (store.tenant("acme").unwrap(), store.tenant("umbrella").unwrap());
+    let (parent, other) = (acme.begin(), umbrella.begin());
+    for n in 0..6 {
+        acme.say(parent, NewTurn::user(&format!("acme {n}")));
+        umbrella.say(other, NewTurn::user(&format!("umbrella {n}")));
+    }
+    let fork = acme.fork(parent, 5).wait().unwrap().id;
+    acme.say(fork, NewTurn::user("acme in the fork"));
+    let whole = examine(&store);
+    assert_eq!(whole.findings, []);
+    assert_eq!((whole.conversations, whole.events), (3, 7 + 7 + 2), "what a fork inherits counts once");
+    drop((acme, umbrella, store));
+    sql(
+        &stage,
+        "UPDATE events SET body = replace(body, 'acme', 'acne') WHERE seq IN (3, 5) OR body LIKE '%in the fork%';
+         UPDATE events SET occurred_at = 7 WHERE seq = 6 AND body LIKE '%umbrella%';
+         UPDATE events SET hash = zeroblob(32) WHERE seq = 3 AND body LIKE '%umbrella%';",
+    );
+    let store = stage.open_read_only();
+    let found = examine(&store);
+    assert_eq!((found.conversations, found.events), (3, 16));
+    let mut named: Vec<String> = found
+        .findings
+        .iter()
+        .map(|finding| {
+            let tenant = finding.tenant.as_ref().unwrap();
+            let seq = finding.problem.split(" (").next().unwrap();
+            let part = if finding.problem.contains("its body") { "body" } else { "envelope" };
+            format!("{tenant} {} {seq} {part}", finding.conversation.unwrap())
+        })
+        .collect();
+    named.sort();
+    let mut expected = vec![
+        format!("acme {parent} seq 3 body"),
+        format!("acme {parent} seq 5 body"),
+        format!("acme {fork} seq 7 body"),
+        format!("umbrella {other} seq 3 envelope"),
+        format!("umbrella {other} seq 6 envelope"),
+    ];
+    expected.sort();
+    assert_eq!(named, expected);
+    // A tenant is told of its own only.
+    let own = store.tenant("umbrella").unwrap().doctor(&mut |_| {}).unwrap();
+    assert_eq!((own.conversations, own.findings.len()), (1, 2));
+}
+
+/// One nonsensical cell kept the doctor from saying anything but that the file is to be restored.
+#[test]
+fn a_cell_that_cannot_be_read_is_named_with_its_column_and_rebuilding_mends_it() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let (id, other) = (scope.begin(), scope.begin());
+    scope.say(id, NewTurn::user("before"));
+    drop((scope, store));
+    for cells in ["metadata = 'nonsense', policy = '['", "state = 'asleep', head_hash = x'00'"] {
+        sql(&stage, &format!("UPDATE conversations SET {cells} WHERE no = 1"));
+        let found = examine(&stage.open_read_only());
+        assert_eq!(found.conversations, 2);
+        let [finding] = &found.findings[..] else { panic!("{found:#?}") };
+        assert_eq!((finding.tenant.as_ref().unwrap().as_str(), finding.conversation), ("acme", Some(id)));
+        for column in cells.split(", ") {
+            let column = column.split(' ').next().unwrap();
+            assert!(finding.problem.contains(column), "{finding:?}");
+        }
+        assert!(finding.advice.contains("doctor --rebuild"), "{finding:?}");
+        // Whoever only reads is told the same; the other conversation can be read.
+        let reading = stage.open_read_only().tenant("acme").unwrap();
+        refused(reading.get(id), "store.row", "`everturn doctor --rebuild` makes it again");
+        reading.get(other).unwrap();
+        let store = stage.open();
+        assert_eq!(store.rebuild().unwrap(), []);
+        assert_eq!(examine(&store).findings, []);
+    }
+    // A write needs no rebuilding.
+    sql(&stage, "UPDATE conversations SET metadata = 'nonsense'");
+    let scope = stage.open().tenant("acme").unwrap();
+    scope.say(id, NewTurn::user("after"));
+    assert_eq!(scope.turns(id).len(), 2);
+    assert_eq!(scope.list(Default::default()).unwrap().data.len(), 2);
+}
+
+#[test]
+fn what_is_given_up_is_said() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    for n in 0..6 {
+        scope.say(id, NewTurn::user(&format!("turn {n}")));
+    }
+    drop((scope, store));
+    sql(&stage, "PRAGMA foreign_keys = OFF; DELETE FROM events WHERE seq IN (3, 6, 7)");
+    let head = format!("{}-head", stage.path().display());
+    std::fs::remove_file(head).unwrap();
+    let store = stage.open();
+    refused(store.rebuild(), "rebuild.loss", "seq 6 to 7 are missing");
+    drop(store);
+    let store = stage.open_with(Options { accept_loss: true, ..quiet() });
+    let lost = store.rebuild().unwrap();
+    let texts: Vec<&str> = lost.iter().map(|finding| finding.problem.as_str()).collect();
+    assert_eq!(texts, ["seq 3 is missing", "seq 6 to 7 are missing"]);
+    assert!(lost.iter().all(|finding| finding.conversation == Some(id)));
+}
+
+/// What a process remembers of conversations is stale once another one writes.
+#[test]
+fn a_process_that_was_overtaken_answers_what_the_store_has_now() {
+    let stage = Stage::new();
+    let first = stage.open();
+    let scope = first.tenant("acme").unwrap();
+    let id = scope.begin();
+    scope.say(id, NewTurn::user("one"));
+    std::fs::remove_file(format!("{}.lock", stage.path().display())).unwrap();
+    let second = stage.open();
+    let other = second.tenant("acme").unwrap();
+    other.say(id, NewTurn::user("two"));
+    let lost = scope.append(id, vec![NewTurn::user("lost")], AppendOptions::default());
+    refused(lost.wait(), "store.overtaken", "restart");
+    refused(first.ready(), "store.overtaken", "restart");
+    second.ready().unwrap();
+    for n in 4..6 {
+        assert_eq!(scope.get(id).unwrap().head, other.get(id).unwrap().head);
+        assert_eq!(scope.turns(id).len(), n - 2);
+        other.say(id, NewTurn::user("and on"));
+    }
+}
