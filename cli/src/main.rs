@@ -15,6 +15,7 @@ use args::{Args, Verb};
 use clap::ArgMatches;
 use everturn_engine::script::Metered;
 use output::Failure;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// Turns are made on one thread and freed on another, which the system's allocator answers with locks.
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
     if !matches!(args.verb, Some(Verb::Serve(_))) {
         tracing_subscriber::fmt()
             .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal())
             .with_target(false)
             // The MCP library logs whole messages, which hold what people said.
             .with_env_filter(format!("{},rmcp=error", args.level()))

@@ -259,7 +259,7 @@ impl Tree {
             return Ok(tree);
         }
         let mut statement = db.prepare(&format!(
-            "SELECT events.no AS no, {EVENT_COLUMNS} FROM events WHERE conversation = ? AND events.no <= ? ORDER BY events.seq, events.no"
+            "SELECT {EVENT_COLUMNS}, events.no AS no FROM events WHERE conversation = ? AND events.no <= ? ORDER BY events.seq, events.no"
         ))?;
         let mut found = statement.query([no, through])?;
         while let Some(row) = found.next()? {

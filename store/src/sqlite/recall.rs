@@ -17,7 +17,7 @@ const ARRIVED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Events with whose they are.
 fn arrived(condition: &str) -> String {
     format!(
-        "SELECT events.no AS no, c.tenant AS tenant, c.id AS conversation_id, {EVENT_COLUMNS}
+        "SELECT {EVENT_COLUMNS}, events.no AS no, c.tenant AS tenant, c.id AS conversation_id
          FROM events JOIN conversations c ON c.no = events.conversation WHERE {condition}"
     )
 }

@@ -79,7 +79,7 @@ impl Recent {
         let mark = settled_mark(db)?;
         recent.unmarked = mark.is_none();
         let mut statement = db.prepare_cached(&format!(
-            "SELECT events.no AS no, conversation, {EVENT_COLUMNS} FROM events WHERE events.no > ? ORDER BY events.no"
+            "SELECT {EVENT_COLUMNS}, events.no AS no, conversation FROM events WHERE events.no > ? ORDER BY events.no"
         ))?;
         let mut found = statement.query([mark.unwrap_or(0)])?;
         while let Some(row) = found.next()? {

@@ -8,7 +8,7 @@ use everturn_core::id::{ConversationId, EventId, Tenant, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::TurnRow;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
-use rusqlite::{Row, ToSql};
+use rusqlite::{Row, RowIndex, ToSql};
 use std::str::FromStr;
 
 /// A failure inside a transaction: either the request is refused, or the database is broken.
@@ -95,11 +95,11 @@ fn optional_json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: &str) ->
 }
 
 /// A number that is never negative.
-pub fn unsigned(row: &Row<'_>, column: &str) -> rusqlite::Result<u64> {
+pub fn unsigned(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Result<u64> {
     optional_unsigned(row, column)?.ok_or_else(|| FromSqlError::InvalidType.into())
 }
 
-fn optional_unsigned(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<u64>> {
+fn optional_unsigned(row: &Row<'_>, column: impl RowIndex) -> rusqlite::Result<Option<u64>> {
     let number: Option<i64> = row.get(column)?;
     number.map(|n| u64::try_from(n).map_err(|_| FromSqlError::OutOfRange(n).into())).transpose()
 }
@@ -158,29 +158,31 @@ fn read_conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
     Ok((row.get("no")?, conversation))
 }
 
+/// Stand first where they are asked for: [`event`] finds them by number, since looking for their names took a quarter of
+/// the time of a page.
 pub const EVENT_COLUMNS: &str = "events.seq, events.id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body";
 
 /// An event without its `prev`, which is the hash of the one before.
 pub fn event(row: &Row<'_>, conversation: ConversationId, prev: Hash) -> rusqlite::Result<Event> {
-    let (salt, text) = (row.get::<_, Bytes<16>>("salt")?.0, row.get_ref("body")?.as_str()?);
+    let (salt, text) = (row.get::<_, Bytes<16>>(11)?.0, row.get_ref(12)?.as_str()?);
     // Erasing overwrites both. Words without their salt are damage, which their hash shows.
     let erased = salt == [0; 16] && text.bytes().all(|byte| byte == b' ');
     let body = (!erased).then(|| Body { salt, text: text.to_string() });
     Ok(Event {
-        id: EventId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
+        id: EventId::from_bytes(row.get::<_, Bytes<16>>(1)?.0),
         conversation,
-        seq: unsigned(row, "seq")?,
-        at: Timestamp(row.get("at")?),
-        occurred_at: row.get::<_, Option<i64>>("occurred_at")?.map(Timestamp),
-        kind: row.get("kind")?,
-        actor: row.get("actor")?,
-        role: row.get::<_, Option<Parsed<_>>>("role")?.map(|role| role.0),
-        visibility: row.get::<_, Parsed<_>>("visibility")?.0,
-        turn: row.get::<_, Option<Bytes<16>>>("turn")?.map(|id| TurnId::from_bytes(id.0)),
+        seq: unsigned(row, 0)?,
+        at: Timestamp(row.get(2)?),
+        occurred_at: row.get::<_, Option<i64>>(3)?.map(Timestamp),
+        kind: row.get(4)?,
+        actor: row.get(5)?,
+        role: row.get::<_, Option<Parsed<_>>>(6)?.map(|role| role.0),
+        visibility: row.get::<_, Parsed<_>>(7)?.0,
+        turn: row.get::<_, Option<Bytes<16>>>(8)?.map(|id| TurnId::from_bytes(id.0)),
         body,
-        body_hash: Hash(row.get::<_, Bytes<32>>("body_hash")?.0),
+        body_hash: Hash(row.get::<_, Bytes<32>>(9)?.0),
         prev,
-        hash: Hash(row.get::<_, Bytes<32>>("hash")?.0),
+        hash: Hash(row.get::<_, Bytes<32>>(10)?.0),
     })
 }
 
