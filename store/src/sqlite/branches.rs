@@ -191,7 +191,7 @@ impl Moved<'_> {
     /// Chains a fork anew, if it left a moved event.
     fn fork(&mut self, no: i64, id: ConversationId, at_seq: u64, parent: Parent) -> Result<bool, Failure> {
         let mut statement = self.db.prepare(&format!(
-            "SELECT events.no AS no, {EVENT_COLUMNS} FROM events WHERE conversation = ? ORDER BY events.seq, events.no"
+            "SELECT {EVENT_COLUMNS}, events.no AS no FROM events WHERE conversation = ? ORDER BY events.seq, events.no"
         ))?;
         let mut found = statement.query([no])?;
         let mut any = false;

@@ -186,6 +186,7 @@ pub fn event(row: &Row<'_>, conversation: ConversationId, prev: Hash) -> rusqlit
     })
 }
 
+/// Stand first too.
 pub const TURN_COLUMNS: &str =
     "t.seq, t.id, t.actor, t.role, t.status, t.created, t.content_seq, t.superseded_by, t.superseded_seq";
 
@@ -195,14 +196,14 @@ pub fn turn(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
 
 fn read_turn(row: &Row<'_>) -> rusqlite::Result<TurnRow> {
     Ok(TurnRow {
-        id: TurnId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
-        seq: unsigned(row, "seq")?,
-        actor: row.get("actor")?,
-        role: row.get::<_, Parsed<_>>("role")?.0,
-        status: row.get::<_, Parsed<_>>("status")?.0,
-        created: Timestamp(row.get("created")?),
-        content_seq: optional_unsigned(row, "content_seq")?,
-        superseded_by: row.get::<_, Option<Parsed<_>>>("superseded_by")?.map(|by| by.0),
-        superseded_seq: optional_unsigned(row, "superseded_seq")?,
+        id: TurnId::from_bytes(row.get::<_, Bytes<16>>(1)?.0),
+        seq: unsigned(row, 0)?,
+        actor: row.get(2)?,
+        role: row.get::<_, Parsed<_>>(3)?.0,
+        status: row.get::<_, Parsed<_>>(4)?.0,
+        created: Timestamp(row.get(5)?),
+        content_seq: optional_unsigned(row, 6)?,
+        superseded_by: row.get::<_, Option<Parsed<_>>>(7)?.map(|by| by.0),
+        superseded_seq: optional_unsigned(row, 8)?,
     })
 }
