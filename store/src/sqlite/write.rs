@@ -819,7 +819,7 @@ pub fn json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
 /// Fills the tables that version 3 added from the events of an older file.
 pub fn fill_version_3(db: &Connection) -> Result<(), Failure> {
     let mut statement = db.prepare(&format!(
-        "SELECT conversation, {} FROM events WHERE salt <> zeroblob(16) AND kind IN (?, ?, ?, ?, ?, ?, ?, ?)",
+        "SELECT {}, conversation FROM events WHERE salt <> zeroblob(16) AND kind IN (?, ?, ?, ?, ?, ?, ?, ?)",
         rows::EVENT_COLUMNS
     ))?;
     let kinds = [
