@@ -152,15 +152,7 @@ const QUICK: Scale = Scale { long: 50_000, short: 1_000, sized: 4_000, rounds: 5
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting(mimalloc::MiMalloc);
 
-/// Without it, what the embedders calculate with reads the list of all processors before every multiplication. They have
-/// threads of their own.
-const THREADS: &str = "RAYON_NUM_THREADS";
-
 fn main() -> ExitCode {
-    if std::env::var_os(THREADS).is_none() {
-        // SAFETY: there is no other thread yet.
-        unsafe { std::env::set_var(THREADS, "1") };
-    }
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

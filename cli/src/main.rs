@@ -22,15 +22,7 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: Metered<mimalloc::MiMalloc> = Metered(mimalloc::MiMalloc);
 
-/// Without it, what the embedders calculate with reads the list of all processors before every multiplication. They have
-/// threads of their own.
-const THREADS: &str = "RAYON_NUM_THREADS";
-
 fn main() -> ExitCode {
-    if std::env::var_os(THREADS).is_none() {
-        // SAFETY: there is no other thread yet.
-        unsafe { std::env::set_var(THREADS, "1") };
-    }
     let matches = Args::without_url(&["backup", "restore"]).get_matches();
     let args = Args::read(&matches).unwrap_or_else(|error| error.exit());
     // A server logs in its own way.

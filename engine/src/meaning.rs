@@ -94,7 +94,8 @@ pub fn of_question(
     match model::wait_for(embedder.embed(vec![text]), Some(QUESTION_PATIENCE)) {
         Some(vectors) => {
             let vector = vectors?.into_iter().next().ok_or_else(miscounted)?;
-            Ok(Some((kept_as(&*embedder, vector.len()), vector)))
+            let dimensions = embedder.dimensions().unwrap_or(vector.len());
+            Ok(Some((kept_as(&*embedder, dimensions), vector)))
         }
         None => Err(Error::busy(
             "embedder.slow",
@@ -212,7 +213,8 @@ fn round(
     }
     if !texts.is_empty() {
         let Some(made) = embed(shared, embedder, texts, end)? else { return Ok(false) };
-        if made.len() != numbers.len() || made.iter().any(|vector| vector.len() != dimensions) {
+        let fits = |vector: &Vec<f32>| vector.is_empty() || vector.len() == dimensions;
+        if made.len() != numbers.len() || !made.iter().all(fits) {
             return Err(miscounted());
         }
         vectors.extend(numbers.into_iter().zip(made));

@@ -1,8 +1,8 @@
 //! Models: what they are asked, and the clients that ask.
 //!
 //! [`Generate`], [`Summarize`] and [`Embed`] are what the rest of the engine needs of a model; anything may implement
-//! them. [`HttpModel`] and [`HttpEmbedder`] do it with a server, [`Summarizer`] with any [`Generate`], [`BuiltinEmbedder`] and
-//! [`FolderEmbedder`] on this machine.
+//! them. [`HttpModel`] and [`HttpEmbedder`] do it with a server, [`Summarizer`] with any [`Generate`], [`BuiltinEmbedder`] on
+//! this machine, and with the feature `bert` `FolderEmbedder` too.
 //!
 //! ```no_run
 //! use everturn_core::json::Raw;
@@ -22,8 +22,10 @@ mod builtin;
 mod choice;
 mod embedder;
 mod endpoint;
+#[cfg(feature = "bert")]
 mod folder;
 mod http;
+#[cfg(feature = "bert")]
 mod local;
 mod retry;
 pub(crate) mod runtime;
@@ -35,6 +37,7 @@ pub use embedder::{Embedding, HttpEmbedder};
 pub use endpoint::{Endpoint, Limits, Secret};
 pub use everturn_formats::provider::Provider;
 pub use everturn_formats::wire::{Answer, Call, Delta, Finish, Kind, Request, Tokens};
+#[cfg(feature = "bert")]
 pub use folder::FolderEmbedder;
 pub use http::HttpModel;
 
@@ -93,7 +96,7 @@ pub trait Embed: Send + Sync {
     fn model(&self) -> &str;
     /// How long its vectors are, if that is known yet.
     fn dimensions(&self) -> Option<usize>;
-    /// One vector for each text, in their order.
+    /// One vector for each text, in their order. An empty one says that nothing in a text has a meaning to the model.
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'static, Result<Vec<Vec<f32>>, Error>>;
 }
 

@@ -69,29 +69,6 @@ fn what_a_question_s_words_find_is_compared_by_meaning_right_after_an_import() {
     assert_eq!(found["data"][0]["matched"]["vector"]["rank"], 1, "{}", said.out);
 }
 
-/// Whoever waits for an index has every core work on it.
-#[cfg(target_os = "linux")]
-#[test]
-fn all_cores_embed_for_who_waits() {
-    let shell = Shell::new();
-    import_much_after(&shell, "first");
-    let mut command = shell.command(&["recall", "--index", "--embedder", "builtin"]);
-    let mut child = command.spawn().unwrap();
-    let cores = std::thread::available_parallelism().unwrap().get();
-    let tasks = format!("/proc/{}/task", child.id());
-    let encoding = || {
-        let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
-        let named = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
-        named.filter(|name| name.trim_end() == "everturn-encode").count()
-    };
-    while encoding() != cores {
-        assert!(child.try_wait().unwrap().is_none(), "it ended, and never had {cores} threads");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-}
-
 #[test]
 fn a_server_makes_what_is_said_findable_by_itself() {
     let (shell, id) = furnished();
@@ -125,6 +102,7 @@ fn a_folder_that_is_no_model_is_named() {
     let mut command = shell.command(&["recall", "pet", "--embedder", "folder:nowhere"]);
     let said = Said::from(command.output().unwrap());
     assert!(said.code == 1 && said.err.contains("nowhere"), "{}", said.err);
+    assert_eq!(said.err.contains("--features bert"), !cfg!(feature = "bert"), "{}", said.err);
     let said = shell.refused(&["recall", "pet", "--embedder", "magic"]);
     assert!(said.contains("builtin or folder:PATH"), "{said}");
 }

@@ -1,9 +1,8 @@
 //! Which embedder somebody wants, as a setting says it.
 
-use super::local::threads_default;
-use super::{BuiltinEmbedder, Embed, Embedding, Endpoint, FolderEmbedder, HttpEmbedder};
+use super::{BuiltinEmbedder, Embed, Embedding, Endpoint, HttpEmbedder};
 use everturn_core::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -12,26 +11,41 @@ use std::sync::Arc;
 pub enum Embedder {
     /// The model inside the program.
     Builtin,
-    /// A model in a folder.
+    /// A model in a folder. Opens only where the feature `bert` is built in.
     Folder(PathBuf),
     /// A server with OpenAI's embeddings endpoint.
     Endpoint(Box<Endpoint>, Embedding),
 }
 
 impl Embedder {
-    /// Makes it ready. Nothing is sent anywhere yet, but a folder is read. A model of this machine takes half of its cores.
+    /// Makes it ready. Nothing is sent anywhere yet, but a folder is read. A model in a folder takes half of the cores.
     pub fn open(self) -> Result<Arc<dyn Embed>, Error> {
-        self.open_with(threads_default())
+        self.open_with(std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1)))
     }
 
-    /// As [`Embedder::open`], where a model of this machine takes so many threads: all cores, if somebody waits for it.
+    /// As [`Embedder::open`], where a model in a folder takes so many threads: all cores, if somebody waits for it.
     pub fn open_with(self, threads: usize) -> Result<Arc<dyn Embed>, Error> {
         Ok(match self {
-            Embedder::Builtin => Arc::new(BuiltinEmbedder::with_threads(threads)),
-            Embedder::Folder(folder) => Arc::new(FolderEmbedder::with_threads(&folder, threads)?),
+            Embedder::Builtin => Arc::new(BuiltinEmbedder::new()),
+            Embedder::Folder(folder) => open_folder(&folder, threads)?,
             Embedder::Endpoint(endpoint, how) => Arc::new(HttpEmbedder::new(*endpoint, how)?),
         })
     }
+}
+
+#[cfg(feature = "bert")]
+fn open_folder(folder: &Path, threads: usize) -> Result<Arc<dyn Embed>, Error> {
+    Ok(Arc::new(super::FolderEmbedder::with_threads(folder, threads)?))
+}
+
+#[cfg(not(feature = "bert"))]
+fn open_folder(folder: &Path, _: usize) -> Result<Arc<dyn Embed>, Error> {
+    let text = format!(
+        "the model in {} cannot be used: this program was built without models from folders; \
+         build it with `cargo build --release --features bert`, or use builtin",
+        folder.display()
+    );
+    Err(Error::invalid("embedder.no_bert", text))
 }
 
 /// `builtin` or `folder:PATH`. A server needs more than one word; it is described where models are.

@@ -1,7 +1,7 @@
 //! A sentence model in a folder: BERT as model hubs keep it, run on this machine's processor.
 
 use super::Embed;
-use super::local::{Encode, Workers, threads_default};
+use super::local::{Encode, Workers};
 use candle_core::{DType, Device, IndexOp, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::bert::{BertModel, Config};
@@ -34,12 +34,7 @@ pub struct FolderEmbedder {
 }
 
 impl FolderEmbedder {
-    /// Reads the model. The error of a folder that is not one says which file is missing or wrong.
-    pub fn open(folder: &Path) -> Result<FolderEmbedder, Error> {
-        FolderEmbedder::with_threads(folder, threads_default())
-    }
-
-    /// As [`FolderEmbedder::open`], on so many threads.
+    /// Reads the model, to run on so many threads. The error of a folder that is not one says which file is missing or wrong.
     pub fn with_threads(folder: &Path, threads: usize) -> Result<FolderEmbedder, Error> {
         if !folder.is_dir() {
             let why = format!(

@@ -27,11 +27,6 @@ pub struct Workers {
     next: AtomicUsize,
 }
 
-/// Threads for batches where nobody says: half the cores, so that the machine stays usable.
-pub fn threads_default() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
-}
-
 impl Workers {
     /// So many threads for batches, and some for questions. They sleep until there is something to do.
     pub fn new(threads: usize) -> Result<Workers, Error> {

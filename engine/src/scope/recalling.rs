@@ -260,6 +260,10 @@ impl Scope {
             (meant.unwrap_or(Ok(Ok(None))), by_words)
         });
         let (meant, mut by_words) = (meant?, by_words?);
+        // Without anything near, words alone decide, and no find by words may weigh less than another.
+        if !matches!(&meant, Ok(Some(meant)) if !meant.near.is_empty()) {
+            by_words.iter_mut().for_each(|(_, told)| *told = 1.0);
+        }
         let (mut meant, mode, note) = match (meant, mode) {
             (Ok(None), Mode::Lexical) => (None, Mode::Lexical, None),
             (Ok(Some(meant)), mode) => (Some(meant), mode, None),
@@ -271,7 +275,6 @@ impl Scope {
             (Err(error), Mode::Vector) => return Err(error),
             (Err(error), _) => {
                 let note = format!("the embedder failed, so only words were compared: {}", error.text());
-                by_words.iter_mut().for_each(|(_, told)| *told = 1.0);
                 (None, Mode::Lexical, Some(note))
             }
         };
@@ -288,17 +291,21 @@ impl Scope {
                 hits.extend(self.looked_at(ranked, filter, &words, &mut known)?);
             }
             if hits.len() == limit || all || round == ROUNDS_MAX {
-                let nothing_near = meant.is_some() && mode == Mode::Hybrid;
-                let nothing_near =
-                    nothing_near && !hits.is_empty() && hits.iter().all(|hit| hit.matched.vector.is_none());
-                let note =
-                    note.or(nothing_near.then(|| "no vectors yet: only words found these".to_string()));
+                let only_words = hits.iter().all(|hit| hit.matched.vector.is_none());
+                let asked = meant.filter(|_| mode == Mode::Hybrid && only_words && !hits.is_empty());
+                let note = note.or(asked.map(|meant| match meant.vector.1.is_empty() {
+                    true => {
+                        "the embedder knows no word of the question: only words were compared".to_string()
+                    }
+                    false => "no vectors yet: only words found these".to_string(),
+                }));
                 return Ok((hits, mode, note));
             }
             wanted *= 4;
             meant = meant.map(|meant| self.by_meaning(meant.vector, filter, wanted)).transpose()?;
             if mode != Mode::Vector {
-                by_words = self.by_words(&words, meant.is_some(), filter, wanted)?;
+                let weighed = meant.as_ref().is_some_and(|meant| !meant.near.is_empty());
+                by_words = self.by_words(&words, weighed, filter, wanted)?;
             }
         }
         unreachable!("the last round returns")
