@@ -16,6 +16,7 @@ mod backup;
 mod change;
 mod context;
 mod corpus;
+mod embed;
 mod figures;
 mod import;
 mod mixed;
@@ -106,6 +107,8 @@ enum What {
         #[arg(long, default_value = "builtin")]
         embedder: String,
     },
+    /// The built-in embedder: text a second of one core against splitting it into words; not part of `all`
+    Embed,
     /// The nearest of many vectors against comparing all of them; not part of `all`
     Vectors,
     /// Appends, events and contexts over HTTP against the engine, and 10,000 subscribers; not part of `all`
@@ -187,6 +190,9 @@ fn run(args: &Args) -> Result<()> {
     if let What::RecallQuality { embedder } = &args.what {
         let embedder = embedder.parse::<everturn_engine::model::Embedder>()?.open()?;
         done(&args.what, &mut rows, quality::run(embedder)?);
+    }
+    if let What::Embed = args.what {
+        done(&args.what, &mut rows, embed::run(scale)?);
     }
     if let What::Vectors = args.what {
         done(&args.what, &mut rows, vectors::run(scale)?);

@@ -16,7 +16,7 @@ use futures_util::future::{BoxFuture, ready};
 use std::sync::{Mutex, PoisonError};
 
 /// Numbers in a vector: those of the built-in embedder.
-const DIMENSIONS: usize = 384;
+const DIMENSIONS: usize = 256;
 /// How far from their centre vectors lie, as part of the centre's own size.
 const SPREAD: f32 = 0.9;
 /// Questions for each size.

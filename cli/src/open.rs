@@ -5,9 +5,10 @@ use crate::output::Failure;
 use crate::store::{Local, Remote, Store};
 use clap::parser::ValueSource;
 use everturn_core::Error;
-use everturn_engine::model::Embedder;
+use everturn_engine::model::{BuiltinEmbedder, Embed, Embedder};
 use everturn_engine::{Everturn, Options};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a command waits for another one that is writing: long enough for a loop of appends in two shells.
@@ -26,6 +27,21 @@ pub fn writing(args: &Args) -> Result<Box<dyn Store>, Failure> {
 /// The tenant's view, for writing to a store that is made if it is not there.
 pub fn making(args: &Args) -> Result<Box<dyn Store>, Failure> {
     with(args, Options::default())
+}
+
+/// The tenant's view, for writing much that is to be found at once, also by its meaning.
+pub fn importing(args: &Args) -> Result<Box<dyn Store>, Failure> {
+    with(args, Options { embedder: embedder(args), ..Options::default() })
+}
+
+/// The built-in embedder for a command that does not name one, since it costs no time. Not where another one is set or was used:
+/// its vectors would be dropped, and may have been costly.
+pub fn embedder(args: &Args) -> Option<Arc<dyn Embed>> {
+    let set = std::env::var_os("EVERTURN_RECALL_EMBEDDER").is_some_and(|name| name != "builtin");
+    let used = || store(args, Options { read_only: true, ..Options::default() })?.vector_models();
+    // A store that is not there yet has no vectors.
+    let others = || used().is_ok_and(|models| !models.iter().all(|model| BuiltinEmbedder::made(model)));
+    (!set && !others()).then(|| Arc::new(BuiltinEmbedder::new()) as Arc<dyn Embed>)
 }
 
 /// The tenant's view, for reading beside whoever writes what words and meaning find.

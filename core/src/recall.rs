@@ -28,6 +28,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// What words are made of changed when this does: an index of another version is made again.
 pub const TERMS_VERSION: u32 = 2;
@@ -120,6 +121,17 @@ pub struct Entry {
     pub prose: bool,
     /// Its words; see [`text_of`].
     pub text: String,
+    /// Its vector, where it is made along with the words. Without one, the entry waits for it.
+    pub vector: Option<Embedded>,
+}
+
+/// A vector, and the name of the model that made it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Embedded {
+    /// Vectors of different models are never compared.
+    pub model: Arc<str>,
+    /// Empty if nothing in the text has a meaning to the model.
+    pub numbers: Vec<f32>,
 }
 
 impl Entry {
@@ -142,6 +154,7 @@ impl Entry {
             fallen,
             prose: matches!(turn.role, Role::User | Role::Assistant) && has_prose(&message),
             text,
+            vector: None,
         })
     }
 

@@ -2,11 +2,11 @@
 //!
 //! What is taken in is asked of the indexes themselves, so that a crash or a lost file costs time and nothing else.
 
-use crate::{Shared, load};
+use crate::{Shared, load, meaning};
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, Tenant};
-use everturn_core::recall::{Entry, EntryId};
+use everturn_core::recall::{Embedded, Entry, EntryId};
 use everturn_core::turn::Turn;
 use everturn_core::write::ErasedBody;
 use everturn_store::IndexChange;
@@ -185,6 +185,7 @@ fn take_in(shared: &Shared, events: usize) -> Result<bool, Error> {
     for (tenant, event) in &unindexed.events {
         changes_of(shared, tenant, event, &mut changes)?;
     }
+    embed(shared, &mut changes);
     if changes.iter().any(|change| matches!(change, IndexChange::Remove { .. })) {
         shared.indexer.news().removals = true;
     }
@@ -194,6 +195,17 @@ fn take_in(shared: &Shared, events: usize) -> Result<bool, Error> {
         metrics::gauge!("everturn_recall_behind_events").set(behind.events as f64);
     }
     Ok(true)
+}
+
+/// Gives new entries their vectors, where that takes no longer than their words.
+fn embed(shared: &Shared, changes: &mut [IndexChange]) {
+    let Some((embedder, model)) = meaning::at_once(shared) else { return };
+    for change in changes {
+        if let IndexChange::Put(entry) = change {
+            let numbers = embedder.vector(&entry.text);
+            entry.vector = Some(Embedded { model: model.clone(), numbers });
+        }
+    }
 }
 
 /// What an event does to what can be found. What was only recalled into a prompt is in no turn, and so never here.

@@ -2,9 +2,12 @@
 //! time, and from where it ended if it was interrupted, since the index itself knows what waits. Whoever is about to ask has
 //! what its words find embedded first.
 //!
+//! An embedder that needs no waiting makes vectors in the indexer, along with the words. To it are left only entries that were
+//! taken in without it: by an earlier version, or by a process with another embedder.
+//!
 //! While vectors of a new model are made, questions are still asked of the old one's, if who made those is there.
 
-use crate::model::{self, BuiltinEmbedder, Embed};
+use crate::model::{self, BuiltinEmbedder, Embed, EmbedAtOnce};
 use crate::{Shared, load};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
@@ -18,13 +21,15 @@ use std::time::{Duration, Instant};
 
 /// Entries in one round of the background: few, since requests wait for the processor meanwhile.
 const BATCH_ENTRIES: usize = 8;
+/// The same where a vector takes microseconds.
+const BATCH_ENTRIES_AT_ONCE: usize = 256;
 /// Entries in a round of somebody who waits. A round that does not end in time is lost, so the first one is small, and the next
 /// ones grow as long as they take little of the time that is left: a large one keeps every core busy.
 const BATCH_ENTRIES_IN_TIME: RangeInclusive<usize> = 2..=256;
 /// A round that takes less than this part of the time left is short.
 const SHORT_ROUNDS: u32 = 8;
-/// Of a longer text the beginning and the end are embedded: no model reads more at once.
-pub const EMBEDDED_BYTES_MAX: usize = 8 * 1024;
+/// Of a longer text the beginning and the end are embedded, unless the embedder needs no waiting: other models read no more.
+const EMBEDDED_BYTES_MAX: usize = 8 * 1024;
 /// How long a question waits for its vector; then words must do.
 const QUESTION_PATIENCE: Duration = Duration::from_secs(3);
 /// How long to wait after a failure: the first one, and at most.
@@ -68,6 +73,13 @@ fn model(shared: &Shared) -> Option<String> {
     embedder.map(|embedder| kept_as(&**embedder, embedder.dimensions().unwrap_or(0)))
 }
 
+/// The embedder and the name of its vectors, if vectors are made along with the words.
+pub fn at_once(shared: &Shared) -> Option<(&dyn EmbedAtOnce, Arc<str>)> {
+    let embedder = shared.options.embedder.as_deref()?;
+    let model = kept_as(embedder, embedder.dimensions()?);
+    embedder.at_once().map(|at_once| (at_once, model.into()))
+}
+
 /// How far a tenant's index is behind. Whoever asks wakes the indexer: an index that was lost or found damaged is made again
 /// also where nothing is appended.
 pub fn behind(shared: &Shared, tenant: &Tenant) -> Result<Behind, Error> {
@@ -90,6 +102,9 @@ pub fn of_question(
     text: &str,
 ) -> Result<Option<(String, Vec<f32>)>, Error> {
     let Some(embedder) = asked(shared, tenant)? else { return Ok(None) };
+    if let (Some(at_once), Some(dimensions)) = (embedder.at_once(), embedder.dimensions()) {
+        return Ok(Some((kept_as(&*embedder, dimensions), at_once.vector(text))));
+    }
     let text = cut(text);
     match model::wait_for(embedder.embed(vec![text]), Some(QUESTION_PATIENCE)) {
         Some(vectors) => {
@@ -133,9 +148,10 @@ pub fn run(shared: &Shared) {
     let Some(embedder) = &shared.options.embedder else { return };
     let stopping = || shared.stopping.load(Ordering::SeqCst);
     let mut failures = 0_u32;
+    let entries = if embedder.at_once().is_some() { BATCH_ENTRIES_AT_ONCE } else { BATCH_ENTRIES };
     while !stopping() {
         *shared.meaning.news() = false;
-        match load::slice(shared, || round(shared, embedder, None, BATCH_ENTRIES, None)) {
+        match load::slice(shared, || round(shared, embedder, None, entries, None)) {
             Ok(true) => {
                 if std::mem::take(&mut failures) > 0 {
                     tracing::info!(embedder = embedder.model(), "the embedder answers again");
@@ -205,7 +221,7 @@ fn round(
         match text(shared, &entry)? {
             Some(text) => {
                 numbers.push(entry.no);
-                texts.push(text);
+                texts.push(if embedder.at_once().is_some() { text } else { cut(&text) });
             }
             // Erased since it was taken in, and soon out of the index as well.
             None => vectors.push((entry.no, Vec::new())),
@@ -309,7 +325,7 @@ fn text(shared: &Shared, entry: &Unembedded) -> Result<Option<String>, Error> {
             Err(error) => return Err(error),
         },
     };
-    Ok(text.filter(|text| !text.trim().is_empty()).map(|text| cut(&text)))
+    Ok(text.filter(|text| !text.trim().is_empty()))
 }
 
 fn cut(text: &str) -> String {

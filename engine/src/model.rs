@@ -98,6 +98,17 @@ pub trait Embed: Send + Sync {
     fn dimensions(&self) -> Option<usize>;
     /// One vector for each text, in their order. An empty one says that nothing in a text has a meaning to the model.
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'static, Result<Vec<Vec<f32>>, Error>>;
+    /// The same without waiting, for a model that is about as quick as the index of words: then vectors are made along with
+    /// it, of whole texts. Those of other models are made in the background.
+    fn at_once(&self) -> Option<&dyn EmbedAtOnce> {
+        None
+    }
+}
+
+/// A model that turns a text into a vector in microseconds, and cannot fail.
+pub trait EmbedAtOnce {
+    /// The vector of a text; empty if nothing in it has a meaning to the model.
+    fn vector(&self, text: &str) -> Vec<f32>;
 }
 
 /// What an answer that is on its way gives next.

@@ -76,6 +76,7 @@ macro_rules! conformance {
             what_is_nearest_in_meaning_comes_first
             entries_wait_for_their_vectors_newest_first
             what_was_said_gets_its_vector_before_what_tools_did
+            a_vector_may_come_with_its_entry
             vectors_of_different_models_are_never_compared
             what_is_gone_is_near_nothing
             a_fork_is_near_what_it_inherited

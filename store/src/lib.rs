@@ -318,6 +318,13 @@ pub trait Recall: Send + Sync {
         model: &str,
         vectors: Vec<(EntryNo, Vec<f32>)>,
     ) -> Result<(), Error>;
+    /// Those of some entries that have no vector of this model, in their order: no answer by meaning can have them.
+    fn lacking_vectors(
+        &self,
+        tenant: &Tenant,
+        model: &str,
+        entries: &[EntryNo],
+    ) -> Result<Vec<EntryNo>, Error>;
     /// The models of which a tenant, or anybody, has vectors. Those of different models are never compared.
     fn vector_models(&self, tenant: Option<&Tenant>) -> Result<Vec<String>, Error>;
     /// Drops vectors of all other models, at most `limit` at once. Says how many; fewer than `limit` when it is done.
@@ -357,7 +364,8 @@ pub struct Span {
 /// What becomes of the index.
 #[derive(Clone, Debug)]
 pub enum IndexChange {
-    /// This can be found from now on. One with the same id in the same conversation is replaced.
+    /// This can be found from now on, by its vector too if it comes with one; otherwise it waits for vectors of every model
+    /// that is known. One with the same id in the same conversation is replaced.
     Put(Box<Entry>),
     /// This does not stand any more after a place, but can be found by who asks for such.
     Fell {

@@ -188,8 +188,8 @@ impl Store for Local {
     fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error> {
         // Where the index cannot be written, what is in it is found nevertheless.
         let made = (|| -> Result<(), Error> {
-            self.store.index_now()?;
-            if options.mode != Mode::Lexical {
+            let behind = self.store.index_now()?;
+            if options.mode != Mode::Lexical && behind.vectors > 0 {
                 self.scope.embed_for(query, options, EMBED_TIME)?;
             }
             Ok(())

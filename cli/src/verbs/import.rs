@@ -72,7 +72,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
         return watch::run(args, verb);
     }
     let found = find(&verb.paths)?;
-    let store = open::making(args)?;
+    let store = open::importing(args)?;
     let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
     let mut reports = Vec::new();
     for file in &found.files {

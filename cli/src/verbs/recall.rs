@@ -45,10 +45,10 @@ pub struct Recall {
     /// Also turns that others took the place of
     #[arg(long)]
     all: bool,
-    /// First make everything findable by meaning, on all cores and however long that takes; a server does it by itself
+    /// First make everything findable, by words and by meaning, however long that takes; a server does it by itself
     #[arg(long)]
     index: bool,
-    /// Who says what a text means: builtin, none or folder:PATH
+    /// Embedding model: builtin, none, or folder:PATH in a program that is built with the feature bert
     #[arg(
         long,
         env = "EVERTURN_RECALL_EMBEDDER",

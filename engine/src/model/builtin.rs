@@ -4,7 +4,7 @@
 mod table;
 mod wordpiece;
 
-use super::Embed;
+use super::{Embed, EmbedAtOnce};
 use everturn_core::{Error, vectors};
 use futures_util::future::BoxFuture;
 use std::sync::LazyLock;
@@ -26,9 +26,9 @@ impl BuiltinEmbedder {
         BuiltinEmbedder
     }
 
-    /// The vector of a text, of length 1; `None` for a text without a single known token, such as an empty one.
-    pub fn vector(&self, text: &str) -> Option<Vec<f32>> {
-        ENCODER.vector(text)
+    /// Whether vectors that are kept under this name are those of a built-in embedder, of this version or an earlier one.
+    pub fn made(model: &str) -> bool {
+        ["potion-base-8m:", "pocket-encoder/"].iter().any(|name| model.starts_with(name))
     }
 
     /// The numbers of a text's tokens. Words that the vocabulary cannot spell have none.
@@ -49,9 +49,17 @@ impl Embed for BuiltinEmbedder {
     }
 
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'static, Result<Vec<Vec<f32>>, Error>> {
-        Box::pin(
-            async move { Ok(texts.iter().map(|text| ENCODER.vector(text).unwrap_or_default()).collect()) },
-        )
+        Box::pin(async move { Ok(texts.iter().map(|text| ENCODER.vector(text)).collect()) })
+    }
+
+    fn at_once(&self) -> Option<&dyn EmbedAtOnce> {
+        Some(self)
+    }
+}
+
+impl EmbedAtOnce for BuiltinEmbedder {
+    fn vector(&self, text: &str) -> Vec<f32> {
+        ENCODER.vector(text)
     }
 }
 
@@ -66,10 +74,11 @@ impl Encoder {
         Encoder { table, words: WordPiece::new(vocabulary) }
     }
 
-    fn vector(&self, text: &str) -> Option<Vec<f32>> {
+    /// Of length 1, or empty for a text without a known token.
+    fn vector(&self, text: &str) -> Vec<f32> {
         let mut sum = [0.0; DIMENSIONS];
         self.words.tokens(text, |token| self.table.add(token, &mut sum));
         // Only the direction is kept, so a sum is as good as a mean.
-        vectors::normalized(&sum)
+        vectors::normalized(&sum).unwrap_or_default()
     }
 }

@@ -113,5 +113,6 @@ fn put(key: &Key, fact: &Fact) -> IndexChange {
         fallen: fact.superseded_seq,
         prose: true,
         text: fact.text(),
+        vector: None,
     }))
 }

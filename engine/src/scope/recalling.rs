@@ -161,6 +161,20 @@ struct Meant {
     near: Vec<Found>,
 }
 
+/// Moves entries without a vector up to where words alone put them: meaning knows nothing of them, so it must not push them
+/// down. `places` has the place of each by words, from 0, best first.
+fn not_below(ranked: &mut Vec<Ranked>, places: &[(EntryNo, usize)]) {
+    for (no, place) in places {
+        if let Some(at) =
+            ranked.iter().position(|ranked| ranked.found.no == *no).filter(|at| at > place)
+        {
+            let mut moved = ranked.remove(at);
+            moved.score = moved.score.max(ranked[*place].score);
+            ranked.insert(*place, moved);
+        }
+    }
+}
+
 /// What was found, before it is looked at.
 struct Ranked {
     found: Found,
@@ -169,7 +183,7 @@ struct Ranked {
 }
 
 /// Both rankings as one, best first.
-fn joined(by_words: &[(Found, f64)], near: &[Found], mode: Mode, wanted: usize) -> Vec<Ranked> {
+fn joined(by_words: &[(Found, f64)], near: &[Found], mode: Mode) -> Vec<Ranked> {
     let weights: Vec<(EntryNo, f64)> = by_words.iter().map(|(found, weight)| (found.no, *weight)).collect();
     let meanings: Vec<(EntryNo, f64)> = near.iter().map(|found| (found.no, 1.0)).collect();
     let lexical: HashMap<EntryNo, &Found> = by_words.iter().map(|(found, _)| (found.no, found)).collect();
@@ -177,7 +191,8 @@ fn joined(by_words: &[(Found, f64)], near: &[Found], mode: Mode, wanted: usize) 
     let rank = |rank: Option<usize>, found: Option<&&Found>| {
         rank.zip(found).map(|(rank, found)| Rank { rank, score: found.score })
     };
-    let ranked = fuse(&[&weights[..], &meanings[..]]).into_iter().filter_map(|fused| {
+    let ranked = fuse(&[&weights[..], &meanings[..]]).into_iter();
+    let ranked = ranked.filter_map(|fused| {
         let (by_words, by_meaning) = (lexical.get(&fused.found), near.get(&fused.found));
         let found = Found::clone(by_words.or(by_meaning)?);
         let matched =
@@ -185,7 +200,7 @@ fn joined(by_words: &[(Found, f64)], near: &[Found], mode: Mode, wanted: usize) 
         let score = if mode == Mode::Hybrid { fused.score } else { found.score };
         Some(Ranked { found, score, matched })
     });
-    ranked.take(wanted).collect()
+    ranked.collect()
 }
 
 impl Scope {
@@ -281,7 +296,11 @@ impl Scope {
         let mut known = KnownFacts::new();
         for round in 1.. {
             let near = meant.as_ref().map_or(&[][..], |meant| meant.near.as_slice());
-            let ranked = joined(&by_words, near, mode, wanted);
+            let mut ranked = joined(&by_words, near, mode);
+            if let Some(meant) = &meant {
+                not_below(&mut ranked, &self.places_without_vector(&by_words, &meant.vector.0)?);
+            }
+            ranked.truncate(wanted);
             let all = ranked.len() < wanted;
             let mut hits = Vec::new();
             for ranked in ranked {
@@ -337,6 +356,18 @@ impl Scope {
         }
         ranked.sort_by(|(a, _), (b, _)| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
         Ok(ranked)
+    }
+
+    /// Which of what words found has no vector of a model, each with its place.
+    fn places_without_vector(
+        &self,
+        by_words: &[(Found, f64)],
+        model: &str,
+    ) -> Result<Vec<(EntryNo, usize)>, Error> {
+        let entries: Vec<EntryNo> = by_words.iter().map(|(found, _)| found.no).collect();
+        let lacking = self.shared().recall.lacking_vectors(&self.tenant, model, &entries)?;
+        let place = |no: &EntryNo| entries.iter().position(|entry| entry == no).map(|place| (*no, place));
+        Ok(lacking.iter().filter_map(place).collect())
     }
 
     /// What lies nearest to a question's meaning, best first.

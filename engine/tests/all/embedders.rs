@@ -5,7 +5,7 @@ mod folder;
 #[cfg(feature = "bert")]
 mod tiny;
 
-use everturn_engine::model::{BuiltinEmbedder, Embed, Embedder, wait};
+use everturn_engine::model::{BuiltinEmbedder, Embed, EmbedAtOnce, Embedder, wait};
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ fn the_built_in_embedder_is_the_original() {
     for Original { text, tokens, vector: original } in originals {
         assert_eq!(embedder.tokens(&text), tokens, "{text:?}");
         let vector = embedder.vector(&text);
-        assert_eq!(vector.is_none(), tokens.is_empty(), "{text:?}");
-        if let Some(vector) = vector {
+        assert_eq!(vector.is_empty(), tokens.is_empty(), "{text:?}");
+        if !vector.is_empty() {
             assert!((cosine(&vector, &original)) >= 0.999, "{text:?}: {}", cosine(&vector, &original));
             let length = vector.iter().map(|number| number * number).sum::<f32>();
             assert!((length - 1.0).abs() < 1e-3, "{text:?}: {length}");
@@ -86,8 +86,8 @@ fn the_whole_of_a_long_text_is_read() {
     let embedder = BuiltinEmbedder::new();
     let around = "we looked at the logs of the last night and at the metrics of the cluster ".repeat(200);
     let middles = ["the cat sleeps on the warm sofa. ", "the invoice must be paid by the customer. "];
-    let vector = |middle: &str| embedder.vector(&format!("{around}{}{around}", middle.repeat(100))).unwrap();
-    let asked = embedder.vector("a pet is resting on the couch").unwrap();
+    let vector = |middle: &str| embedder.vector(&format!("{around}{}{around}", middle.repeat(100)));
+    let asked = embedder.vector("a pet is resting on the couch");
     assert!(cosine(&asked, &vector(middles[0])) > cosine(&asked, &vector(middles[1])) + 0.05);
 }
 

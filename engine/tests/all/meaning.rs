@@ -3,7 +3,7 @@
 use crate::stage::{PATIENCE, Stage, quiet};
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Role;
-use everturn_engine::model::Embed;
+use everturn_engine::model::{BuiltinEmbedder, Embed};
 use everturn_engine::{
     AppendOptions, Error, Everturn, NewFact, NewTurn, Options, RecallMode, RecallOptions, Recalled, Scope,
 };
@@ -352,4 +352,90 @@ fn what_has_only_a_common_word_of_the_question_is_embedded_too() {
     let texts = toy.state().texts.clone();
     assert_eq!((texts[0].as_str(), texts[1].as_str()), ("the zebra", "the automobile"));
     assert_eq!(texts.iter().position(|text| text == "the rain"), Some(200));
+}
+
+/// An embedder that needs no waiting: vectors come with the words, and nothing ever waits for one.
+#[test]
+fn the_built_in_embedder_s_vectors_come_with_the_words() {
+    let stage = Stage::new();
+    let embedder: Option<Arc<dyn Embed>> = Some(Arc::new(BuiltinEmbedder::new()));
+    let store = stage.open_with(Options { embedder: embedder.clone(), index: false, ..quiet() });
+    let scope = store.tenant("acme").unwrap();
+    let id = say(&scope, &["We send the parcels by train.", "My cat sleeps on the keyboard.", "🚀"]);
+    let (subject, predicate, object) = ("the relay".into(), "listens on".into(), "port 8443".into());
+    scope.add_fact(id, NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
+    let behind = store.index_now().unwrap();
+    assert_eq!((behind.events, behind.vectors), (0, 0));
+    for (question, text) in [
+        ("shipping packages over rails", "We send the parcels by train."),
+        ("a pet resting", "My cat sleeps on the keyboard."),
+        ("which socket number does it use", "the relay listens on port 8443"),
+    ] {
+        assert_eq!(best(&recall(&scope, question, RecallMode::Vector)), text, "{question}");
+    }
+    let nothing = recall(&scope, "🚀", RecallMode::Hybrid);
+    assert!(nothing.data.is_empty(), "{nothing:?}");
+}
+
+/// A store whose index was made without the embedder, or with that of an earlier version: what is there already gets its vectors
+/// in the background, and words find it meanwhile as well as ever.
+#[test]
+fn an_index_with_another_model_s_vectors_is_answered_from_while_it_changes() {
+    let (stage, old) = (Stage::new(), Toy::new("pocket-encoder/minilm-l3-q4-g32-v1:0123456789ab"));
+    let store = open(&stage, &old);
+    say(&store.tenant("acme").unwrap(), &["my automobile is red", "a kitten sleeps", "the loaf is fresh"]);
+    settled(&store);
+    drop(store);
+    let embedder: Option<Arc<dyn Embed>> = Some(Arc::new(BuiltinEmbedder::new()));
+    let reader = stage.open_with(Options { embedder: embedder.clone(), read_only: true, ..quiet() });
+    let found = recall(&reader.tenant("acme").unwrap(), "kitten", RecallMode::Hybrid);
+    assert_eq!((best(&found), found.behind.vectors), ("a kitten sleeps", 3));
+    drop(reader);
+    let store = stage.open_with(Options { embedder, ..quiet() });
+    settled(&store);
+    assert_eq!(
+        best(&recall(&store.tenant("acme").unwrap(), "a young cat", RecallMode::Vector)),
+        "a kitten sleeps"
+    );
+    let end = Instant::now() + PATIENCE;
+    while store.vector_models().unwrap().iter().any(|model| !model.starts_with("potion-base-8m:")) {
+        assert!(Instant::now() < end, "the old vectors are still there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// While vectors are missing, an entry without one stands at least where words alone put it, however much has a vector that is
+/// near the question.
+#[test]
+fn what_has_no_vector_yet_is_not_ranked_below_its_place_by_words() {
+    let (stage, toy) = (Stage::new(), Toy::new("toy"));
+    let store = open(&stage, &toy);
+    let near: Vec<String> =
+        (0..30).map(|n| format!("the vehicle got its winter tyres, number {n}")).collect();
+    say(&store.tenant("acme").unwrap(), &near.iter().map(String::as_str).collect::<Vec<_>>());
+    settled(&store);
+    // These are taken in by a process without the embedder.
+    drop(store);
+    let unattended = stage.open();
+    let unseen = ["an automobile from Brixton", "somebody from Brixton", "Brixton said no to it"];
+    say(&unattended.tenant("acme").unwrap(), &unseen);
+    unattended.index_now().unwrap();
+    drop(unattended);
+    let embedder: Option<Arc<dyn Embed>> = Some(toy.clone());
+    let reader = stage.open_with(Options { embedder, read_only: true, ..quiet() });
+    let scope = reader.tenant("acme").unwrap();
+    let question = "which automobile did the lady from Brixton ask for yesterday";
+    let order = |mode| -> Vec<String> {
+        recall(&scope, question, mode).data.into_iter().map(|hit| hit.snippet.text).collect()
+    };
+    let (words, both) = (order(RecallMode::Lexical), order(RecallMode::Hybrid));
+    assert!(words.len() >= 3, "{words:?}");
+    for (place, text) in words.iter().enumerate().filter(|(_, text)| text.contains("Brixton")) {
+        let at = both.iter().position(|other| other == text);
+        assert!(at.is_some_and(|at| at <= place), "{text:?} is at {at:?} instead of {place}: {both:?}");
+    }
+    assert!(both.iter().any(|text| text.contains("tyres")), "what is near is found too: {both:?}");
+    let scores: Vec<f64> =
+        recall(&scope, question, RecallMode::Hybrid).data.iter().map(|hit| hit.score).collect();
+    assert!(scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
 }

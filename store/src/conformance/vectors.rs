@@ -1,10 +1,10 @@
 //! Finding by meaning: whatever a vector means, the nearest come first, and never what is gone or another's.
 
 use super::*;
-use crate::{Behind, Unembedded};
+use crate::{Behind, IndexChange, Unembedded};
 use everturn_core::event::kind;
-use everturn_core::id::Key;
-use everturn_core::recall::{EntryId, EntryNo, Filter};
+use everturn_core::id::{FactId, Key};
+use everturn_core::recall::{Embedded, Entry, EntryId, EntryNo, Filter};
 use everturn_core::turn::Role;
 
 pub(super) const MODEL: &str = "compass/8";
@@ -163,6 +163,55 @@ pub fn what_was_said_gets_its_vector_before_what_tools_did(store: &dyn Backend) 
         store.unembedded("later/8", Some((&key.tenant, &[result])), 1).expect("what waits")[0].no,
         result
     );
+}
+
+/// An entry that comes with its vector never waits for it, but for those of other models; one that replaces it brings its own.
+/// Which entries lack a vector can be asked.
+pub fn a_vector_may_come_with_its_entry(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    create(store, &key, vec![m.created(), m.say("alone #1")]);
+    take_in(store);
+    let waiting = |model| store.unembedded(model, None, 9).expect("what waits");
+    let alone = waiting("other/8")[0].no;
+    let with_vector = |id: u8, numbers: Vec<f32>| {
+        append(store, &key, vec![m.draft("note", "{}")]);
+        let vector = Some(Embedded { model: MODEL.into(), numbers });
+        let entry = Entry {
+            tenant: key.tenant.clone(),
+            conversation: key.id,
+            seq: 2,
+            id: EntryId::Fact(FactId::from_bytes([id; 16])),
+            role: None,
+            actor: None,
+            at: m.now(),
+            fallen: None,
+            prose: true,
+            text: "together".into(),
+            vector,
+        };
+        let span = store.unindexed(9).expect("what is new").span;
+        store.index(vec![IndexChange::Put(Box::new(entry))], span).expect("taken in");
+    };
+    with_vector(1, meaning("#2"));
+    with_vector(2, Vec::new());
+    assert_eq!(waiting(MODEL).iter().map(|entry| entry.no).collect::<Vec<_>>(), [alone]);
+    assert_eq!(waiting("other/8").len(), 3);
+    let nearest = |question: &str| {
+        let found = store.find_near(&key.tenant, MODEL, &meaning(question), &Filter::default(), 9);
+        found.expect("an answer").iter().map(|found| found.id).collect::<Vec<_>>()
+    };
+    let fact = EntryId::Fact(FactId::from_bytes([1; 16]));
+    assert_eq!(nearest("#2"), [fact]);
+    with_vector(1, meaning("#3"));
+    assert_eq!(nearest("#3"), [fact]);
+    let all: Vec<EntryNo> = waiting("other/8").iter().map(|entry| entry.no).collect();
+    let lacking = store.lacking_vectors(&key.tenant, MODEL, &all).expect("an answer");
+    let has =
+        store.find_near(&key.tenant, MODEL, &meaning("#3"), &Filter::default(), 9).expect("an answer")[0].no;
+    let expected: Vec<EntryNo> = all.iter().copied().filter(|no| *no != has).collect();
+    assert_eq!((lacking.len(), lacking), (2, expected));
+    assert_eq!(store.lacking_vectors(&key.tenant, "unheard/8", &all).expect("an answer"), all);
 }
 
 /// What one model made is not compared with what another did, nor with vectors of another length. The old one's serve until

@@ -88,7 +88,7 @@ fn put(db: &Connection, entry: &Entry) -> rusqlite::Result<()> {
     ])?;
     let no = db.last_insert_rowid();
     db.prepare_cached("UPDATE position SET entries = entries + 1, words = words + ?")?.execute([words])?;
-    vectors::added(db, no)?;
+    vectors::added(db, no, entry.vector.as_ref())?;
     let mut scope = format!("c{conversation} k{kind}");
     if let Some(actor) = actor {
         scope.push_str(&format!(" a{actor}"));
@@ -230,6 +230,7 @@ mod tests {
             fallen: None,
             prose: true,
             text: "a word".into(),
+            vector: None,
         }
     }
 

@@ -274,6 +274,17 @@ impl<T: Ground + Send + Sync> Recall for T {
         catalog.note(std::slice::from_ref(tenant), |_| Ok(()))
     }
 
+    fn lacking_vectors(
+        &self,
+        tenant: &Tenant,
+        model: &str,
+        entries: &[EntryNo],
+    ) -> Result<Vec<EntryNo>, Error> {
+        let catalog = self.catalog();
+        let lacking = catalog.reading(&catalog.index(tenant), |db| vectors::lacking(db, model, entries))?;
+        Ok(lacking.unwrap_or_else(|| entries.to_vec()))
+    }
+
     fn vector_models(&self, tenant: Option<&Tenant>) -> Result<Vec<String>, Error> {
         let catalog = self.catalog();
         match tenant {

@@ -8,7 +8,7 @@ use super::signs::Signs;
 use crate::sqlite::rows::signed;
 use crate::{Found, Unembedded};
 use everturn_core::id::{Key, Tenant};
-use everturn_core::recall::EntryNo;
+use everturn_core::recall::{Embedded, EntryNo};
 use everturn_core::vectors::{RESCORED, code, normalized, pack, rank};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -17,12 +17,21 @@ const EXACT_ENTRIES_MAX: usize = 2_000;
 /// So many removals are remembered one by one; past this whoever keeps signs in memory reads them all again.
 const GONE_MAX: i64 = 10_000;
 
-/// Says that a new entry needs a vector of every model.
-pub fn added(db: &Connection, entry: i64) -> rusqlite::Result<()> {
+/// Says that a new entry needs a vector of every model, but of the one whose vector it comes with.
+pub fn added(db: &Connection, entry: i64, vector: Option<&Embedded>) -> rusqlite::Result<()> {
+    let made = match vector {
+        Some(Embedded { model, numbers }) => {
+            let mut model = Model::known(db, model)?;
+            model.keep(db, entry, numbers)?;
+            Some(model.no)
+        }
+        None => None,
+    };
     db.prepare_cached(
-        "INSERT INTO waiting (model, prose, entry) SELECT m.no, e.prose, e.no FROM entries e, models m WHERE e.no = ?",
+        "INSERT INTO waiting (model, prose, entry)
+         SELECT m.no, e.prose, e.no FROM entries e, models m WHERE e.no = ? AND m.no IS NOT ?",
     )?
-    .execute([entry])
+    .execute(params![entry, made])
     .map(drop)
 }
 
@@ -130,34 +139,65 @@ pub fn unembedded(
 
 /// Keeps vectors. An entry that is gone meanwhile gets none, nor does one that has one.
 pub fn put(db: &Connection, model: &str, vectors: &[(EntryNo, Vec<f32>)]) -> rusqlite::Result<()> {
-    know(db, model)?;
-    let Some(model) = model_number(db, model)? else { return Ok(()) };
-    let mut dimensions: Option<usize> = db
-        .prepare_cached("SELECT dimensions FROM models WHERE no = ?")?
-        .query_row([model], |row| Ok(row.get::<_, Option<i64>>(0)?.map(|dimensions| dimensions as usize)))?;
-    for (EntryNo(entry), vector) in vectors {
+    let mut model = Model::known(db, model)?;
+    vectors.iter().try_for_each(|(EntryNo(entry), vector)| model.keep(db, *entry, vector))
+}
+
+/// A model that is known, and how long its vectors are once there is one.
+struct Model {
+    no: i64,
+    dimensions: Option<usize>,
+}
+
+impl Model {
+    fn known(db: &Connection, name: &str) -> rusqlite::Result<Model> {
+        know(db, name)?;
+        db.prepare_cached("SELECT no, dimensions FROM models WHERE name = ?")?.query_row([name], |row| {
+            let dimensions = row.get::<_, Option<i64>>(1)?.map(|dimensions| dimensions as usize);
+            Ok(Model { no: row.get(0)?, dimensions })
+        })
+    }
+
+    fn keep(&mut self, db: &Connection, entry: i64, vector: &[f32]) -> rusqlite::Result<()> {
         let mut packed = pack(vector);
-        if packed.is_some() && dimensions.is_none() {
-            dimensions = Some(vector.len());
-            db.execute("UPDATE models SET dimensions = ? WHERE no = ?", params![vector.len() as i64, model])?;
+        if packed.is_some() && self.dimensions.is_none() {
+            self.dimensions = Some(vector.len());
+            db.execute(
+                "UPDATE models SET dimensions = ? WHERE no = ?",
+                params![vector.len() as i64, self.no],
+            )?;
         }
-        if dimensions != Some(vector.len()) {
+        if self.dimensions != Some(vector.len()) {
             packed = None;
         }
         db.prepare_cached("DELETE FROM waiting WHERE model = ? AND prose IN (0, 1) AND entry = ?")?
-            .execute([model, *entry])?;
+            .execute([self.no, entry])?;
         let kept = db
             .prepare_cached(
                 "INSERT OR IGNORE INTO codes (model, entry, conversation, kind, role, actor, at, code)
                  SELECT ?, no, conversation, kind, role, actor, at, ? FROM entries WHERE no = ?",
             )?
-            .execute(params![model, packed.as_ref().map(|_| code(vector)), entry])?;
+            .execute(params![self.no, packed.as_ref().map(|_| code(vector)), entry])?;
         if let (1, Some(packed)) = (kept, packed) {
             db.prepare_cached("INSERT INTO vectors (no, packed) VALUES (?, ?)")?
                 .execute(params![db.last_insert_rowid(), packed])?;
         }
+        Ok(())
     }
-    Ok(())
+}
+
+/// Those of some entries that have no vector of a model, be it that they wait for it or that there is nothing to embed.
+pub fn lacking(db: &Connection, model: &str, entries: &[EntryNo]) -> rusqlite::Result<Vec<EntryNo>> {
+    let model = model_number(db, model)?;
+    let mut has =
+        db.prepare_cached("SELECT 1 FROM codes WHERE model = ? AND entry = ? AND code IS NOT NULL")?;
+    let mut lacking = Vec::new();
+    for entry in entries {
+        if !has.exists(params![model, entry.0])? {
+            lacking.push(*entry);
+        }
+    }
+    Ok(lacking)
 }
 
 /// Drops vectors of all models but one, at most so many. Says how many.

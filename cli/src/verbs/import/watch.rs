@@ -110,7 +110,7 @@ fn take(
     files: &mut HashMap<String, Watched>,
     stopping: &AtomicBool,
 ) -> Result<(), Failure> {
-    let store = match open::making(args) {
+    let store = match open::importing(args) {
         Ok(store) => store,
         // Somebody else writes into it just now.
         Err(Failure::Error(Error::Busy(_))) => return Ok(()),
