@@ -5,7 +5,8 @@
 //! 3. A word is spelt by the longest token that begins it, then by the longest that continues it (`##…` in the vocabulary), and
 //!    so on. One that cannot be spelt, or of more than 100 characters, has no tokens.
 //!
-//! Unlike BERT's own, it knows no special tokens: `[SEP]` in a text is a word in brackets, as whoever typed it meant.
+//! Two things differ from the original. There are no special tokens: `[SEP]` in a text is a word in brackets, as whoever typed it
+//! meant. And characters are classified as today's Unicode does, not as Unicode 8 did.
 
 use regex_syntax::hir::{Class, HirKind};
 use unicode_normalization::char::decompose_canonical;
@@ -62,7 +63,6 @@ impl WordPiece {
         for (number, token) in vocabulary.lines().enumerate() {
             let continued = token.strip_prefix(CONTINUES);
             let text = continued.unwrap_or(token).as_bytes();
-            // Special tokens are longer, and never looked up.
             let hash = text.iter().fold(seed(continued.is_some()), |hash, byte| mix(hash, *byte));
             let (mut at, tag) = place(hash);
             while words.slots[at].token > 0 {
