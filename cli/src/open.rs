@@ -31,17 +31,20 @@ pub fn making(args: &Args) -> Result<Box<dyn Store>, Failure> {
 
 /// The tenant's view, for writing much that is to be found at once, also by its meaning.
 pub fn importing(args: &Args) -> Result<Box<dyn Store>, Failure> {
-    with(args, Options { embedder: embedder(args), ..Options::default() })
+    with(args, Options { embedder: embedder(args)?, ..Options::default() })
 }
 
 /// The built-in embedder for a command that does not name one, since it costs no time. Not where another one is set or was used:
-/// its vectors would be dropped, and may have been costly.
-pub fn embedder(args: &Args) -> Option<Arc<dyn Embed>> {
+/// its vectors would be dropped, and may have been costly. A server has its own.
+pub fn embedder(args: &Args) -> Result<Option<Arc<dyn Embed>>, Error> {
     let set = std::env::var_os("EVERTURN_RECALL_EMBEDDER").is_some_and(|name| name != "builtin");
+    if set || server(args)?.is_some() {
+        return Ok(None);
+    }
     let used = || store(args, Options { read_only: true, ..Options::default() })?.vector_models();
     // A store that is not there yet has no vectors.
-    let others = || used().is_ok_and(|models| !models.iter().all(|model| BuiltinEmbedder::made(model)));
-    (!set && !others()).then(|| Arc::new(BuiltinEmbedder::new()) as Arc<dyn Embed>)
+    let others = used().is_ok_and(|models| !models.iter().all(|model| BuiltinEmbedder::made(model)));
+    Ok((!others).then(|| Arc::new(BuiltinEmbedder::new()) as Arc<dyn Embed>))
 }
 
 /// The tenant's view, for reading beside whoever writes what words and meaning find.

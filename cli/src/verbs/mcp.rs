@@ -28,7 +28,7 @@ pub fn run(args: &Args, verb: &Mcp) -> Result<(), Failure> {
             format!("a server speaks MCP itself: point the client at {}/mcp", url.trim_end_matches('/'));
         return Err(Error::invalid("url.mcp", text).into());
     }
-    let embedder = open::embedder(args);
+    let embedder = open::embedder(args)?;
     let store = open::store(args, Options { read_only: verb.read_only, embedder, ..Options::default() })?;
     let scope = store.tenant(&args.tenant)?;
     let options = Stdio { scope, read_only: verb.read_only, record: verb.record.clone() };

@@ -17,13 +17,15 @@ fn furnished() -> (Shell, String) {
     (shell, id)
 }
 
-/// Imports a turn and many long ones that came after it: more than can be embedded at once.
-fn import_much_after(shell: &Shell, first: &str) {
+/// Imports a turn and many long ones that came after it.
+fn import_much_after(shell: &Shell, first: &str, embedder: &str) {
     let say = |text: String| serde_json::json!({"role": "user", "content": text});
     let later = |n| say(format!("Number {n} of many. {}", "It says nothing of use. ".repeat(40)));
     let all: Vec<_> = std::iter::once(say(first.into())).chain((0..500).map(later)).collect();
     std::fs::write(shell.path("much.json"), serde_json::to_string(&all).unwrap()).unwrap();
-    shell.ok(&["import", "much.json"]);
+    let mut command = shell.command(&["import", "much.json"]);
+    let said = Said::from(command.env("EVERTURN_RECALL_EMBEDDER", embedder).output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.err);
 }
 
 fn recall(shell: &Shell, args: &[&str]) -> Said {
@@ -56,13 +58,28 @@ fn what_was_meant_is_found_without_its_words() {
     assert!(!recall(&shell, &["a pet resting", "--mode", "vector"]).out.contains("cat"));
 }
 
-/// After an import embedding takes long, and newest turns come first. What was said long ago is compared by its meaning
-/// nevertheless, as soon as it shares a word with the question.
+/// When an import ends, all of it is found by its meaning too: nobody embeds later, and no question waits.
 #[test]
-fn what_a_question_s_words_find_is_compared_by_meaning_right_after_an_import() {
+fn what_was_imported_is_found_by_meaning_when_the_import_ends() {
     let shell = Shell::new();
     let old = "The invoice archive lies on the grey shelf.";
-    import_much_after(&shell, old);
+    import_much_after(&shell, old, "builtin");
+    // One who cannot make vectors finds those that are there.
+    let index = shell.path("store.db-index/t-default.db");
+    let made = std::fs::metadata(&index).unwrap().modified().unwrap();
+    let said = recall(&shell, &["where are the bills kept", "--mode", "vector", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(found["data"][0]["snippet"]["text"], old, "{}", said.out);
+    assert_eq!(found["behind"], serde_json::json!({"events": 0, "vectors": 0}));
+    assert_eq!(std::fs::metadata(&index).unwrap().modified().unwrap(), made, "nothing was left to embed");
+}
+
+/// What was imported without an embedder gets its vectors when somebody asks by meaning.
+#[test]
+fn what_was_imported_without_vectors_gets_them_when_somebody_asks() {
+    let shell = Shell::new();
+    let old = "The invoice archive lies on the grey shelf.";
+    import_much_after(&shell, old, "none");
     let said = recall(&shell, &["which shelf has the bills", "--json"]);
     let found: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!(found["data"][0]["snippet"]["text"], old, "{}", said.out);

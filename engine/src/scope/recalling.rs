@@ -165,9 +165,7 @@ struct Meant {
 /// down. `places` has the place of each by words, from 0, best first.
 fn not_below(ranked: &mut Vec<Ranked>, places: &[(EntryNo, usize)]) {
     for (no, place) in places {
-        if let Some(at) =
-            ranked.iter().position(|ranked| ranked.found.no == *no).filter(|at| at > place)
-        {
+        if let Some(at) = ranked.iter().position(|ranked| ranked.found.no == *no).filter(|at| at > place) {
             let mut moved = ranked.remove(at);
             moved.score = moved.score.max(ranked[*place].score);
             ranked.insert(*place, moved);
