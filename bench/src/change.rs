@@ -32,8 +32,9 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
     for turns in short_turns.iter().zip(long_turns).map(|(short, long)| [short, long]) {
         for side in [0, 1] {
             let (scope, id) = (&scopes[side], conversations[side]);
+            let head = scope.get(id)?.head.seq;
             let began = Instant::now();
-            scope.fork(id, scope.get(id)?.head.seq).wait()?;
+            scope.fork(id, head).wait()?;
             forks[side].push_time(began.elapsed());
         }
         for side in [0, 1] {

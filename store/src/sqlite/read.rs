@@ -299,13 +299,15 @@ fn turn_page(
 pub fn fallen_after(db: &Connection, lineage: &Lineage, after: u64) -> rusqlite::Result<u64> {
     let mut fallen = BTreeMap::new();
     for level in &lineage.levels {
+        // What an ancestor says about its own inheritance hides what is said further up, also where it stands there.
         let mut rows = db.prepare_cached(&format!(
-            "SELECT {} FROM turns t WHERE t.conversation = ? AND t.seq > ? AND t.seq <= ?
-             AND (t.superseded_by IS NOT NULL OR t.conversation <> ?)",
-            TURN_COLUMNS
+            "SELECT {TURN_COLUMNS} FROM turns t
+             WHERE t.conversation = ?1 AND t.superseded_by IS NOT NULL AND t.seq > ?2 AND t.seq <= ?3
+             UNION ALL SELECT {TURN_COLUMNS} FROM turns t WHERE t.conversation = ?1 AND t.seq > ?2 AND t.seq <= min(?3, ?4)"
         ))?;
-        let own = lineage.levels.first().map_or(0, |own| own.no);
-        let parameters = params![level.no, signed(after), signed(level.cap), own];
+        let is_own = lineage.levels.first().is_some_and(|own| own.no == level.no);
+        let inherited = if is_own { 0 } else { level.floor };
+        let parameters = params![level.no, signed(after), signed(level.cap), signed(inherited)];
         for row in rows.query_map(parameters, rows::turn)? {
             let row = row?;
             fallen.entry(row.seq).or_insert_with(|| lineage.seen(level, row).superseded_by.is_some());

@@ -34,3 +34,6 @@ CREATE INDEX conversation_facts_by_corrected ON conversation_facts (corrects) WH
 
 -- Turns up to the place of a fold, so that a fork need not count them from the start.
 ALTER TABLE folds ADD COLUMN turns INTEGER;
+
+-- Turns that do not stand, which are few: a budget counts them.
+CREATE INDEX turns_fallen ON turns (conversation, seq) WHERE superseded_by IS NOT NULL;

@@ -73,7 +73,7 @@ fn the_tables_have_the_names_that_people_know() {
 }
 
 /// What version 3 added, taken back.
-const UNDO_VERSION_3: &str = "DROP TABLE ownership; DROP TABLE summaries; DROP TABLE echoes; DROP INDEX conversation_facts_by_corrected;
+const UNDO_VERSION_3: &str = "DROP TABLE ownership; DROP TABLE summaries; DROP TABLE echoes; DROP INDEX conversation_facts_by_corrected; DROP INDEX turns_fallen;
     ALTER TABLE conversation_facts DROP COLUMN corrects; ALTER TABLE folds DROP COLUMN turns; PRAGMA user_version = 2;";
 
 /// In a file of version 2, erasing a turn reaches what was written before the upgrade.
