@@ -92,7 +92,7 @@ pub struct Limits {
     pub tenant_burst: u32,
     /// Requests and streams of one tenant that run at the same time.
     pub tenant_concurrent: usize,
-    /// Threads that work for one tenant.
+    /// Threads that work for one tenant; by default two for each core, so that another tenant's are not many times outnumbered.
     pub tenant_threads: usize,
     /// Operations of one tenant that read or write whole conversations at the same time.
     pub tenant_large_operations: usize,
@@ -128,7 +128,7 @@ impl Default for Limits {
             tenant_requests_per_second: 1000,
             tenant_burst: 2000,
             tenant_concurrent: 512,
-            tenant_threads: 8,
+            tenant_threads: 2 * std::thread::available_parallelism().map_or(1, usize::from),
             tenant_large_operations: 2,
             large_operations: 16,
             tenant_body_bytes: 32 * 1024 * 1024,

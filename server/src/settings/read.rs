@@ -107,7 +107,10 @@ impl Settings {
             tenant_requests_per_second: number("tenant_requests_per_second")?,
             tenant_burst: number("tenant_burst")?,
             tenant_concurrent: size("tenant_concurrent")?,
-            tenant_threads: size("tenant_threads")?,
+            tenant_threads: match self.number("limits.tenant_threads") {
+                Some(_) => size("tenant_threads")?,
+                None => Limits::default().tenant_threads,
+            },
             tenant_large_operations: size("tenant_large_operations")?,
             large_operations: size("large_operations")?,
             tenant_body_bytes: size("tenant_body_bytes")?,

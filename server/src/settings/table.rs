@@ -67,7 +67,7 @@ pub const KNOWN: &[Known] = &[
     known("limits.tenant_requests_per_second", Number, "1000"),
     known("limits.tenant_burst", Number, "2000"),
     known("limits.tenant_concurrent", Number, "512"),
-    known("limits.tenant_threads", Number, "8"),
+    known("limits.tenant_threads", Number, ""),
     known("limits.tenant_large_operations", Number, "2"),
     known("limits.large_operations", Number, "16"),
     known("limits.tenant_body_bytes", Number, "33554432"),
