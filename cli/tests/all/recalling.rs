@@ -86,6 +86,21 @@ fn what_was_imported_without_vectors_gets_them_when_somebody_asks() {
     assert_eq!(found["data"][0]["matched"]["vector"]["rank"], 1, "{}", said.out);
 }
 
+/// A command ends before anything is done in the background, so the question itself has to notice.
+#[test]
+fn an_index_that_is_cut_or_something_else_is_made_again_by_the_question() {
+    let (shell, _) = furnished();
+    let index = shell.path("store.db-index/t-default.db");
+    let found = || recall(&shell, &["parcels", "--mode", "lexical"]);
+    assert!(found().out.contains("parcels"));
+    let whole = std::fs::read(&index).unwrap();
+    for (what, bytes) in [("cut", &whole[..8192]), ("something else", &[0x5a; 20_000])] {
+        std::fs::write(&index, bytes).unwrap();
+        let said = found();
+        assert!(said.out.contains("parcels"), "{what}: {} {}", said.out, said.err);
+    }
+}
+
 #[test]
 fn a_server_makes_what_is_said_findable_by_itself() {
     let (shell, id) = furnished();

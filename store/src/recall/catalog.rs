@@ -4,7 +4,7 @@ use super::file::{Database, Readers};
 use super::find::Common;
 use super::signs::Signs;
 use super::{Ground, entries, feed};
-use crate::sqlite::door::Derived;
+use crate::sqlite::door::{self, Derived};
 use everturn_core::Error;
 use everturn_core::id::{Key, Tenant};
 use everturn_core::limits::INDEXES_OPEN_MAX;
@@ -247,14 +247,20 @@ impl Catalog {
         Ok(0)
     }
 
-    /// Looks once for tenants whose file was lost while nobody had the store open.
+    /// Looks once for tenants whose file was lost, cut or replaced by something else while nobody had the store open.
     pub fn look_for_lost(&self) -> Result<(), Error> {
         if self.folder.is_none() || self.looked.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
         let kept: BTreeSet<Tenant> = self.kept().into_iter().collect();
         let handed = self.fed(feed::tenants)?;
-        let lost = handed.into_iter().filter(|tenant| !kept.contains(tenant));
+        let whole = |tenant: &Tenant| match &self.folder {
+            // Opened already: whoever reads it notices. Another descriptor would take its locks away when it is closed.
+            _ if locked(&self.open).indexes.contains_key(tenant) => true,
+            Some(folder) => door::looks_whole(&folder.join(file_name(tenant))),
+            None => true,
+        };
+        let lost = handed.into_iter().filter(|tenant| !kept.contains(tenant) || !whole(tenant));
         locked(&self.lagging).extend(lost.map(|tenant| (tenant, Lag::default())));
         Ok(())
     }

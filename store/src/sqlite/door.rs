@@ -299,6 +299,24 @@ fn derived_version(connection: &Connection) -> rusqlite::Result<Option<i32>> {
     }
 }
 
+/// Whether a file begins as a database and is as long as its header says. No connection of this process may have it open:
+/// closing a second descriptor drops SQLite's locks.
+pub fn looks_whole(path: &Path) -> bool {
+    use std::io::Read;
+    let mut header = [0; 32];
+    let file = std::fs::File::open(path).and_then(|mut file| {
+        file.read_exact(&mut header)?;
+        file.metadata()
+    });
+    let page_bytes = match u16::from_be_bytes([header[16], header[17]]) {
+        1 => 65_536,
+        bytes => u64::from(bytes),
+    };
+    let pages = u32::from_be_bytes([header[28], header[29], header[30], header[31]]);
+    header.starts_with(b"SQLite format 3\0")
+        && file.is_ok_and(|file| file.len() >= page_bytes * u64::from(pages))
+}
+
 /// Removes a derived database. What cannot be removed is found unusable when it is opened next.
 pub fn remove_derived(path: &Path) {
     for suffix in ["", "-wal", "-shm"] {
