@@ -8,6 +8,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, Role};
 use everturn_core::id::KeyId;
+use everturn_engine::KEY_PREFIX;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
@@ -69,13 +70,19 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
                 return output::json_list(&keys, None);
             }
             if keys.is_empty() {
-                return output::text("no keys; `everturn keys create --role admin` makes one");
+                return output::text(
+                    "no keys here; `everturn keys create --role admin` makes one, and --tenant lists those of another tenant",
+                );
             }
             keys.iter().try_for_each(|key| output::text(line(key)))
         }
         Verb::Revoke { id } => {
-            let full =
-                if id.starts_with(KeyId::PREFIX) { id.clone() } else { format!("{}{id}", KeyId::PREFIX) };
+            // The key itself names its id, and must not be repeated in an error.
+            let id = match id.strip_prefix(KEY_PREFIX) {
+                Some(key) => key.split('_').next().unwrap_or_default(),
+                None => id.strip_prefix(KeyId::PREFIX).unwrap_or(id),
+            };
+            let full = format!("{}{id}", KeyId::PREFIX);
             let key = asking_the_owner(open::writing(args))?.revoke_key(full.parse()?)?;
             if args.json {
                 return output::json(&key);
