@@ -181,6 +181,14 @@ impl Scope {
             if page.is_empty() {
                 break;
             }
+            if page.iter().any(|event| event.seq <= after) {
+                // Without an end otherwise: the same page would come again and again.
+                return find(
+                    doctor,
+                    key.id,
+                    format!("after seq {after} stands an event of an earlier place"),
+                );
+            }
             for event in &page {
                 let expected = end.map_or(0, |end| end.seq) + 1;
                 // Of the event after a missing one only the body can be checked.

@@ -144,3 +144,22 @@ fn a_process_that_was_overtaken_answers_what_the_store_has_now() {
         other.say(id, NewTurn::user("and on"));
     }
 }
+
+/// A place that names an event of an earlier one gave the same page again and again, and the doctor never ended.
+#[test]
+fn a_place_that_names_an_earlier_event_is_named() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    (0..3).for_each(|n| drop(scope.say(id, NewTurn::user(&format!("number {n}")))));
+    drop((scope, store));
+    for wrong in
+        ["INSERT INTO places VALUES (1, 77, 3)", "UPDATE places SET seq = 9223372036854775807 WHERE seq = 4"]
+    {
+        sql(&stage, wrong);
+        let store = stage.open_read_only();
+        let found = examine(&store).findings;
+        assert!(found.iter().any(|finding| finding.conversation == Some(id)), "{wrong}: {found:?}");
+    }
+}
