@@ -52,6 +52,10 @@ const WAL_COMMIT_BYTES: usize = 16 * 1024;
 /// How long to wait before the write-ahead log is tried again.
 const SCRUB_AGAIN: Duration = Duration::from_millis(5);
 
+/// How often a reader looks before it says that something was lost, and how long it waits between.
+const LOSS_LOOKS: u32 = 10;
+const LOSS_PAUSE: Duration = Duration::from_millis(20);
+
 /// How many idle reading connections are kept.
 const READERS_IDLE_MAX: usize = 8;
 
@@ -148,7 +152,15 @@ impl Sqlite {
     /// refused.
     pub fn open_read_only(path: &Path) -> Result<Sqlite, Error> {
         let path = resolve(path);
-        check_whole(&path)?;
+        let mut looks = 0;
+        while let Err(error) = check_whole(&path) {
+            // Somebody who opens or closes the store for writing in this very moment makes it look so for an instant.
+            looks += 1;
+            if looks == LOSS_LOOKS {
+                return Err(error);
+            }
+            std::thread::sleep(LOSS_PAUSE);
+        }
         let reader = door::open_for_reading(&path)?;
         Ok(Sqlite {
             catalog: Catalog::new(Some(door::index_folder(&path))),
