@@ -467,6 +467,14 @@ pub struct Committed {
     pub erased: Vec<Place>,
 }
 
+impl Committed {
+    /// A first answer that appended these events; nothing was released or erased.
+    pub(crate) fn new(conversation: impl Into<Arc<Conversation>>, events: Vec<Event>) -> Committed {
+        let conversation = conversation.into();
+        Committed { conversation, events, repeated: false, released: Vec::new(), erased: Vec::new() }
+    }
+}
+
 /// A part of what an actor wrote.
 #[derive(Clone, Debug)]
 pub struct WrittenPage {

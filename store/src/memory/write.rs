@@ -25,13 +25,7 @@ impl Kept {
                     return Err(write::not_open(row.id, row.status));
                 }
                 self.entry(&key)?.chunks.insert((row.seq, offset), text);
-                Ok(Committed {
-                    conversation: conversation.into(),
-                    events: Vec::new(),
-                    repeated: false,
-                    released: Vec::new(),
-                    erased: Vec::new(),
-                })
+                Ok(Committed::new(conversation, Vec::new()))
             }
             Action::Delete { at, reason, only_expired } => {
                 let conversation = existing.ok_or_else(|| absent(&key))?;
@@ -41,13 +35,7 @@ impl Kept {
                 self.entries[place].deleted = Some(tombstone);
                 let released = self.purge(place);
                 let released = self.unused(&key.tenant, released);
-                Ok(Committed {
-                    conversation: conversation.into(),
-                    events: Vec::new(),
-                    repeated: false,
-                    released,
-                    erased: Vec::new(),
-                })
+                Ok(Committed { released, ..Committed::new(conversation, Vec::new()) })
             }
             Action::Erase { ref turns, ref events, summaries, .. } => {
                 let events = events.clone();
@@ -92,13 +80,7 @@ impl Kept {
                 let place = self.place(&key)?;
                 self.entries[place].deleted = Some(tombstone);
                 self.purge(place);
-                Ok(Committed {
-                    conversation: conversation.into(),
-                    events: Vec::new(),
-                    repeated: false,
-                    released: Vec::new(),
-                    erased: Vec::new(),
-                })
+                Ok(Committed::new(conversation, Vec::new()))
             }
             Action::Remember { requests } => {
                 let conversation = existing.ok_or_else(|| absent(&key))?;
@@ -112,13 +94,7 @@ impl Kept {
                         last_seq: request.last_seq,
                     });
                 }
-                Ok(Committed {
-                    conversation: conversation.into(),
-                    events: Vec::new(),
-                    repeated: false,
-                    released: Vec::new(),
-                    erased: Vec::new(),
-                })
+                Ok(Committed::new(conversation, Vec::new()))
             }
         }
     }
@@ -170,13 +146,7 @@ impl Kept {
             };
             self.requests.insert((scope, asked.key), request);
         }
-        Ok(Committed {
-            conversation: conversation.into(),
-            events,
-            repeated: false,
-            released: Vec::new(),
-            erased: Vec::new(),
-        })
+        Ok(Committed::new(conversation, events))
     }
 
     fn repeated(&self, scope: &str, asked: &Idempotency) -> Result<Option<Committed>, Error> {
@@ -195,13 +165,7 @@ impl Kept {
         {
             return Err(asked.conflict());
         }
-        Ok(Some(Committed {
-            conversation: conversation.into(),
-            events,
-            repeated: true,
-            released: Vec::new(),
-            erased: Vec::new(),
-        }))
+        Ok(Some(Committed { repeated: true, ..Committed::new(conversation, events) }))
     }
 }
 

@@ -207,13 +207,7 @@ impl<'a> Batch<'a> {
             Action::Chunk { turn, offset, text } => {
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
                 chunk(self.db, no, &conversation, turn, offset, &text)?;
-                Ok(Committed {
-                    conversation,
-                    events: Vec::new(),
-                    repeated: false,
-                    released: Vec::new(),
-                    erased: Vec::new(),
-                })
+                Ok(Committed::new(conversation, Vec::new()))
             }
             Action::Delete { at, reason, only_expired } => {
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
@@ -222,13 +216,7 @@ impl<'a> Batch<'a> {
                 let released = super::erase::delete(self.db, no, at, &reason)?;
                 let released = unused(self.db, &key, released)?;
                 self.known.conversations.remove(&key);
-                Ok(Committed {
-                    conversation,
-                    events: Vec::new(),
-                    repeated: false,
-                    released,
-                    erased: Vec::new(),
-                })
+                Ok(Committed { released, ..Committed::new(conversation, Vec::new()) })
             }
             Action::Erase { ref turns, ref events, summaries, .. } => {
                 let (turns, events) = (turns.clone(), events.clone());
@@ -274,13 +262,7 @@ impl<'a> Batch<'a> {
                 super::erase::delete(self.db, no, tombstone.deleted, &tombstone.reason)?;
                 super::backup::set_head(self.db, no, tombstone.head)?;
                 self.known.conversations.remove(&key);
-                Ok(Committed {
-                    conversation,
-                    events: Vec::new(),
-                    repeated: false,
-                    released: Vec::new(),
-                    erased: Vec::new(),
-                })
+                Ok(Committed::new(conversation, Vec::new()))
             }
             Action::Remember { requests } => {
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
@@ -288,13 +270,7 @@ impl<'a> Batch<'a> {
                     let scope = if request.creation { tenant_scope(&key) } else { conversation_scope(no) };
                     remember(self.db, &scope, no, &request)?;
                 }
-                Ok(Committed {
-                    conversation,
-                    events: Vec::new(),
-                    repeated: false,
-                    released: Vec::new(),
-                    erased: Vec::new(),
-                })
+                Ok(Committed::new(conversation, Vec::new()))
             }
         }
     }
@@ -370,7 +346,7 @@ impl<'a> Batch<'a> {
             remember(self.db, &scope, no, &request)?;
         }
         self.known.put(key.clone(), no, conversation.clone());
-        Ok(Committed { conversation, events, repeated: false, released: Vec::new(), erased: Vec::new() })
+        Ok(Committed::new(conversation, events))
     }
 
     /// Writes whole turns into the log and remembers that their rows are to follow.
@@ -435,7 +411,7 @@ impl<'a> Batch<'a> {
         {
             return Err(asked.conflict().into());
         }
-        Ok(Some(Committed { conversation, events, repeated: true, released: Vec::new(), erased: Vec::new() }))
+        Ok(Some(Committed { repeated: true, ..Committed::new(conversation, events) }))
     }
 }
 
