@@ -1,4 +1,4 @@
-//! What a tenant notices while another one attacks the server: its appends and pages, against the same on a quiet server,
+//! The appends and pages of one tenant while another one attacks the server, against the same on a quiet server,
 //! and the memory of the server meanwhile.
 //!
 //! The server is a process of its own with its default settings. The attacker is another process, so that the threads

@@ -1,4 +1,4 @@
-//! Which bodies may be missing: what `turn.erased` events record.
+//! Bodies that may be missing because a `turn.erased` event records it.
 //!
 //! A body that is gone without a record was not erased, it was lost.
 
@@ -79,7 +79,7 @@ impl Recorded {
         while after < member.through {
             let page = match shared.backup.member_events(member.no, after, member.through, PAGE_BYTES) {
                 Ok(page) => page,
-                // What cannot be read records nothing.
+                // An event that cannot be read records nothing.
                 Err(Error::Corrupt(_)) => break,
                 Err(error) => return Err(error),
             };

@@ -328,7 +328,7 @@ impl Subscription {
         if self.ready.is_empty() {
             return matches!(self.place, Stage::CatchingUp { .. });
         }
-        // What is ready is read again after an erasure.
+        // After an erasure, ready updates are read again.
         self.shared.hub.erasures.load(Ordering::SeqCst) != self.erasures
     }
 

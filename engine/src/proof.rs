@@ -174,7 +174,7 @@ impl Scope {
             let after = end.map_or(0, |end| end.seq);
             let page = match shared.log.stored_events(key, after, PAGE_ENTRIES_MAX) {
                 Ok(page) => page,
-                // What is known of its rows keeps it from being read.
+                // The wrong rows that were named already keep it from being read.
                 Err(_) if !all => return,
                 Err(error) => return find(doctor, key.id, error.text().into()),
             };

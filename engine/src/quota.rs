@@ -50,7 +50,7 @@ impl Quotas {
     }
 }
 
-/// What tenants have, as far as it was counted.
+/// The usage of tenants, as far as it was counted.
 #[derive(Default)]
 pub(crate) struct Stored(Mutex<Counts>);
 

@@ -83,7 +83,7 @@ async fn on_thread<T: Send + 'static>(
     }
 }
 
-/// What is answered where work ended without an answer.
+/// The error for work that ended without an answer.
 pub fn panicked() -> Error {
     Error::internal("server.panic", "the request failed inside the server; see its log")
 }

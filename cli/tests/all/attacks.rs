@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What the process may take, whatever is asked of it.
+/// The memory that the process may take, whatever is asked of it.
 const MEMORY_KIB_MAX: u64 = 1024 * 1024;
 
 /// A server, a key of the tenant that attacks and one of the tenant that does not.

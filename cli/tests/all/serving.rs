@@ -120,7 +120,7 @@ fn a_key_made_here_opens_the_server() {
     let refused = shell.refused(&["keys", "revoke", words]);
     let secret = words.rsplit('_').next().unwrap();
     assert!(refused.contains("there is no key") && !refused.contains(&secret[..8]), "{refused}");
-    // Whoever has only the key itself can take it back as well.
+    // The key itself is enough to revoke it.
     shell.ok(&["keys", "revoke", words, "--tenant", "acme"]);
     assert!(shell.ok(&["keys", "list", "--tenant", "acme"]).contains("revoked"));
 }

@@ -1,4 +1,4 @@
-//! What the caller's tenant has stored, and how much it may.
+//! The usage of the caller's tenant, and its quotas.
 
 use crate::access::Reader;
 use crate::app::{App, blocking};

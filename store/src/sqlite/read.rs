@@ -299,7 +299,7 @@ fn turn_page(
 pub fn fallen_after(db: &Connection, lineage: &Lineage, after: u64) -> rusqlite::Result<u64> {
     let mut fallen = BTreeMap::new();
     for level in &lineage.levels {
-        // What an ancestor says about its own inheritance hides what is said further up, also where it stands there.
+        // An ancestor's rows about turns that it inherited hide those further up, also where those stand.
         let mut rows = db.prepare_cached(&format!(
             "SELECT {TURN_COLUMNS} FROM turns t
              WHERE t.conversation = ?1 AND t.superseded_by IS NOT NULL AND t.seq > ?2 AND t.seq <= ?3

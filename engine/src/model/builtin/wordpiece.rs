@@ -26,7 +26,7 @@ pub struct WordPiece {
     starts: Vec<u32>,
     /// A hash table of tokens.
     slots: Vec<Slot>,
-    /// What each character is, by its number.
+    /// The class of each character, by its number.
     kinds: Vec<Kind>,
 }
 
@@ -39,7 +39,7 @@ struct Slot {
     tag: u16,
 }
 
-/// What a character is to the tokenizer.
+/// The class of a character to the tokenizer.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Letter,
@@ -227,7 +227,7 @@ fn place(hash: u64) -> (usize, u16) {
     ((spread >> 32) as usize % SLOTS, (spread >> 48) as u16)
 }
 
-/// What each character is. Later lines overrule earlier ones.
+/// The classes of characters. Later lines overrule earlier ones.
 fn kinds() -> Vec<Kind> {
     let mut kinds = vec![Kind::Letter; char::MAX as usize + 1];
     let mut set = |ranges: &[(char, char)], kind| {
