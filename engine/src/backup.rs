@@ -9,7 +9,7 @@ mod restore;
 mod take;
 
 pub use compare::{Comparison, Difference};
-pub use folder::{FolderOptions, archives_of};
+pub use folder::{FolderOptions, all_archives_of, archives_of};
 pub use restore::{Restored, check};
 
 use crate::{Everturn, private};

@@ -225,6 +225,8 @@ pub(crate) struct Shared {
     pub load: Load,
     /// Recalls that run at once.
     pub recalls: Slots,
+    /// Large conversations that are held in memory whole at once.
+    pub wholes: Slots,
     /// Wakes the threads that sleep between rounds.
     pub wake: Condvar,
     pub idle: Mutex<()>,
@@ -327,7 +329,8 @@ impl Everturn {
             streams: Streams::default(),
             stopping: AtomicBool::new(false),
             load: Load::default(),
-            recalls: Slots::new(load::recalls_max()),
+            recalls: Slots::new(load::heavy_max()),
+            wholes: Slots::new(load::heavy_max()),
             wake: Condvar::new(),
             idle: Mutex::default(),
             known: Mutex::default(),
@@ -834,7 +837,7 @@ impl Shared {
         if bytes <= limit {
             return Ok(());
         }
-        let advice = "read it in pages, or as jsonl, which is streamed";
+        let advice = "read it in pages, or export it, which is streamed";
         Err(Error::limit("WHOLE_BYTES_MAX", limit, bytes, advice))
     }
 }

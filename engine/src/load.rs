@@ -19,8 +19,8 @@ pub const QUIET: Duration = Duration::from_millis(20);
 /// Background work never gives way for longer than this between two slices.
 pub const GIVE_WAY_MAX: Duration = Duration::from_secs(1);
 
-/// On the smallest machine, so many recalls still run at once: one may be waiting for a model.
-const RECALLS_MIN: usize = 2;
+/// So many run at once on the smallest machine: a recall may be waiting for a model.
+const HEAVY_MIN: usize = 2;
 
 /// How much lower than that of requests the priority of background threads is, as `nice` counts it.
 const BACKGROUND_NICE: i32 = 10;
@@ -102,9 +102,10 @@ fn pause_of(idle: Option<Duration>, rest: Duration) -> Duration {
     idle.map_or(Duration::ZERO, |idle| QUIET.saturating_sub(idle)).min(rest)
 }
 
-/// Recalls that run at once: each takes a processor and connections with their caches, so more of them would all be slower.
-pub fn recalls_max() -> usize {
-    std::thread::available_parallelism().map_or(RECALLS_MIN, usize::from).max(RECALLS_MIN)
+/// Operations at once that each take a processor and much memory, such as a recall with its connection's cache: more of
+/// them would all be slower.
+pub fn heavy_max() -> usize {
+    std::thread::available_parallelism().map_or(HEAVY_MIN, usize::from).max(HEAVY_MIN)
 }
 
 /// How long to give way after a slice that took this long, while requests keep coming.

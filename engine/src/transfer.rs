@@ -14,7 +14,7 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, State};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, Tenant};
-use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::write::{Action, StateBody, Write};
 use everturn_formats::agents::Opened;
 use everturn_formats::jsonl::{self, AssetPiece, AssetPieces, Item};
@@ -22,6 +22,7 @@ use everturn_formats::transcript;
 use everturn_store::TurnQuery;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
 use std::sync::Arc;
@@ -95,31 +96,58 @@ impl Scope {
 
     /// The conversation as a transcript value, version 2.
     pub fn transcript(&self, id: ConversationId) -> Result<String, Error> {
+        let mut text = Vec::new();
+        self.export_transcript(id, &mut text, &mut |_| {})?;
+        String::from_utf8(text).map_err(|e| Error::internal("transcript.encode", e.to_string()))
+    }
+
+    /// Writes it, up to the head of the moment it began, so that a busy conversation has an end as well.
+    pub(crate) fn export_transcript(
+        &self,
+        id: ConversationId,
+        out: impl std::io::Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Error> {
         let key = self.key(id);
         let conversation = self.shared().index.conversation(&key)?;
-        let mut events: Vec<Event> = Vec::new();
-        let mut bytes = 0;
-        loop {
-            let after = events.last().map_or(0, |event| event.seq);
-            let page = self.shared().log.events(&key, after, PAGE_ENTRIES_MAX)?;
-            if page.is_empty() {
-                break;
+        let head = conversation.head.seq;
+        let progress = RefCell::new(progress);
+        let events = |after: u64| {
+            let left = usize::try_from(head.saturating_sub(after)).unwrap_or(usize::MAX);
+            let page = match left {
+                0 => Vec::new(),
+                left => self.shared().log.events(&key, after, left.min(PAGE_ENTRIES_MAX))?,
+            };
+            if page.is_empty() && left > 0 {
+                return Err(ends_early(&conversation, after));
             }
-            bytes += page.iter().filter_map(Event::text).map(|text| text.len() as u64).sum::<u64>();
-            self.shared().check_whole(bytes)?;
-            events.extend(page);
-        }
-        let query = TurnQuery { include_superseded: true, limit: usize::MAX >> 1, ..TurnQuery::default() };
-        let turns = self.shared().index.turns(&key, &query)?;
+            if let Some(last) = page.last() {
+                progress.borrow_mut()(last.seq);
+            }
+            Ok(page)
+        };
+        let turns = |after: u64| {
+            let query = TurnQuery {
+                after: Some(after),
+                before: Some(head + 1),
+                include_superseded: true,
+                limit: PAGE_ENTRIES_MAX,
+                bytes_max: Some(PAGE_BYTES_MAX),
+                ..TurnQuery::default()
+            };
+            self.shared().index.turns(&key, &query)
+        };
         let system_prompt = self.system_prompt(id, None)?;
         let checkpoint = self.checkpoint(&key, conversation.checkpoint)?;
-        transcript::export(&transcript::Source {
+        let source = transcript::Source {
             conversation: &conversation,
             system_prompt: system_prompt.as_ref(),
             events: &events,
             turns: &turns,
+            has_assets: !self.assets(id)?.is_empty(),
             summary: checkpoint.as_ref().map(|checkpoint| checkpoint.handoff_md.as_str()),
-        })
+        };
+        transcript::export(&source, out)
     }
 
     /// Takes over what is in a file: an export, a session file, a transcript value, or what an agent or a chat program

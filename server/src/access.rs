@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::lanes::{Lane, Lanes, hold_until_sent};
 use crate::observe::CalledBy;
 use crate::problem::Problem;
+use axum::body::HttpBody;
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{AUTHORIZATION, HeaderMap};
@@ -232,9 +233,10 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
         None => response,
     };
     response.extensions_mut().insert(called_by);
-    match running {
-        Some(running) => hold_until_sent(response, running),
-        None => response,
+    let charge = response.body().size_hint().exact().and_then(|bytes| lane.charge(bytes as usize));
+    match (running, charge) {
+        (None, None) => response,
+        held => hold_until_sent(response, held),
     }
 }
 

@@ -93,16 +93,25 @@ pub async fn committed<T: 'static>(commit: Commit<T>) -> Result<T, Error> {
     if commit.is_quick() { commit.wait() } else { commit.await }
 }
 
-/// Answers with JSON that may be large: it is written on the thread that made it, and counts until it is sent.
+/// Answers with JSON that may be large: it is written on the thread that made it.
 pub async fn json<T: Serialize>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<Response, Problem> {
-    let errand = lanes::current();
-    let bytes = blocking(move || {
-        let text = serde_json::to_vec(&work()?)
-            .map_err(|e| Error::internal("server.json", format!("an answer could not be written: {e}")))?;
-        let charge = errand.and_then(|errand| errand.lane.charge(text.len()));
-        Ok(lanes::charged(text, charge))
-    });
-    Ok(([(CONTENT_TYPE, "application/json")], bytes.await?).into_response())
+    Ok(sent(blocking(move || written(&work()?)).await?))
+}
+
+/// The same for [`large`] work.
+pub async fn large_json<T: Serialize>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<Response, Problem> {
+    Ok(sent(large(move || written(&work()?)).await?))
+}
+
+fn written<T: Serialize>(answer: &T) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(answer)
+        .map_err(|e| Error::internal("server.json", format!("an answer could not be written: {e}")))
+}
+
+fn sent(text: Vec<u8>) -> Response {
+    ([(CONTENT_TYPE, "application/json")], text).into_response()
 }

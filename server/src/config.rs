@@ -102,6 +102,8 @@ pub struct Limits {
     pub tenant_body_bytes: usize,
     /// Past this many bytes of answers that one tenant has not read yet, its next requests wait.
     pub tenant_unsent_bytes: usize,
+    /// The same of all tenants together.
+    pub unsent_bytes: usize,
     /// Largest conversation that is answered, or file that is imported, as one value in memory.
     pub whole_bytes: usize,
     /// How long a request waits for its turn.
@@ -133,6 +135,7 @@ impl Default for Limits {
             large_operations: 16,
             tenant_body_bytes: 32 * 1024 * 1024,
             tenant_unsent_bytes: 64 * 1024 * 1024,
+            unsent_bytes: 128 * 1024 * 1024,
             whole_bytes: 32 * 1024 * 1024,
             wait: Duration::from_secs(10),
             connections_per_address: 12288,

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
@@ -38,6 +38,8 @@ pub struct Lanes {
     limits: Limits,
     /// Large operations of all tenants together.
     large: Arc<Semaphore>,
+    /// Bytes of answers to all tenants that are not sent yet.
+    unsent: Arc<AtomicUsize>,
     lanes: Mutex<HashMap<Tenant, Arc<Lane>>>,
 }
 
@@ -55,6 +57,7 @@ pub struct Lane {
     bodies: Arc<Semaphore>,
     /// Bytes of answers that are not sent yet.
     unsent: AtomicUsize,
+    unsent_of_all: Arc<AtomicUsize>,
     /// Told when some were.
     sent: Notify,
 }
@@ -62,7 +65,7 @@ pub struct Lane {
 impl Lanes {
     pub fn new(limits: Limits) -> Lanes {
         let large = Arc::new(Semaphore::new(limits.large_operations));
-        Lanes { limits, large, lanes: Mutex::default() }
+        Lanes { limits, large, unsent: Arc::default(), lanes: Mutex::default() }
     }
 
     pub fn of(&self, tenant: &Tenant) -> Arc<Lane> {
@@ -82,6 +85,7 @@ impl Lanes {
             large_of_all: self.large.clone(),
             bodies: Arc::new(Semaphore::new(limits.tenant_body_bytes)),
             unsent: AtomicUsize::new(0),
+            unsent_of_all: self.unsent.clone(),
             sent: Notify::new(),
         });
         lanes.insert(tenant.clone(), lane.clone());
@@ -187,8 +191,11 @@ impl Lane {
         }
     }
 
+    /// Whether more may be answered. Where all tenants together have too much unread, those wait who have a part in it.
     fn has_room(&self) -> bool {
-        self.unsent.load(Ordering::Relaxed) <= self.limits.tenant_unsent_bytes
+        let own = self.unsent.load(Ordering::Relaxed);
+        own <= self.limits.tenant_unsent_bytes
+            && (own == 0 || self.unsent_of_all.load(Ordering::Relaxed) <= self.limits.unsent_bytes)
     }
 
     /// Waits until enough of what was answered is sent.
@@ -207,6 +214,7 @@ impl Lane {
     pub fn charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
         (bytes > SMALL_BYTES).then(|| {
             self.unsent.fetch_add(bytes, Ordering::Relaxed);
+            self.unsent_of_all.fetch_add(bytes, Ordering::Relaxed);
             Charge { lane: self.clone(), bytes }
         })
     }
@@ -228,35 +236,39 @@ pub struct Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.lane.unsent.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.lane.unsent_of_all.fetch_sub(self.bytes, Ordering::Relaxed);
         self.lane.sent.notify_waiters();
     }
 }
 
 /// Bytes that carry their charge with them.
 pub fn charged(text: Vec<u8>, charge: Option<Charge>) -> Bytes {
-    struct Charged(Vec<u8>, #[allow(dead_code, reason = "held until the bytes are sent")] Charge);
-    impl AsRef<[u8]> for Charged {
-        fn as_ref(&self) -> &[u8] {
-            &self.0
-        }
-    }
     match charge {
-        Some(charge) => Bytes::from_owner(Charged(text, charge)),
+        Some(charge) => Bytes::from_owner(Held(text, charge)),
         None => Bytes::from(text),
     }
 }
 
+/// Bytes, and what is kept until they are sent.
+struct Held<B, T>(B, #[allow(dead_code, reason = "kept until the bytes are sent")] T);
+
+impl<B: AsRef<[u8]>, T> AsRef<[u8]> for Held<B, T> {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+}
+
 /// Keeps something for as long as an answer is being sent. An answer whose length is known and small is as good as sent.
-pub fn hold_until_sent(response: Response, held: impl Send + 'static) -> Response {
+pub fn hold_until_sent(response: Response, held: impl Send + Sync + 'static) -> Response {
     if response.body().size_hint().exact().is_some_and(|bytes| bytes <= SMALL_BYTES as u64) {
         return response;
     }
-    response.map(|body| Body::new(Holding { body, _held: Box::new(held) }))
+    response.map(|body| Body::new(Holding { body, held: Arc::new(held) }))
 }
 
 struct Holding {
     body: Body,
-    _held: Box<dyn std::any::Any + Send>,
+    held: Arc<dyn std::any::Any + Send + Sync>,
 }
 
 impl HttpBody for Holding {
@@ -267,7 +279,13 @@ impl HttpBody for Holding {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        // The body ends before its last bytes are sent.
+        let held = |bytes: Bytes| match bytes.len() > SMALL_BYTES {
+            true => Bytes::from_owner(Held(bytes, self.held.clone())),
+            false => bytes,
+        };
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(held))))
     }
 
     fn is_end_stream(&self) -> bool {

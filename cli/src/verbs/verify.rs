@@ -10,7 +10,7 @@ use everturn_core::Error;
 use everturn_core::chain::{Hash, Report};
 use everturn_core::id::ConversationId;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
-use everturn_engine::backup::{archives_of, check};
+use everturn_engine::backup::{all_archives_of, check};
 use everturn_engine::{ListQuery, Options};
 use everturn_formats::jsonl;
 use serde::Serialize;
@@ -89,14 +89,24 @@ fn is_backup(path: &Path) -> bool {
         || File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == ZSTANDARD
 }
 
-/// Reads a backup to its end.
+/// Reads a backup to its end; in a folder, every full archive with its increments.
 fn backup(args: &Args, target: &str) -> Result<(), Failure> {
-    let found = check(&archives_of(Path::new(target), None)?)?;
-    if args.json {
-        return output::json(&found);
+    let mut good = true;
+    for archives in all_archives_of(Path::new(target))? {
+        match check(&archives) {
+            Ok(found) if args.json => output::json(&found)?,
+            Ok(found) => {
+                let style = anstyle::AnsiColor::Green.on_default().bold();
+                output::text(format!("{style}ok{style:#}  {}, id {}", restore::summary(&found), found.id))?;
+            }
+            // The others may still be whole.
+            Err(error) => {
+                good = false;
+                output::error(&error, args.json);
+            }
+        }
     }
-    let style = anstyle::AnsiColor::Green.on_default().bold();
-    output::text(format!("{style}ok{style:#}  {}, id {}", restore::summary(&found), found.id))
+    if good { Ok(()) } else { Err(Failure::Said) }
 }
 
 /// Holds the store against a backup.

@@ -89,6 +89,23 @@ fn a_folder_gets_a_full_backup_and_then_what_is_new_beside_a_server() {
     assert!(said.out.contains(&format!("LOST  default  {id} is cut: it ends at seq ")), "{}", said.out);
 }
 
+/// An older full archive is there to be restored too.
+#[test]
+fn every_archive_of_a_folder_is_verified() {
+    let shell = Shell::new();
+    shell.new_conversation();
+    shell.ok(&["backup", "backups"]);
+    shell.ok(&["backup", "backups", "--full"]);
+    assert_eq!(shell.ok(&["verify", "backups"]).matches("ok  1 conversation").count(), 2);
+    let oldest = shell.path("backups/everturn-000001-full.jsonl.zst");
+    let whole = std::fs::read(&oldest).unwrap();
+    std::fs::write(&oldest, &whole[..whole.len() / 2]).unwrap();
+    let said = shell.run(&["verify", "backups"]);
+    assert_eq!(said.code, 1);
+    assert_eq!(said.out.matches("ok  1 conversation").count(), 1, "{}", said.out);
+    assert!(said.err.contains("everturn-000001-full"), "{}", said.err);
+}
+
 #[test]
 fn a_pipe_carries_a_backup() {
     let shell = Shell::new();

@@ -92,7 +92,8 @@ pub fn archives_of(path: &Path, through: Option<&str>) -> Result<Vec<PathBuf>, E
         };
         let place = archives.iter().position(wanted).ok_or_else(|| {
             let names: Vec<String> = archives.iter().map(|archive| archive.number.to_string()).collect();
-            let text = format!("there is no archive {through:?} in {folder}; there are {}", names.join(", "));
+            let text =
+                format!("there is no archive {through:?} in {folder}; it has number {}", names.join(", "));
             Error::not_found("backup.absent", text)
         })?;
         archives.truncate(place + 1);
@@ -103,6 +104,18 @@ pub fn archives_of(path: &Path, through: Option<&str>) -> Result<Vec<PathBuf>, E
         return Err(Error::invalid("backup.incomplete", text));
     }
     Ok(paths(chain))
+}
+
+/// Every backup of a folder, the oldest first: each full archive with the increments that follow it. Anything but a folder
+/// is an archive itself.
+pub fn all_archives_of(path: &Path) -> Result<Vec<Vec<PathBuf>>, Error> {
+    let newest = archives_of(path, None)?;
+    if !path.is_dir() {
+        return Ok(vec![newest]);
+    }
+    let archives = list(path)?;
+    let begin = archives.iter().position(|archive| archive.full).unwrap_or_default();
+    Ok(archives[begin..].chunk_by(|_, next| !next.full).map(paths).collect())
 }
 
 fn paths(archives: &[Archive]) -> Vec<PathBuf> {

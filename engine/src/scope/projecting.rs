@@ -1,6 +1,7 @@
 //! Projection of a conversation: which slice of its messages view the next request sees.
 
 use super::Scope;
+use crate::load::Slot;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -15,6 +16,9 @@ use everturn_store::TurnQuery;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::ops::ControlFlow;
+
+/// Conversations above this are projected a few at a time.
+const LARGE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// A view of a conversation.
 #[derive(Clone, Debug)]
@@ -48,7 +52,7 @@ impl Scope {
         let head = self.shared().index.conversation(&key)?.head.seq;
         let fold = self.shared().fold(&key, head)?;
         let (after_seq, _) = view_start(fold.checkpoint, fold.budget);
-        let messages = self.messages(&key, after_seq, head)?;
+        let (messages, _slot) = self.messages(&key, after_seq, head)?;
         let summary = self.checkpoint(&key, fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
         let previous = self.previous_projection(&key, &fold)?;
         let view = projection::project_after(&messages, summary.as_deref(), options, previous.as_ref())?;
@@ -89,7 +93,7 @@ impl Scope {
         let body = event.and_then(|event| event.read::<ProjectionBody>()).ok_or_else(|| {
             Error::not_found("projection.absent", format!("{id} has no transcript.projection at seq {seq}"))
         })?;
-        let messages = self.messages(&key, body.after_seq, body.through_seq)?;
+        let (messages, _slot) = self.messages(&key, body.after_seq, body.through_seq)?;
         let view = projection::replay(&messages, &body.metadata)?;
         Ok(view.messages.iter().map(|shown| shown.raw().clone()).collect())
     }
@@ -103,18 +107,27 @@ impl Scope {
             .map(|body| body.metadata))
     }
 
-    /// The messages of the turns after a place that stood when the log ended at another.
-    fn messages(&self, key: &Key, after: u64, through: u64) -> Result<Vec<Message>, Error> {
-        let mut messages = Vec::new();
+    /// The messages of the turns after a place that stood when the log ended at another. If they are large, also the slot
+    /// that they take up as long as they are in memory.
+    fn messages(
+        &self,
+        key: &Key,
+        after: u64,
+        through: u64,
+    ) -> Result<(Vec<Message>, Option<Slot<'_>>), Error> {
+        let (mut messages, mut slot) = (Vec::new(), None);
         let query = TurnQuery { after: Some(after), as_of: Some(through), ..TurnQuery::default() };
         let mut bytes = 0;
         self.each_turn(key, query, |turn| {
             bytes += turn.message.as_ref().map_or(0, |message| message.get().len() as u64);
             self.shared().check_whole(bytes)?;
+            if bytes > LARGE_BYTES && slot.is_none() {
+                slot = Some(self.shared().wholes.take());
+            }
             messages.extend(turn.message.map(Message::read).transpose()?);
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(messages)
+        Ok((messages, slot))
     }
 }
 

@@ -113,22 +113,17 @@ impl FromStr for Format {
 }
 
 impl Scope {
-    /// Writes a conversation in any format, page by page, except a transcript, which is one value. `progress` hears how
-    /// many events are written.
+    /// Writes a conversation in any format, page by page. `progress` hears how many events are written.
     pub fn export(
         &self,
         id: ConversationId,
         format: Format,
-        mut out: impl Write,
+        out: impl Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
         match (format, format.style()) {
             (_, Some(style)) => self.export_as(id, style, out, progress),
-            (Format::Transcript, None) => {
-                let text = self.transcript(id)?;
-                let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-                written.map_err(|e| Error::internal("file.io", format!("writing the transcript: {e}")))
-            }
+            (Format::Transcript, None) => self.export_transcript(id, out, progress),
             (_, None) => self.export_jsonl(id, out, progress),
         }
     }

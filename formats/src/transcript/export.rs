@@ -8,8 +8,11 @@ use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Status, Turn, TurnBody};
 use everturn_core::write::StateBody;
-use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use serde::ser::{Error as _, SerializeSeq};
+use serde::{Serialize, Serializer};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::Write;
 
 /// All that a transcript value is made from.
 #[derive(Clone, Copy)]
@@ -18,17 +21,19 @@ pub struct Source<'a> {
     pub conversation: &'a Conversation,
     /// Its system prompt, with its text.
     pub system_prompt: Option<&'a SystemPrompt>,
-    /// Its whole log in the order of `seq`, inherited events included.
-    pub events: &'a [Event],
-    /// Its turns in any order, superseded and open ones included.
-    pub turns: &'a [Turn],
+    /// The events of its log after a `seq`, in order, inherited ones included: some at a time, none at the end.
+    pub events: &'a dyn Fn(u64) -> Result<Vec<Event>, Error>,
+    /// Its turns after a `seq`, in order, superseded and open ones included: some at a time, none at the end.
+    pub turns: &'a dyn Fn(u64) -> Result<Vec<Turn>, Error>,
+    /// Whether assets were added to it.
+    pub has_assets: bool,
     /// The handoff note of its checkpoint; without one, the summary that it was imported with.
     pub summary: Option<&'a str>,
 }
 
 /// The value, keys in the order of the specification.
 #[derive(Serialize)]
-struct Value<'a> {
+struct Value<'a, M, E> {
     #[serde(rename = "_type")]
     marker: &'static str,
     version: u64,
@@ -37,25 +42,81 @@ struct Value<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     summary: Option<Raw>,
     metadata: BTreeMap<String, Raw>,
-    messages: Vec<&'a Raw>,
-    events: Vec<Written<'a>>,
-    assets: Vec<Raw>,
+    messages: M,
+    events: E,
+    assets: &'a [Raw],
     #[serde(flatten)]
     further: BTreeMap<&'a str, &'a Raw>,
 }
 
+/// A list that is read while it is written, so that no conversation is too long for it.
+struct List<'a, I> {
+    items: RefCell<I>,
+    /// The error that ended it.
+    failed: &'a RefCell<Option<Error>>,
+}
+
+impl<T: Serialize, I: Iterator<Item = Result<T, Error>>> Serialize for List<'_, I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        for item in &mut *self.items.borrow_mut() {
+            match item {
+                Ok(item) => list.serialize_element(&item)?,
+                Err(error) => {
+                    let text = error.to_string();
+                    *self.failed.borrow_mut() = Some(error);
+                    return Err(S::Error::custom(text));
+                }
+            }
+        }
+        list.end()
+    }
+}
+
+/// All that `read` gives, page by page.
+fn each<'a, T: 'a>(
+    read: &'a dyn Fn(u64) -> Result<Vec<T>, Error>,
+    seq: fn(&T) -> u64,
+) -> impl Iterator<Item = Result<T, Error>> + 'a {
+    let mut after = 0;
+    let pages = std::iter::from_fn(move || match read(after) {
+        Ok(page) => {
+            after = page.last().map(seq)?;
+            Some(Ok(page))
+        }
+        Err(error) => Some(Err(error)),
+    });
+    pages.flat_map(|page| {
+        let (items, error) = match page {
+            Ok(page) => (page, None),
+            Err(error) => (Vec::new(), Some(Err(error))),
+        };
+        items.into_iter().map(Ok).chain(error)
+    })
+}
+
+impl<'a> Source<'a> {
+    fn each_event(&self) -> impl Iterator<Item = Result<Event, Error>> + use<'a> {
+        each(self.events, |event| event.seq)
+    }
+
+    fn each_turn(&self) -> impl Iterator<Item = Result<Turn, Error>> + use<'a> {
+        each(self.turns, |turn| turn.seq)
+    }
+}
+
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Written<'a> {
+enum Written {
     Given(Raw),
     Derived(Derived),
-    Lifecycle(Lifecycle<'a>),
+    Lifecycle(Lifecycle),
 }
 
 /// An event that is not what somebody said.
 #[derive(Serialize)]
-struct Lifecycle<'a> {
-    kind: &'a str,
+struct Lifecycle {
+    kind: String,
     role: Role,
     visibility: Visibility,
     text: &'static str,
@@ -65,13 +126,14 @@ struct Lifecycle<'a> {
     metadata: Option<Raw>,
 }
 
-/// The conversation as a transcript value, version 2. Messages keep the exact bytes they were given with.
-pub fn export(source: &Source<'_>) -> Result<String, Error> {
-    let origin = Origin::of(source.events);
-    let assets = assets(source.events, &origin)?;
+/// Writes the conversation as a transcript value, version 2. Messages keep the exact bytes they were given with.
+pub fn export(source: &Source<'_>, mut out: impl Write) -> Result<(), Error> {
+    let origin = Origin::of(source)?;
+    let assets = if source.has_assets { assets(source, &origin)? } else { Vec::new() };
     let mut labels = Labels::default();
     assets.iter().for_each(|asset| labels.add(asset));
 
+    let failed = RefCell::default();
     let value = Value {
         marker: TYPE,
         version: VERSION,
@@ -82,12 +144,17 @@ pub fn export(source: &Source<'_>) -> Result<String, Error> {
             None => origin.kept.get("summary").cloned(),
         },
         metadata: metadata(source, &origin)?,
-        messages: messages(source.turns),
-        events: events(source, &origin, &labels)?,
-        assets,
+        messages: List { items: RefCell::new(messages(source)), failed: &failed },
+        events: List { items: RefCell::new(events(source, &origin, &labels)), failed: &failed },
+        assets: &assets,
         further: origin.further(),
     };
-    serde_json::to_string(&value).map_err(|error| Error::internal("transcript.encode", error.to_string()))
+    let written = serde_json::to_writer(&mut out, &value);
+    if let Some(error) = failed.into_inner() {
+        return Err(error);
+    }
+    let written = written.map_err(std::io::Error::from).and_then(|()| out.flush());
+    written.map_err(|error| Error::internal("file.io", format!("writing the transcript: {error}")))
 }
 
 /// What an import left in the log besides turns; empty for a conversation that was not imported.
@@ -102,14 +169,17 @@ struct Origin {
 }
 
 impl Origin {
-    fn of(events: &[Event]) -> Origin {
-        let created = events.iter().find(|event| event.kind == kind::CREATED);
-        let Some((created, settings)) = created.and_then(|event| Some((event, event.read::<Settings>()?)))
+    fn of(source: &Source<'_>) -> Result<Origin, Error> {
+        let mut events = source.each_event();
+        let created = events.find(|event| event.as_ref().map_or(true, |event| event.kind == kind::CREATED));
+        let created = created.transpose()?;
+        let Some((created, settings)) =
+            created.and_then(|event| event.read::<Settings>().map(|settings| (event, settings)))
         else {
-            return Origin::default();
+            return Ok(Origin::default());
         };
         if settings.transcript.is_empty() {
-            return Origin::default();
+            return Ok(Origin::default());
         }
         let mut origin = Origin {
             kept: settings.transcript,
@@ -118,11 +188,11 @@ impl Origin {
             finished_seq: u64::MAX,
         };
         // The value itself may tell of an earlier import; that one is not ours.
-        let is_end = |event: &&Event| event.kind == kind::IMPORT_FINISHED && origin.given(event).is_none();
-        if let Some(end) = events.iter().find(is_end) {
-            origin.finished_seq = end.seq;
+        let is_end = |event: &Event| event.kind == kind::IMPORT_FINISHED && origin.given(event).is_none();
+        if let Some(end) = events.find(|event| event.as_ref().map_or(true, is_end)) {
+            origin.finished_seq = end?.seq;
         }
-        origin
+        Ok(origin)
     }
 
     fn is_imported(&self) -> bool {
@@ -178,37 +248,54 @@ fn metadata(source: &Source<'_>, origin: &Origin) -> Result<BTreeMap<String, Raw
 }
 
 /// What a model call would continue from: what was said, as it was said, and not taken back.
-fn messages(turns: &[Turn]) -> Vec<&Raw> {
-    let mut turns: Vec<&Turn> = turns.iter().filter(|turn| is_said(turn)).collect();
-    turns.sort_by_key(|turn| turn.seq);
-    turns.into_iter().filter_map(|turn| turn.message.as_ref()).collect()
+fn messages(source: &Source<'_>) -> impl Iterator<Item = Result<Raw, Error>> {
+    source.each_turn().filter_map(|turn| match turn {
+        Ok(turn) => turn.message.clone().filter(|_| is_said(&turn)).map(Ok),
+        Err(error) => Some(Err(error)),
+    })
 }
 
 fn is_said(turn: &Turn) -> bool {
     matches!(turn.status, Status::Complete | Status::Interrupted) && turn.superseded_by.is_none()
 }
 
-fn events<'a>(source: &Source<'a>, origin: &Origin, labels: &Labels) -> Result<Vec<Written<'a>>, Error> {
-    let turns: HashMap<u64, &Turn> = source.turns.iter().map(|turn| (turn.seq, turn)).collect();
-    let mut written = Vec::with_capacity(source.events.len());
-    for event in source.events {
-        if let Some(turn) = turns.get(&event.seq) {
-            let given = event.read::<TurnBody>().and_then(|body| body.event);
-            written.push(match given {
-                Some(given) if given.get() == NO_EVENT => continue,
-                Some(given) => Written::Given(given),
-                None => {
-                    let message = turn.message.as_ref();
-                    Written::Derived(Derived::of(turn.role, event.visibility, message, labels))
-                }
-            });
-        } else if let Some(given) = origin.given(event) {
-            written.push(Written::Given(given));
-        } else if !origin.is_bookkeeping(event) && !is_content(event) {
-            written.push(Written::Lifecycle(lifecycle(event)?));
-        }
+fn events(
+    source: &Source<'_>,
+    origin: &Origin,
+    labels: &Labels,
+) -> impl Iterator<Item = Result<Written, Error>> {
+    let mut turns = source.each_turn().peekable();
+    source.each_event().filter_map(move |event| {
+        let written = event.and_then(|event| {
+            while turns.next_if(|turn| turn.as_ref().is_ok_and(|turn| turn.seq < event.seq)).is_some() {}
+            let turn = turns.next_if(|turn| turn.as_ref().map_or(true, |turn| turn.seq == event.seq));
+            write(&event, turn.transpose()?, origin, labels)
+        });
+        written.transpose()
+    })
+}
+
+/// An event as the value shows it, with the turn that it began; `None` for what the value does not show.
+fn write(
+    event: &Event,
+    turn: Option<Turn>,
+    origin: &Origin,
+    labels: &Labels,
+) -> Result<Option<Written>, Error> {
+    if let Some(turn) = turn {
+        return Ok(match event.read::<TurnBody>().and_then(|body| body.event) {
+            Some(given) => (given.get() != NO_EVENT).then_some(Written::Given(given)),
+            None => {
+                let message = turn.message.as_ref();
+                Some(Written::Derived(Derived::of(turn.role, event.visibility, message, labels)))
+            }
+        });
     }
-    Ok(written)
+    if let Some(given) = origin.given(event) {
+        return Ok(Some(Written::Given(given)));
+    }
+    let is_shown = !origin.is_bookkeeping(event) && !is_content(event);
+    is_shown.then(|| lifecycle(event).map(Written::Lifecycle)).transpose()
 }
 
 /// Whether the event carries the content of a turn that is shown where it began.
@@ -216,10 +303,10 @@ fn is_content(event: &Event) -> bool {
     matches!(event.kind.as_str(), kind::COMMITTED | kind::INTERRUPTED) && event.turn.is_some()
 }
 
-fn lifecycle(event: &Event) -> Result<Lifecycle<'_>, Error> {
+fn lifecycle(event: &Event) -> Result<Lifecycle, Error> {
     let metadata = event.text().map(|text| without_prompt(&event.kind, text)).transpose();
     Ok(Lifecycle {
-        kind: &event.kind,
+        kind: event.kind.clone(),
         role: Role::System,
         visibility: event.visibility,
         text: "",
@@ -244,11 +331,17 @@ fn without_prompt(kind: &str, text: &str) -> Result<Raw, Error> {
 }
 
 /// The descriptors, as they were given.
-fn assets(events: &[Event], origin: &Origin) -> Result<Vec<Raw>, Error> {
-    events
-        .iter()
-        .filter(|event| event.kind == kind::ASSET_ADDED && origin.given(event).is_none())
-        .filter_map(|event| Some((event.seq, event.text()?)))
-        .map(|(seq, text)| Raw::new(text.to_string()).map_err(|error| error.at(format_args!("seq {seq}"))))
-        .collect()
+fn assets(source: &Source<'_>, origin: &Origin) -> Result<Vec<Raw>, Error> {
+    let mut assets = Vec::new();
+    for event in source.each_event() {
+        let event = event?;
+        if event.kind == kind::ASSET_ADDED
+            && origin.given(&event).is_none()
+            && let Some(text) = event.text()
+        {
+            let asset = Raw::new(text.to_string());
+            assets.push(asset.map_err(|error| error.at(format_args!("seq {}", event.seq)))?);
+        }
+    }
+    Ok(assets)
 }

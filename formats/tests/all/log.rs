@@ -200,13 +200,21 @@ impl Log {
             settings.system_prompt.flatten().unwrap()
         });
         let system_prompt = system_prompt.as_ref();
-        export(&Source {
+        let mut turns = self.turns();
+        turns.sort_by_key(|turn| turn.seq);
+        let source = Source {
             conversation,
             system_prompt,
-            events: &self.events,
-            turns: &self.turns(),
+            // A few at a time, so that pages have ends.
+            events: &|after| {
+                Ok(self.events.iter().filter(|event| event.seq > after).take(3).cloned().collect())
+            },
+            turns: &|after| Ok(turns.iter().filter(|turn| turn.seq > after).take(2).cloned().collect()),
+            has_assets: true,
             summary: None,
-        })
-        .unwrap()
+        };
+        let mut text = Vec::new();
+        export(&source, &mut text).unwrap();
+        String::from_utf8(text).unwrap()
     }
 }

@@ -1,7 +1,7 @@
 //! Which slice of a transcript the next request sees.
 
 use crate::access::{Reader, Writer};
-use crate::app::{App, large};
+use crate::app::{App, large, large_json};
 use crate::json::{Json, Path};
 use crate::page::Page;
 use crate::problem::Problem;
@@ -48,12 +48,12 @@ struct Project {
     responses((status = 200, description = "The view.", body = schema::View))
 )]
 async fn project_transcript(Reader(_): Reader, Json(body): Json<Project>) -> Result<Response, Problem> {
-    let view = large(move || {
+    large_json(move || {
         let options = options(&body.options.unwrap_or(json!({})))?;
         let (messages, summary) = transcript::messages(&body.transcript)?;
         Raw::of(&projection::project(&messages, summary.as_deref(), &options)?)
-    });
-    Ok(axum::Json(view.await?).into_response())
+    })
+    .await
 }
 
 /// Projects a conversation. Nothing is written.
@@ -66,9 +66,8 @@ async fn project_conversation(
     Reader(scope): Reader,
     Path(id): Path<ConversationId>,
     Json(asked): Json<Value>,
-) -> Result<axum::Json<Raw>, Problem> {
-    let view = large(move || scope.project(id, &options(&asked)?));
-    Ok(axum::Json(view.await?.result))
+) -> Result<Response, Problem> {
+    large_json(move || Ok(scope.project(id, &options(&asked)?)?.result)).await
 }
 
 /// Projects a conversation and records the decision, because the view is going to be used.
@@ -96,6 +95,6 @@ async fn record_projection(
 async fn replay_projection(
     Reader(scope): Reader,
     Path((id, seq)): Path<(ConversationId, u64)>,
-) -> Result<Page<Raw>, Problem> {
-    Ok(Page::whole(large(move || scope.replay_projection(id, seq)).await?))
+) -> Result<Response, Problem> {
+    large_json(move || scope.replay_projection(id, seq).map(Page::whole)).await
 }

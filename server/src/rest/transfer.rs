@@ -3,11 +3,10 @@
 use crate::access::{Admin, Reader, Writer};
 use crate::app::{App, blocking, large, large_thread};
 use crate::json::{Path, Query, stalled};
-use crate::lanes;
 use crate::pipe;
 use crate::problem::Problem;
 use crate::schema;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
@@ -38,18 +37,16 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
     responses((status = 200, description = "The transcript.", body = schema::Transcript))
 )]
 async fn get_transcript(Reader(scope): Reader, Path(id): Path<ConversationId>) -> Result<Response, Problem> {
-    let text = transcript(scope, id).await?;
+    let text = written(scope, id, Format::Transcript).await?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
-async fn transcript(scope: Scope, id: ConversationId) -> Result<Bytes, Error> {
-    let errand = lanes::current();
-    large(move || {
-        let text = scope.transcript(id)?.into_bytes();
-        let charge = errand.and_then(|errand| errand.lane.charge(text.len()));
-        Ok(lanes::charged(text, charge))
-    })
-    .await
+/// A conversation as a file that is written while it is sent.
+async fn written(scope: Scope, id: ConversationId, format: Format) -> Result<Body, Error> {
+    // What can be refused is refused before the first byte.
+    let scope = blocking(move || scope.get(id).map(|_| scope)).await?;
+    let thread = large_thread().await?;
+    pipe::written(thread, move |out| scope.export(id, format, out, &mut |_| {})).await
 }
 
 /// Which format.
@@ -85,16 +82,7 @@ async fn export(
         // Also a page is a file: it is never shown in this server's name.
         (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
     ];
-    let body = match format {
-        Format::Transcript => transcript(scope, id).await?.into(),
-        _ => {
-            // What can be refused is refused before the first byte.
-            let scope = blocking(move || scope.get(id).map(|_| scope)).await?;
-            let thread = large_thread().await?;
-            pipe::written(thread, move |out| scope.export(id, format, out, &mut |_| {})).await?
-        }
-    };
-    Ok((headers, Body::into_response(body)).into_response())
+    Ok((headers, written(scope, id, format).await?).into_response())
 }
 
 /// What to look for.

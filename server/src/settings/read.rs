@@ -115,6 +115,7 @@ impl Settings {
             large_operations: size("large_operations")?,
             tenant_body_bytes: size("tenant_body_bytes")?,
             tenant_unsent_bytes: size("tenant_unsent_bytes")?,
+            unsent_bytes: size("unsent_bytes")?,
             whole_bytes: size("whole_bytes")?,
             wait: seconds("wait_s")?,
             connections_per_address: size("connections_per_address")?,

@@ -72,6 +72,7 @@ pub const KNOWN: &[Known] = &[
     known("limits.large_operations", Number, "16"),
     known("limits.tenant_body_bytes", Number, "33554432"),
     known("limits.tenant_unsent_bytes", Number, "67108864"),
+    known("limits.unsent_bytes", Number, "134217728"),
     known("limits.whole_bytes", Number, "33554432"),
     known("limits.wait_s", Number, "10"),
     known("limits.connections_per_address", Number, "12288"),

@@ -90,7 +90,7 @@ async fn said(stream: &mut TcpStream) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_headers_lock_nobody_out() {
-    let header_timeout = Duration::from_secs(1);
+    let header_timeout = Duration::from_secs(3);
     for (total, per_address) in [(16, 1000), (1000, 16)] {
         let limits = Limits {
             connections: total,
@@ -216,41 +216,46 @@ async fn a_tenant_has_limits_over_all_its_keys() {
     two.stage.stop().await;
 }
 
-/// Answers that nobody reads stay in memory: past a limit the tenant's next requests wait until they are read.
+/// Answers that nobody reads stay in memory: past a limit the tenant's next requests wait until they are read, whether the
+/// limit is the tenant's own or that of all together.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_are_not_read_stop_their_own_tenant_only() {
     let limits = Limits {
-        tenant_unsent_bytes: 1024 * 1024,
         wait: Duration::from_millis(300),
         body_timeout: Duration::from_secs(2),
         ..Limits::default()
     };
-    let two = Two::with(limits).await;
-    let scope = two.store.tenant("greedy").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
-    // More than the buffers of a socket hold.
-    let large = NewTurn::user(&"x".repeat(12 * 1024 * 1024));
-    scope.append(id, vec![large], Default::default()).wait().unwrap();
-    let turns = format!("GET /api/v1/conversations/{id}/turns");
-    let mut unread = two.send(&two.head(&turns, &two.greedy, 0)).await;
-    unread.readable().await.unwrap();
-    let mut next = two.send(&two.head(&turns, &two.greedy, 0)).await;
-    let said = said(&mut next).await;
-    assert!(said.starts_with("HTTP/1.1 503") && said.contains("tenant.busy"), "{said}");
-    two.modest_is_served().await;
-    // Whoever does not read at all is let go, and makes room.
-    let again = async {
-        loop {
-            let request =
-                two.stage.request(Method::GET, turns.trim_start_matches("GET ")).bearer_auth(&two.greedy);
-            if request.send().await.unwrap().status() == 200 {
-                return;
+    let own = Limits { tenant_unsent_bytes: 1024 * 1024, ..limits };
+    let of_all = Limits { unsent_bytes: 1024 * 1024, ..limits };
+    for (limits, request) in [(own, "GET /turns"), (of_all, "GET /turns"), (own, "POST /project")] {
+        let two = Two::with(limits).await;
+        let scope = two.store.tenant("greedy").unwrap();
+        let id = scope.create(Default::default()).wait().unwrap().id;
+        // More than the buffers of a socket hold.
+        let large = NewTurn::user(&"x".repeat(12 * 1024 * 1024));
+        scope.append(id, vec![large], Default::default()).wait().unwrap();
+        let request = request.replace(" /", &format!(" /api/v1/conversations/{id}/"));
+        let ask = format!("{}{{}}", two.head(&request, &two.greedy, 2));
+        let mut unread = two.send(&ask).await;
+        unread.readable().await.unwrap();
+        let mut next = two.send(&ask).await;
+        let said = said(&mut next).await;
+        assert!(said.starts_with("HTTP/1.1 503") && said.contains("tenant.busy"), "{request}: {said}");
+        two.modest_is_served().await;
+        // Whoever does not read at all is let go, and makes room.
+        let again = async {
+            loop {
+                let turns = format!("/api/v1/conversations/{id}/turns");
+                let request = two.stage.request(Method::GET, &turns).bearer_auth(&two.greedy);
+                if request.send().await.unwrap().status() == 200 {
+                    return;
+                }
             }
-        }
-    };
-    timeout(Duration::from_secs(30), again).await.expect("the tenant is served again");
-    assert!(rest(&mut unread).await.len() < 12 * 1024 * 1024);
-    two.stage.stop().await;
+        };
+        timeout(Duration::from_secs(30), again).await.expect("the tenant is served again");
+        assert!(rest(&mut unread).await.len() < 12 * 1024 * 1024);
+        two.stage.stop().await;
+    }
 }
 
 /// A thousand large turns are several pages, each of which says where the next one begins.
@@ -295,9 +300,9 @@ async fn a_page_is_bounded_in_bytes() {
     two.stage.stop().await;
 }
 
-/// A transcript is one value, which is held in memory.
+/// A view is made from a conversation that is held in memory. A file, also one that is a single value, is streamed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transcript_is_bounded_in_bytes_and_an_export_is_not() {
+async fn a_view_is_bounded_in_bytes_and_an_export_is_not() {
     let options = Options { whole_bytes_max: 1024 * 1024, ..Options::default() };
     let store = Everturn::open_with("memory:", options).unwrap();
     let scope = store.tenant("default").unwrap();
@@ -306,17 +311,16 @@ async fn a_transcript_is_bounded_in_bytes_and_an_export_is_not() {
         scope.append(id, vec![NewTurn::user(&"x".repeat(400_000))], Default::default()).wait().unwrap();
     }
     let stage = Stage::over(store, config()).await;
-    for path in ["transcript", "export?format=transcript"] {
-        let refused = stage.get(&format!("/api/v1/conversations/{id}/{path}"), 413).await;
-        assert_eq!(refused["code"], "limit.exceeded");
-        let detail = refused["detail"].as_str().unwrap();
-        assert!(
-            detail.contains("WHOLE_BYTES_MAX is 1048576, this is 12") && detail.contains("jsonl"),
-            "{detail}"
-        );
+    let refused = stage.post(&format!("/api/v1/conversations/{id}/project"), &json!({}), 413).await;
+    assert_eq!(refused["code"], "limit.exceeded");
+    let detail = refused["detail"].as_str().unwrap();
+    assert!(
+        detail.contains("WHOLE_BYTES_MAX is 1048576, this is 12") && detail.contains("export"),
+        "{detail}"
+    );
+    for path in ["transcript", "export?format=transcript", "export"] {
+        let file = stage.request(Method::GET, &format!("/api/v1/conversations/{id}/{path}"));
+        assert!(file.send().await.unwrap().text().await.unwrap().len() > 1_200_000, "{path}");
     }
-    stage.post(&format!("/api/v1/conversations/{id}/project"), &json!({}), 413).await;
-    let export = stage.request(Method::GET, &format!("/api/v1/conversations/{id}/export"));
-    assert!(export.send().await.unwrap().text().await.unwrap().len() > 1_200_000);
     stage.stop().await;
 }
