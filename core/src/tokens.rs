@@ -8,8 +8,10 @@
 //! what OpenAI documents (three, and one for the role). Because the price hangs on the parts and not on the message, a
 //! renderer may split or join messages without changing the sum.
 
+mod hash;
+mod vocabulary;
+
 use crate::message::{self, Part};
-use bpe_openai::Tokenizer;
 use serde_json::Value;
 
 /// What a part costs beside its text: the marks around a message, its role, a name.
@@ -59,11 +61,10 @@ impl Family {
 
     /// How many tokens a text has.
     pub fn count(self, text: &str) -> u64 {
-        let with = |tokenizer: &'static Tokenizer| tokenizer.count(text) as u64;
         match self {
-            Family::O200k => with(bpe_openai::o200k_base()),
-            Family::Cl100k => with(bpe_openai::cl100k_base()),
-            Family::Estimate => (with(bpe_openai::o200k_base()) * 7).div_ceil(5),
+            Family::O200k => vocabulary::O200K.count(text) as u64,
+            Family::Cl100k => vocabulary::CL100K.count(text) as u64,
+            Family::Estimate => (Family::O200k.count(text) * 7).div_ceil(5),
         }
     }
 

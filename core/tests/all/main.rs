@@ -19,6 +19,7 @@ mod projection_reclaim;
 mod projection_record;
 mod sample;
 mod state;
+mod tokens;
 mod told;
 mod vectors;
 mod write;
