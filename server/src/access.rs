@@ -15,7 +15,7 @@ pub use everturn_core::access::Role;
 
 use crate::app::{App, blocking};
 use crate::config::Config;
-use crate::lanes::{Lane, Lanes, hold_until_sent};
+use crate::lanes::{Charge, Lane, Lanes, hold_until_sent};
 use crate::observe::CalledBy;
 use crate::problem::Problem;
 use axum::body::HttpBody;
@@ -233,11 +233,10 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
         None => response,
     };
     response.extensions_mut().insert(called_by);
-    let charge = response.body().size_hint().exact().and_then(|bytes| lane.charge(bytes as usize));
-    match (running, charge) {
-        (None, None) => response,
-        held => hold_until_sent(response, held),
-    }
+    let charge = response.extensions_mut().remove::<Arc<Option<Charge>>>();
+    let bytes = response.body().size_hint().exact().unwrap_or_default();
+    let charge = charge.unwrap_or_else(|| Arc::new(lane.charge(bytes as usize)));
+    hold_until_sent(response, (running, charge))
 }
 
 macro_rules! needs {

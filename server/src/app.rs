@@ -2,7 +2,7 @@
 
 use crate::access::Access;
 use crate::config::Config;
-use crate::lanes::{self, Thread};
+use crate::lanes::{self, Errand, Thread};
 use crate::problem::Problem;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -97,21 +97,24 @@ pub async fn committed<T: 'static>(commit: Commit<T>) -> Result<T, Error> {
 pub async fn json<T: Serialize>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<Response, Problem> {
-    Ok(sent(blocking(move || written(&work()?)).await?))
+    let errand = lanes::current();
+    Ok(blocking(move || written(errand, &work()?)).await?)
 }
 
 /// The same for [`large`] work.
 pub async fn large_json<T: Serialize>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<Response, Problem> {
-    Ok(sent(large(move || written(&work()?)).await?))
+    let errand = lanes::current();
+    Ok(large(move || written(errand, &work()?)).await?)
 }
 
-fn written<T: Serialize>(answer: &T) -> Result<Vec<u8>, Error> {
-    serde_json::to_vec(answer)
-        .map_err(|e| Error::internal("server.json", format!("an answer could not be written: {e}")))
-}
-
-fn sent(text: Vec<u8>) -> Response {
-    ([(CONTENT_TYPE, "application/json")], text).into_response()
+/// It counts as unsent before the thread is free for the next request.
+fn written<T: Serialize>(errand: Option<Arc<Errand>>, answer: &T) -> Result<Response, Error> {
+    let text = serde_json::to_vec(answer)
+        .map_err(|e| Error::internal("server.json", format!("an answer could not be written: {e}")))?;
+    let charge = errand.and_then(|errand| errand.lane.charge(text.len()));
+    let mut response = ([(CONTENT_TYPE, "application/json")], text).into_response();
+    response.extensions_mut().insert(Arc::new(charge));
+    Ok(response)
 }

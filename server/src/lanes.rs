@@ -144,32 +144,34 @@ impl Lane {
         {
             return Ok(Thread { permits: vec![permit] });
         }
-        self.within("limits.tenant_threads", self.limits.tenant_threads, async {
-            self.room().await;
-            vec![acquire(&self.threads).await]
-        })
-        .await
+        let permits = self.with_room([&self.threads]);
+        self.within("limits.tenant_threads", self.limits.tenant_threads, permits).await
     }
 
     /// Waits for a thread for as long as it takes: a stream has time.
     pub async fn thread_of_stream(&self) -> Thread {
-        loop {
-            self.room().await;
-            let permit = acquire(&self.threads).await;
-            // Others may have filled it meanwhile.
-            if self.has_room() {
-                return Thread { permits: vec![permit] };
-            }
-        }
+        Thread { permits: self.with_room([&self.threads]).await }
     }
 
     /// Waits for a thread for work that needs much memory or processor, or that may wait for the client.
     pub async fn large(&self) -> Result<Thread, Error> {
-        self.within("limits.tenant_large_operations", self.limits.tenant_large_operations, async {
+        let permits = self.with_room([&self.large, &self.large_of_all]);
+        self.within("limits.tenant_large_operations", self.limits.tenant_large_operations, permits).await
+    }
+
+    /// Waits for a permit of each, at a moment when more may be answered.
+    async fn with_room<const N: usize>(&self, semaphores: [&Arc<Semaphore>; N]) -> Vec<OwnedSemaphorePermit> {
+        loop {
             self.room().await;
-            vec![acquire(&self.large).await, acquire(&self.large_of_all).await]
-        })
-        .await
+            let mut permits = Vec::with_capacity(N);
+            for semaphore in semaphores {
+                permits.push(acquire(semaphore).await);
+            }
+            // Others may have filled it meanwhile.
+            if self.has_room() {
+                return permits;
+            }
+        }
     }
 
     async fn within(

@@ -6,6 +6,7 @@ use everturn_engine::{Everturn, NewKey, NewTurn, Options};
 use everturn_server::{Config, Limits};
 use reqwest::Method;
 use serde_json::{Value, json};
+use std::io::ErrorKind::WouldBlock;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -102,6 +103,11 @@ async fn half_sent_headers_lock_nobody_out() {
         let mut half = Vec::new();
         for _ in 0..50 {
             half.push(two.send("GET /api/v1/conversations HTTP/1.1\r\nhost: loc").await);
+        }
+        // The server has met them all once each that found no room has made the place of an older one its own.
+        let ended = |stream: &&TcpStream| !matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == WouldBlock);
+        while half.iter().filter(ended).count() < 50 - 16 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
         two.modest_is_served().await;
         // Those that are still open end by themselves.
@@ -256,6 +262,40 @@ async fn answers_that_are_not_read_stop_their_own_tenant_only() {
         assert!(rest(&mut unread).await.len() < 12 * 1024 * 1024);
         two.stage.stop().await;
     }
+}
+
+/// Also those that were asked for before the first answer was there.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_are_asked_for_at_once_stop_their_tenant_too() {
+    let limits = Limits {
+        tenant_unsent_bytes: 1024 * 1024,
+        tenant_threads: 1,
+        tenant_large_operations: 1,
+        wait: Duration::from_secs(1),
+        ..Limits::default()
+    };
+    let two = Two::with(limits).await;
+    let scope = two.store.tenant("greedy").unwrap();
+    let id = scope.create(Default::default()).wait().unwrap().id;
+    let large = NewTurn::user(&"x".repeat(12 * 1024 * 1024));
+    scope.append(id, vec![large], Default::default()).wait().unwrap();
+    for request in ["GET /turns", "POST /project"] {
+        let request = request.replace(" /", &format!(" /api/v1/conversations/{id}/"));
+        let ask = format!("{}{{}}", two.head(&request, &two.greedy, 2));
+        let mut streams = Vec::new();
+        for _ in 0..8 {
+            streams.push(two.send(&ask).await);
+        }
+        let mut answered = 0;
+        for stream in &mut streams {
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).await.unwrap();
+            answered += usize::from(&status == b"HTTP/1.1 200");
+        }
+        assert_eq!(answered, 1, "{request}");
+        two.modest_is_served().await;
+    }
+    two.stage.stop().await;
 }
 
 /// A thousand large turns are several pages, each of which says where the next one begins.
