@@ -308,6 +308,13 @@ impl<T: 'static> Commit<T> {
         }
     }
 
+    /// Has the writer thread begin, so that the caller can do something else before it waits.
+    pub(crate) fn begin(&self) {
+        if let Answer::Coming(submitted, _) = &self.answer {
+            submitted.shared.queue.nudge();
+        }
+    }
+
     /// Blocks until the answer is there.
     pub fn wait(self) -> Result<T, Error> {
         match self.answer {

@@ -23,6 +23,7 @@ use everturn_core::turn::Successor;
 use everturn_core::write::{Summarized, SupersededBody};
 use everturn_formats::agents::{Entry, Reader, Said, Step, Thread};
 use everturn_store::TurnQuery;
+use markers::Writing;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::BufRead;
 
@@ -127,6 +128,8 @@ struct Target {
     /// The place of the last marker.
     marker: Option<u64>,
     batch: Batch,
+    /// The batch before, while the writer thread is at it.
+    writing: Option<Writing>,
 }
 
 impl Import<'_> {
@@ -179,7 +182,7 @@ impl Import<'_> {
         if self.waiting > WAITING_BYTES_MAX {
             return self.flush_all();
         }
-        if full { self.flush(at) } else { Ok(()) }
+        if full { self.begin(at) } else { Ok(()) }
     }
 
     fn target(&mut self, at: usize) -> Result<&mut Target, Error> {
@@ -231,6 +234,7 @@ impl Import<'_> {
             known: HashMap::new(),
             marker: None,
             batch: Batch::default(),
+            writing: None,
         };
         self.remember(&mut target)?;
         self.met.insert(at);
@@ -281,6 +285,8 @@ impl Import<'_> {
         if let Some(stands) = target.batch.turns.get(&id) {
             return Ok(Some(*stands));
         }
+        self.finish(at)?;
+        let target = self.target(at)?;
         if target.conversation.is_none() {
             return Ok(None);
         }

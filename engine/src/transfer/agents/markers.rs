@@ -3,8 +3,10 @@
 use super::{Import, Target};
 use crate::writer::Commit;
 use everturn_core::Error;
+use everturn_core::chain::Hash;
 use everturn_core::conversation::Settings;
 use everturn_core::event::{Draft, Event, kind};
+use everturn_core::id::Tenant;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::write::{Action, Write};
 use everturn_store::Committed;
@@ -25,6 +27,14 @@ struct Marker {
     /// The marker before this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     previous: Option<u64>,
+}
+
+/// A batch that is being written.
+pub(super) struct Writing {
+    commit: Commit<Committed>,
+    /// To be tried again.
+    drafts: Vec<Draft>,
+    uploads: Vec<(Tenant, Hash)>,
 }
 
 /// Digits of a name.
@@ -95,12 +105,33 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// Writes a batch, and the marker behind it.
+    /// Writes what waits of a conversation.
     pub(super) fn flush(&mut self, at: usize) -> Result<(), Error> {
+        self.begin(at)?;
+        self.finish(at)
+    }
+
+    /// Has a batch written, and the marker behind it, while the next one is read.
+    pub(super) fn begin(&mut self, at: usize) -> Result<(), Error> {
+        self.finish(at)?;
         let Some(mut target) = self.targets.remove(&at) else { return Ok(()) };
-        let flushed = self.write(&mut target);
+        let begun = self.write(&mut target);
         self.targets.insert(at, target);
-        flushed
+        begun
+    }
+
+    /// Waits until the batch before is written.
+    pub(super) fn finish(&mut self, at: usize) -> Result<(), Error> {
+        let Some(target) = self.targets.get_mut(&at) else { return Ok(()) };
+        let Some(writing) = target.writing.take() else { return Ok(()) };
+        let written = self.written(&self.targets[&at], writing.commit, writing.drafts);
+        // Whether it was written or not: from here on the events keep the bytes, or nobody does.
+        self.scope.shared().uploaded(&writing.uploads);
+        let committed = written?;
+        let target = self.target(at)?;
+        target.marker = committed.events.last().map(|event| event.seq);
+        target.conversation = Some(Arc::unwrap_or_clone(committed.conversation));
+        Ok(())
     }
 
     fn write(&mut self, target: &mut Target) -> Result<(), Error> {
@@ -139,34 +170,44 @@ impl Import<'_> {
         };
         let drafts: Vec<Draft> = first.into_iter().chain(batch.ingested.drafts).chain([marker]).collect();
         let uploads = batch.ingested.uploads;
-        let written = self.commit(target, drafts);
-        // Whether it was written or not: from here on the events keep the bytes, or nobody does.
-        shared.uploaded(&uploads);
-        let committed = written?;
-        target.marker = committed.events.last().map(|event| event.seq);
-        target.conversation = Some(Arc::unwrap_or_clone(committed.conversation));
+        let (commit, drafts) = match &target.conversation {
+            None => {
+                (self.submit(target, Action::Create { drafts, parent: None, idempotency: None }), Vec::new())
+            }
+            Some(conversation) => (self.append(target, drafts.clone(), conversation.head.seq), drafts),
+        };
+        commit.begin();
+        target.writing = Some(Writing { commit, drafts, uploads });
         Ok(())
     }
 
-    fn commit(&self, target: &Target, drafts: Vec<Draft>) -> Result<Committed, Error> {
-        let submit = |action| {
-            let write = Write { key: target.key.clone(), action };
-            Commit::new(self.scope.shared().submit(write, Vec::new()), Ok).wait()
-        };
-        let Some(conversation) = &target.conversation else {
-            return submit(Action::Create { drafts, parent: None, idempotency: None });
-        };
-        let mut head = conversation.head.seq;
+    fn submit(&self, target: &Target, action: Action) -> Commit<Committed> {
+        let write = Write { key: target.key.clone(), action };
+        Commit::new(self.scope.shared().submit(write, Vec::new()), Ok)
+    }
+
+    fn append(&self, target: &Target, drafts: Vec<Draft>, head: u64) -> Commit<Committed> {
+        self.submit(target, Action::Append { drafts, expected_seq: Some(head), idempotency: None })
+    }
+
+    /// The answer to a batch, which is tried again where others write into the conversation.
+    fn written(
+        &self,
+        target: &Target,
+        mut commit: Commit<Committed>,
+        drafts: Vec<Draft>,
+    ) -> Result<Committed, Error> {
+        let mut head = target.conversation.as_ref().map_or(0, |conversation| conversation.head.seq);
         for _ in 1..ATTEMPTS {
-            let drafts = drafts.clone();
-            match submit(Action::Append { drafts, expected_seq: Some(head), idempotency: None }) {
+            match commit.wait() {
                 Err(error) if error.code() == "append.stale_seq" => {
-                    head = self.stepped_aside(target, head)?
+                    head = self.stepped_aside(target, head)?;
+                    commit = self.append(target, drafts.clone(), head);
                 }
                 written => return written,
             }
         }
-        submit(Action::Append { drafts, expected_seq: Some(head), idempotency: None })
+        commit.wait()
     }
 
     /// Somebody else wrote into the conversation. That is none of our business, unless it is the same import.
