@@ -98,7 +98,11 @@ pub async fn json<T: Serialize>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<Response, Problem> {
     let errand = lanes::current();
-    Ok(blocking(move || written(errand, &work()?)).await?)
+    let thread = match &errand {
+        Some(errand) => Some(errand.lane.answer().await?),
+        None => None,
+    };
+    Ok(on_thread(thread, move || written(errand, &work()?)).await?)
 }
 
 /// The same for [`large`] work.

@@ -136,7 +136,7 @@ impl Default for Limits {
             tenant_body_bytes: 32 * 1024 * 1024,
             tenant_unsent_bytes: 64 * 1024 * 1024,
             unsent_bytes: 128 * 1024 * 1024,
-            whole_bytes: 32 * 1024 * 1024,
+            whole_bytes: 16 * 1024 * 1024,
             wait: Duration::from_secs(10),
             connections_per_address: 12288,
             connections: 16384,

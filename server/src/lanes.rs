@@ -38,6 +38,8 @@ pub struct Lanes {
     limits: Limits,
     /// Large operations of all tenants together.
     large: Arc<Semaphore>,
+    /// Answers to all tenants together that are made at once and may be large.
+    answers: Arc<Semaphore>,
     /// Bytes of answers to all tenants that are not sent yet.
     unsent: Arc<AtomicUsize>,
     lanes: Mutex<HashMap<Tenant, Arc<Lane>>>,
@@ -53,6 +55,7 @@ pub struct Lane {
     /// Large operations.
     large: Arc<Semaphore>,
     large_of_all: Arc<Semaphore>,
+    answers_of_all: Arc<Semaphore>,
     /// Bytes of request bodies.
     bodies: Arc<Semaphore>,
     /// Bytes of answers that are not sent yet.
@@ -65,7 +68,9 @@ pub struct Lane {
 impl Lanes {
     pub fn new(limits: Limits) -> Lanes {
         let large = Arc::new(Semaphore::new(limits.large_operations));
-        Lanes { limits, large, unsent: Arc::default(), lanes: Mutex::default() }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let answers = Arc::new(Semaphore::new(2 * cores));
+        Lanes { limits, large, answers, unsent: Arc::default(), lanes: Mutex::default() }
     }
 
     pub fn of(&self, tenant: &Tenant) -> Arc<Lane> {
@@ -83,6 +88,7 @@ impl Lanes {
             threads: Arc::new(Semaphore::new(limits.tenant_threads)),
             large: Arc::new(Semaphore::new(limits.tenant_large_operations)),
             large_of_all: self.large.clone(),
+            answers_of_all: self.answers.clone(),
             bodies: Arc::new(Semaphore::new(limits.tenant_body_bytes)),
             unsent: AtomicUsize::new(0),
             unsent_of_all: self.unsent.clone(),
@@ -148,6 +154,12 @@ impl Lane {
         self.within("limits.tenant_threads", self.limits.tenant_threads, permits).await
     }
 
+    /// Waits for a thread for a short piece of work with an answer that may be large.
+    pub async fn answer(&self) -> Result<Thread, Error> {
+        let permits = self.with_room([&self.threads, &self.answers_of_all]);
+        self.within("limits.tenant_threads", self.limits.tenant_threads, permits).await
+    }
+
     /// Waits for a thread for as long as it takes: a stream has time.
     pub async fn thread_of_stream(&self) -> Thread {
         Thread { permits: self.with_room([&self.threads]).await }
@@ -193,11 +205,15 @@ impl Lane {
         }
     }
 
-    /// Whether more may be answered. Where all tenants together have too much unread, those wait who have a part in it.
+    /// Whether more may be answered. Where all tenants together have too much unread, those wait who have a part in it, and
+    /// the others are answered one request at a time.
     fn has_room(&self) -> bool {
         let own = self.unsent.load(Ordering::Relaxed);
+        let threads = self.limits.tenant_threads - self.threads.available_permits();
+        let large = self.limits.tenant_large_operations - self.large.available_permits();
         own <= self.limits.tenant_unsent_bytes
-            && (own == 0 || self.unsent_of_all.load(Ordering::Relaxed) <= self.limits.unsent_bytes)
+            && (self.unsent_of_all.load(Ordering::Relaxed) <= self.limits.unsent_bytes
+                || (own == 0 && threads + large <= 1))
     }
 
     /// Waits until enough of what was answered is sent.

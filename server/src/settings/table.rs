@@ -73,7 +73,7 @@ pub const KNOWN: &[Known] = &[
     known("limits.tenant_body_bytes", Number, "33554432"),
     known("limits.tenant_unsent_bytes", Number, "67108864"),
     known("limits.unsent_bytes", Number, "134217728"),
-    known("limits.whole_bytes", Number, "33554432"),
+    known("limits.whole_bytes", Number, "16777216"),
     known("limits.wait_s", Number, "10"),
     known("limits.connections_per_address", Number, "12288"),
     known("limits.connections", Number, "16384"),
