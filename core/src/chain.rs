@@ -11,7 +11,7 @@
 //! ```
 
 use crate::Error;
-use crate::event::{Body, Draft, Event};
+use crate::event::{Body, Draft, Event, kind};
 use crate::id::ConversationId;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
@@ -174,13 +174,26 @@ pub fn check(event: &Event) -> Result<(), Error> {
         _ => return Ok(()),
     };
     let (conversation, seq, id) = (event.conversation, event.seq, event.id);
+    let command = erase_command(event).filter(|_| what == "body");
+    let instead = command.map_or(String::new(), |command| format!(", or give it up: `{command}`"));
     Err(Error::corrupt(
         code,
         format!(
             "{conversation} seq {seq} ({id}): its {what} is not the one that was written; read around it with `before` {seq} \
-             and `after` {seq}, and restore it from a backup or erase it"
+             and `after` {seq}, and restore it from a backup{instead}"
         ),
     ))
+}
+
+/// The command that erases an event: with its turn, or by its place. `None` if it holds no words.
+fn erase_command(event: &Event) -> Option<String> {
+    match event.turn.filter(|_| kind::is_of_turn(&event.kind)) {
+        Some(turn) => Some(format!("everturn erase {turn} --reason damaged")),
+        None if kind::has_words(&event.kind) => {
+            Some(format!("everturn erase {} --event {} --reason damaged", event.conversation, event.seq))
+        }
+        None => None,
+    }
 }
 
 /// What a walk over a chain found.

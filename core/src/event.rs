@@ -92,6 +92,17 @@ pub mod kind {
     pub fn ends_turn(kind: &str) -> bool {
         matches!(kind, COMMITTED | ABORTED | INTERRUPTED)
     }
+
+    /// Whether an event of this kind begins or ends a turn.
+    pub fn is_of_turn(kind: &str) -> bool {
+        begins_turn(kind) || ends_turn(kind)
+    }
+
+    /// Whether events of this kind, other than turns, may hold words of somebody. The others only say what happened.
+    pub fn has_words(kind: &str) -> bool {
+        !is_of_turn(kind)
+            && !matches!(kind, SUPERSEDED | ERASED | BUDGET | IMPORT_FINISHED | SYSTEM_PROMPT | FACTS_READ)
+    }
 }
 
 /// Who may see something: everyone, operators and the model, or nobody but its owner.

@@ -690,7 +690,7 @@ pub fn fold(
         changes.echoes.extend(buckets.into_iter().map(|bucket| EchoRow { seq: event.seq, bucket }));
     }
     if let Some(actor) = &event.actor
-        && (kind::begins_turn(&event.kind) || kind::ends_turn(&event.kind))
+        && kind::is_of_turn(&event.kind)
         && conversation.participants.len() < PARTICIPANTS_MAX
         && !conversation.participants.contains(actor)
     {

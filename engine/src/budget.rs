@@ -330,7 +330,7 @@ fn incoming(drafts: &[Draft], with_bytes: bool) -> Usage {
     for draft in drafts {
         usage.messages += u64::from(kind::begins_turn(&draft.kind));
         superseded += u64::from(draft.kind == kind::SUPERSEDED);
-        if with_bytes && (kind::begins_turn(&draft.kind) || kind::ends_turn(&draft.kind)) {
+        if with_bytes && kind::is_of_turn(&draft.kind) {
             let body: TurnBody = serde_json::from_str(&draft.body.text).unwrap_or_default();
             usage.bytes += body.message.map_or(0, |message| message.get().len() as u64);
         }

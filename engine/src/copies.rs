@@ -4,6 +4,8 @@
 //! by another process, which was started without those settings, reaches the folder as well. Notes are never removed; a
 //! folder that is gone is skipped.
 
+use crate::backup::folder_of;
+use crate::private;
 use everturn_core::Error;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -72,7 +74,11 @@ impl Copies {
             let line = serde_json::to_string(&copy).map_err(|_| {
                 Error::invalid("copies.name", "the folder's name is not UTF-8; choose another folder")
             })?;
+            let is_new = !path.exists();
             let written = File::options().create(true).append(true).open(path).and_then(|mut file| {
+                if is_new {
+                    private::close(path, folder_of(path));
+                }
                 file.write_all(format!("{line}\n").as_bytes())?;
                 file.sync_all()
             });

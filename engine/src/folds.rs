@@ -103,12 +103,29 @@ impl Shared {
 
     /// The newest fold that was kept at or before a place. One that is damaged is as good as none: it is made again.
     fn kept_fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Fold>, Error> {
-        let kept = self.index.fold(key, at_or_before)?.and_then(|raw| raw.read::<KeptFold>());
-        let Some(kept) = kept else { return Ok(None) };
-        let fold = kept.fold.read::<Fold>().filter(|fold| fold.version == state::VERSION);
-        let Some(fold) = fold.filter(|fold| fold.through_seq <= at_or_before) else { return Ok(None) };
-        let last = self.log.events(key, fold.through_seq.saturating_sub(1), 1)?.pop();
-        Ok(last.filter(|last| fold_hash(last, &kept.fold) == kept.hash).map(|_| fold))
+        let Some((seq, raw)) = self.index.fold(key, at_or_before)? else { return Ok(None) };
+        let Some(kept) = self.sound_fold(key, seq, &raw)? else { return Ok(None) };
+        let fold = kept.read::<Fold>().filter(|fold| fold.version == state::VERSION);
+        Ok(fold.filter(|fold| fold.through_seq == seq))
+    }
+
+    /// What was kept for a place, if it is still that.
+    fn sound_fold(&self, key: &Key, seq: u64, raw: &Raw) -> Result<Option<Raw>, Error> {
+        let Some(kept) = raw.read::<KeptFold>() else { return Ok(None) };
+        let last = self.log.events(key, seq.saturating_sub(1), 1)?.pop();
+        Ok(last.filter(|last| fold_hash(last, &kept.fold) == kept.hash).map(|_| kept.fold))
+    }
+
+    /// The places after `floor` whose folds are not what was kept.
+    pub fn damaged_folds(&self, key: &Key, floor: u64) -> Result<Vec<u64>, Error> {
+        let (mut damaged, mut at) = (Vec::new(), u64::MAX);
+        while let Some((seq, raw)) = self.index.fold(key, at)?.filter(|(seq, _)| *seq > floor) {
+            if self.sound_fold(key, seq, &raw)?.is_none() {
+                damaged.push(seq);
+            }
+            at = seq - 1;
+        }
+        Ok(damaged)
     }
 
     /// What a turn costs, counted once.

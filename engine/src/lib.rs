@@ -480,8 +480,8 @@ fn close_new_store(database: &Path, folder: &Path) {
         name.push(suffix);
         PathBuf::from(name)
     };
-    // SQLite gives the files that it makes later the mode of the database.
-    for file in ["", "-wal", "-shm"].map(beside).iter().filter(|file| file.exists()) {
+    // Files that are made later get the mode of the database.
+    for file in ["", "-wal", "-shm", "-head", ".lock"].map(beside).iter().filter(|file| file.exists()) {
         private::close(file, folder);
     }
     for made in ["-assets", "-index"].map(beside).iter().filter(|path| std::fs::create_dir(path).is_ok()) {

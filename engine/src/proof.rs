@@ -71,16 +71,6 @@ impl Scope {
         head: Option<Hash>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Report, Error> {
-        self.verify_knowing(id, head, &mut None, progress)
-    }
-
-    fn verify_knowing<'a>(
-        &'a self,
-        id: ConversationId,
-        head: Option<Hash>,
-        erasures: &mut Option<Erasures<'a>>,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<Report, Error> {
         let key = self.key(id);
         let stored = self.shared().index.conversation(&key)?.head;
         let (report, gone) = walk(self.shared(), &key, head, progress)?;
@@ -98,20 +88,34 @@ impl Scope {
                 "the last event is not the one that was written",
             ));
         }
+        match self.unrecorded(&key, gone, &mut None)?.first() {
+            Some(gone) => Err(Error::corrupt("chain.erasure_unrecorded", gone.text())),
+            None => Ok(report),
+        }
+    }
+
+    /// Of events without a body that their own log does not explain, those whose erasure no other log records.
+    fn unrecorded<'a>(
+        &'a self,
+        key: &Key,
+        gone: Vec<Gone>,
+        erasures: &mut Option<Erasures<'a>>,
+    ) -> Result<Vec<Gone>, Error> {
+        let mut unrecorded = Vec::new();
         for gone in gone {
             // One that was imported or restored without its body was erased elsewhere.
-            if !self.shared().log.had_body(&key, gone.place.seq)? {
+            if !self.shared().log.had_body(key, gone.place.seq)? {
                 continue;
             }
             let erasures = match &mut *erasures {
                 Some(erasures) => erasures,
                 none => none.insert(Erasures::of(self.shared())?),
             };
-            if !erasures.explain_in(&key, &gone)? {
-                return Err(Error::corrupt("chain.erasure_unrecorded", gone.text()));
+            if !erasures.explain_in(key, &gone)? {
+                unrecorded.push(gone);
             }
         }
-        Ok(report)
+        Ok(unrecorded)
     }
 
     /// Checks everything of this tenant: every chain, every asset, and the database itself.
@@ -132,14 +136,12 @@ impl Scope {
         let (mut walked, mut erasures) = (HashMap::new(), None);
         for id in self.shared().index.starting_with(self.tenant(), "", usize::MAX)? {
             let key = self.key(id);
-            self.examine_log(&key, !told.contains(&id), &mut walked, doctor);
-            // A second walk: whether each erased body has a record of its erasure.
-            match self.verify_knowing(id, None, &mut erasures, &mut |_| {}) {
-                Err(error) if error.code() == "chain.erasure_unrecorded" => {
-                    doctor.findings.push(Finding::about(key.clone(), error.text(), CHANGED));
-                }
-                _ => {}
+            let gone = self.examine_log(&key, !told.contains(&id), &mut walked, doctor);
+            // What cannot be read was said already.
+            for gone in self.unrecorded(&key, gone, &mut erasures).unwrap_or_default() {
+                doctor.findings.push(Finding::about(key.clone(), gone.text(), CHANGED));
             }
+            self.examine_folds(&key, doctor);
             match self.assets(id) {
                 Ok(assets) => {
                     doctor.assets += assets.len() as u64;
@@ -155,16 +157,29 @@ impl Scope {
         Ok(())
     }
 
+    /// Names folds that are not what was kept. Whoever needs one makes it again, at the cost of reading the log.
+    fn examine_folds(&self, key: &Key, doctor: &mut Doctor) {
+        let shared = self.shared();
+        let Ok(conversation) = shared.index.conversation(key) else { return };
+        let floor = conversation.parent.map_or(0, |parent| parent.at_seq);
+        for seq in shared.damaged_folds(key, floor).unwrap_or_default() {
+            let text = format!("the fold at seq {seq} is not the one that was kept");
+            doctor.findings.push(Finding::about(key.clone(), text, advice(ProblemKind::Derived)));
+        }
+    }
+
     /// Checks every event of a conversation. What forks share is looked at once: `walked` says how far each conversation's
-    /// own events were. `all` is false where it is known that events are missing or rows wrong.
+    /// own events were. `all` is false where it is known that events are missing or rows wrong. Gives events without a body
+    /// that no erasure in this log explains.
     fn examine_log(
         &self,
         key: &Key,
         all: bool,
         walked: &mut HashMap<ConversationId, u64>,
         doctor: &mut Doctor,
-    ) {
+    ) -> Vec<Gone> {
         let shared = self.shared();
+        let (mut recorded, mut gone) = (Recorded::default(), Vec::new());
         let mut end: Option<Head> = None;
         let mut end_is_sound = true;
         let find = |doctor: &mut Doctor, id: ConversationId, problem: String| {
@@ -175,19 +190,19 @@ impl Scope {
             let page = match shared.log.stored_events(key, after, PAGE_ENTRIES_MAX) {
                 Ok(page) => page,
                 // The wrong rows that were named already keep it from being read.
-                Err(_) if !all => return,
-                Err(error) => return find(doctor, key.id, error.text().into()),
+                Err(_) if !all => return Vec::new(),
+                Err(error) => {
+                    find(doctor, key.id, error.text().into());
+                    return Vec::new();
+                }
             };
             if page.is_empty() {
                 break;
             }
             if page.iter().any(|event| event.seq <= after) {
                 // Without an end otherwise: the same page would come again and again.
-                return find(
-                    doctor,
-                    key.id,
-                    format!("after seq {after} stands an event of an earlier place"),
-                );
+                find(doctor, key.id, format!("after seq {after} stands an event of an earlier place"));
+                return Vec::new();
             }
             for event in &page {
                 let expected = end.map_or(0, |end| end.seq) + 1;
@@ -195,6 +210,7 @@ impl Scope {
                 let before = if event.seq == expected { end } else { None };
                 let alone = event.seq > expected;
                 end = Some(Head { seq: event.seq, hash: envelope_hash(event) });
+                recorded.add(event);
                 let walked = walked.entry(event.conversation).or_default();
                 if event.seq <= *walked {
                     continue;
@@ -206,6 +222,7 @@ impl Scope {
                 }
                 doctor.events += 1;
                 doctor.erased += u64::from(event.body.is_none());
+                gone.extend(Gone::of(event));
                 let changed = changed_part(event, before, alone);
                 end_is_sound = changed.is_none();
                 if let Some(what) = changed {
@@ -217,7 +234,8 @@ impl Scope {
                 }
             }
         }
-        let Ok(stored) = shared.index.conversation(key) else { return };
+        gone.retain(|gone| !recorded.explains(gone));
+        let Ok(stored) = shared.index.conversation(key) else { return gone };
         let end = end.unwrap_or(Head::genesis(key.id));
         // The log may have grown meanwhile, but it cannot have become shorter.
         if all && end.seq < stored.head.seq {
@@ -226,6 +244,7 @@ impl Scope {
         if end_is_sound && end.seq == stored.head.seq && end.hash != stored.head.hash {
             find(doctor, key.id, "the last event is not the one that was written".into());
         }
+        gone
     }
 
     fn check_asset(&self, conversation: ConversationId, asset: &Asset) -> Option<Finding> {

@@ -154,6 +154,7 @@ macro_rules! conformance {
             rebuilding_gives_the_same_answers
             turns_are_read_as_they_stood_then
             kept_folds_are_found_and_are_never_the_only_copy
+            a_fold_that_is_kept_at_once_miscounts_nothing
             an_asset_is_found_by_its_id
             an_asset_is_found_by_its_id_alone
             a_fact_is_found_by_its_id_alone

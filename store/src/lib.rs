@@ -119,8 +119,8 @@ pub trait Index: Send + Sync {
     /// Events of an actor whose bodies are not erased, over all conversations of a tenant, in the order of arrival. Looks at
     /// a bounded part of the log after a position (0 at first); `None` behind its end.
     fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error>;
-    /// The newest fold that was kept for a place at or before this one, an ancestor's included.
-    fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Raw>, Error>;
+    /// The newest fold that was kept for a place at or before this one, an ancestor's included, and that place.
+    fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<(u64, Raw)>, Error>;
     /// Keeps a fold for later. It may be lost: whoever needs it makes it again from the log.
     fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error>;
     /// Whether any conversation of the tenant still has an asset with these bytes.

@@ -2,9 +2,12 @@
 
 use crate::args::Args;
 use crate::output::{self, Failure};
+use crate::store::Store;
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn_engine::{Entry, HistoryQuery, Order};
+use everturn_core::Error;
+use everturn_core::id::ConversationId;
+use everturn_engine::{Entry, HistoryQuery, Order, Page};
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
@@ -56,14 +59,30 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
         include_superseded: verb.superseded,
         include_events: verb.events,
     };
-    let mut page = store.history(id, query)?;
+    let mut page = match store.history(id, query.clone()) {
+        Ok(page) => Page { data: page.data.into_iter().map(Ok).collect(), next: page.next },
+        Err(error) if is_damage(&error) => around_damage(&*store, id, &query)?,
+        Err(error) => return Err(error.into()),
+    };
     if order == Order::Descending {
         page.data.reverse();
     }
+    let damaged = page.data.iter().any(Result::is_err);
+    let end = || if damaged { Err(Failure::Said) } else { Ok(()) };
     if args.json {
-        return output::json_list(&page.data, page.next.map(|seq| seq.to_string()));
+        let entries: Vec<&Entry> = page.data.iter().flatten().collect();
+        output::json_list(&entries, page.next.map(|seq| seq.to_string()))?;
+        page.data
+            .iter()
+            .filter_map(|entry| entry.as_ref().err())
+            .for_each(|error| output::error(error, true));
+        return end();
     }
-    let assets = store.assets(id)?;
+    let assets = match store.assets(id) {
+        // One that is damaged is named among the events.
+        Err(error) if is_damage(&error) => Vec::new(),
+        assets => assets?,
+    };
     let more = page.next.map(|seq| match order {
         Order::Descending => format!("earlier: everturn history {id} --before {seq}\n"),
         Order::Ascending => format!("more: everturn history {id} --after {seq}"),
@@ -74,13 +93,70 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     let detail = show::Detail { full: verb.full, ids: verb.ids };
     for entry in &page.data {
         match entry {
-            Entry::Turn(turn) => output::text(show::turn(turn, &assets, detail))?,
-            Entry::Event(event) => output::text(show::event(event))?,
+            Ok(Entry::Turn(turn)) => output::text(show::turn(turn, &assets, detail))?,
+            Ok(Entry::Event(event)) => output::text(show::event(event))?,
+            Err(error) => output::error(error, false),
         }
     }
     match (&more, order) {
-        (Some(more), Order::Ascending) => output::text(more),
-        _ if page.data.is_empty() => output::text("nothing was said yet; `everturn append` adds a turn"),
-        _ => Ok(()),
+        (Some(more), Order::Ascending) => output::text(more)?,
+        _ if page.data.is_empty() => output::text("nothing was said yet; `everturn append` adds a turn")?,
+        _ => {}
     }
+    end()
+}
+
+/// Whether something stored is not what was written.
+fn is_damage(error: &Error) -> bool {
+    error.code().starts_with("chain.") || error.code() == "turn.row"
+}
+
+/// A page in which an error stands where an entry is damaged. Finds its place by halving what cannot be read.
+fn around_damage(
+    store: &dyn Store,
+    id: ConversationId,
+    query: &HistoryQuery,
+) -> Result<Page<Result<Entry, Error>>, Error> {
+    let head = store.get(id)?.head.seq;
+    let last = query.before.map_or(head, |before| before.saturating_sub(1)).min(head);
+    let mut data = Vec::new();
+    // Ranges of places, without the first; the one to read next is the last.
+    let mut unread = vec![(query.after.unwrap_or(0), last)];
+    let mut next = None;
+    while let Some((low, high)) = unread.pop() {
+        if low >= high {
+            continue;
+        }
+        if data.len() >= query.limit {
+            next = Some(if query.order == Order::Ascending { low } else { high + 1 });
+            break;
+        }
+        let limit = query.limit - data.len();
+        let part = HistoryQuery { after: Some(low), before: Some(high + 1), limit, ..query.clone() };
+        let (first, rest) = match store.history(id, part) {
+            Ok(page) => {
+                data.extend(page.data.into_iter().map(Ok));
+                match (page.next, query.order) {
+                    (None, _) => continue,
+                    (Some(seq), Order::Ascending) => ((seq, high), None),
+                    (Some(seq), Order::Descending) => ((low, seq - 1), None),
+                }
+            }
+            Err(error) if !is_damage(&error) => return Err(error),
+            Err(error) if high - low == 1 => {
+                data.push(Err(error));
+                continue;
+            }
+            Err(_) => {
+                let middle = low + (high - low) / 2;
+                match query.order {
+                    Order::Ascending => ((low, middle), Some((middle, high))),
+                    Order::Descending => ((middle, high), Some((low, middle))),
+                }
+            }
+        };
+        unread.extend(rest);
+        unread.push(first);
+    }
+    Ok(Page { data, next })
 }

@@ -75,11 +75,7 @@ fn the_doctor_finds_nothing_in_a_healthy_store_and_something_in_a_changed_one() 
     everything is in order
     ");
     assert_eq!(shell.run(&["doctor", "--rebuild", "--compact"]).code, 0);
-    let file = shell.path("store.db");
-    let mut bytes = std::fs::read(&file).unwrap();
-    let at = bytes.windows(11).position(|window| window == b"hello there").expect("the text is in the file");
-    bytes[at] = b'j';
-    std::fs::write(&file, bytes).unwrap();
+    damage(&shell, b"hello there");
     let said = shell.run(&["doctor"]);
     assert_eq!(said.code, 1);
     assert!(said.out.contains("its body is not the one that was written"), "{}", said.out);
@@ -175,7 +171,14 @@ fn a_lost_write_ahead_log_is_said_by_every_command() {
             said.err
         );
     }
-    assert!(shell.ok(&["doctor", "--accept-loss"]).contains("everything is in order"));
+    let said = shell.run(&["doctor", "--accept-loss"]);
+    assert!(said.code == 0 && said.out.contains("everything is in order"), "{}", said.err);
+    // It says what is given up, and does not advise itself.
+    assert!(
+        said.err.contains("1 events, but 2 events were written") && !said.err.contains("--accept-loss"),
+        "{}",
+        said.err
+    );
     shell.ok(&["append", &id, "again"]);
 }
 
@@ -183,26 +186,84 @@ fn a_lost_write_ahead_log_is_said_by_every_command() {
 fn a_damaged_turn_is_an_error_and_leaves_no_file_that_looks_whole() {
     let shell = Shell::new();
     let id = shell.new_conversation();
+    shell.ok(&["append", &id, "before"]);
     let turn = shell.json(&["append", &id, "hello there", "--json"])["id"].as_str().unwrap().to_string();
     shell.ok(&["append", &id, "and more"]);
-    let file = shell.path("store.db");
-    let mut bytes = std::fs::read(&file).unwrap();
-    let at = bytes.windows(11).position(|window| window == b"hello there").expect("the text is in the file");
-    bytes[at] = b'j';
-    std::fs::write(&file, bytes).unwrap();
+    damage(&shell, b"hello there");
     for format in ["jsonl", "markdown", "html", "openai-chat", "transcript"] {
         let said = shell.run(&["export", &id, "--format", format, "-o", "out"]);
         assert_eq!(said.code, 1, "{format}");
         assert!(
-            said.err.contains("seq 2 (evt_") && said.err.contains("restore it from a backup"),
+            said.err.contains("seq 3 (evt_") && said.err.contains("restore it from a backup"),
             "{}",
             said.err
         );
         assert!(!shell.path("out").exists(), "{format} left a file");
     }
-    let said = shell.run(&["history", &id]);
-    assert!(said.code == 1 && !said.out.contains("jello"), "{}", said.out);
-    // Erasing it is a way to go on.
+    // What is around it is shown, and the error gives a command that helps.
+    for (flags, order) in
+        [(&["--ids"][..], ["before", "and more"]), (&["--after", "0"], ["before", "and more"])]
+    {
+        let said = shell.run(&[&["history", &id], flags].concat());
+        assert!(said.code == 1 && !said.out.contains("jello"), "{}", said.out);
+        let at = order.map(|words| said.out.find(words).expect(words));
+        assert!(at[0] < at[1], "{}", said.out);
+        assert!(said.err.contains(&format!("`everturn erase {turn} --reason damaged`")), "{}", said.err);
+    }
+    let said = shell.run(&["history", &id, "--json", "--limit", "2"]);
+    let page: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(
+        (said.code, page["data"].as_array().unwrap().len(), &page["next"]),
+        (1, 1, &"3".into()),
+        "{page}"
+    );
     shell.ok(&["erase", &turn, "--reason", "damaged"]);
-    assert!(shell.ok(&["history", &id]).contains("and more"));
+    let shown = shell.ok(&["history", &id]);
+    assert!(shown.contains("before") && shown.contains("and more"), "{shown}");
+}
+
+/// Only turns could be given up, although anything may be damaged.
+#[test]
+fn a_damaged_event_that_is_no_turn_can_be_erased_by_the_command_that_its_error_gives() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    shell.ok(&["pin", &id, "branch", "\"hello there\""]);
+    shell.ok(&["append", &id, "and more"]);
+    damage(&shell, b"hello there");
+    let said = shell.run(&["history", &id, "--events"]);
+    assert!(said.code == 1 && said.out.contains("and more"), "{}", said.out);
+    let command = format!("everturn erase {id} --event 2 --reason damaged");
+    assert!(said.err.contains(&command), "{}", said.err);
+    shell.ok(&command.split(' ').skip(1).collect::<Vec<_>>());
+    assert!(shell.ok(&["history", &id, "--events"]).contains("and more"));
+    assert!(shell.ok(&["doctor"]).contains("everything is in order"));
+}
+
+/// Changes a letter of something that was said.
+fn damage(shell: &Shell, words: &[u8]) {
+    let file = shell.path("store.db");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.windows(words.len()).position(|window| window == words).expect("the text is in the file");
+    bytes[at] = b'j';
+    std::fs::write(&file, bytes).unwrap();
+}
+
+/// The doctor sent people to the doctor.
+#[test]
+fn no_command_advises_itself() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    for _ in 0..4 {
+        shell.ok(&["append", &id, &"long words ".repeat(5000)]);
+    }
+    let file = shell.path("store.db");
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    let said = shell.run(&["doctor"]);
+    assert_eq!(said.code, 1);
+    let words = format!("{}{}", said.out, said.err);
+    assert!(
+        words.contains("damaged") && words.contains("backup") && !words.contains("everturn doctor`"),
+        "{words}"
+    );
 }

@@ -6,7 +6,7 @@ use crate::mirror::{Change, Mirror};
 use crate::records::{Erased, Records};
 use crate::writer::Commit;
 use everturn_core::Error;
-use everturn_core::chain::Head;
+use everturn_core::chain::{self, Head};
 use everturn_core::conversation::{Conversation, Retention, Settings, State};
 use everturn_core::echo::Words;
 use everturn_core::event::{Draft, Event, kind};
@@ -83,13 +83,21 @@ impl Scope {
         reason: &str,
     ) -> Result<Head, Error> {
         let conversation = self.shared().index.conversation(&self.key(id))?;
-        let mut events = Vec::with_capacity(places.len());
+        let (mut events, mut gone) = (Vec::with_capacity(places.len()), Vec::new());
         for seq in places {
-            let event = self.event_at(&self.key(id), *seq)?;
-            events.push(event.ok_or_else(|| no_such_seq(&conversation, *seq))?);
+            let stored = self.shared().log.stored_events(&self.key(id), seq.saturating_sub(1), 1)?.pop();
+            let stored = stored.filter(|event| event.seq == *seq);
+            let mut event = stored.ok_or_else(|| no_such_seq(&conversation, *seq))?;
+            gone.extend(Gone::of(&event));
+            match chain::check(&event) {
+                // Erasing is the way to go on from a damaged body, so it does without one.
+                Err(error) if error.code() == "chain.body_mismatch" => event.body = None,
+                checked => checked?,
+            }
+            events.push(event);
         }
         events.iter().try_for_each(check_event)?;
-        let erased_before = self.erased_before(&self.key(id), events.iter().filter_map(Gone::of))?;
+        let erased_before = self.erased_before(&self.key(id), gone)?;
         events.retain(|event| !erased_before.contains(&place_of(event)));
         if events.is_empty() {
             self.erase_in_records(&Erased { ids: vec![id.to_string()], words: Vec::new() })?;
@@ -127,8 +135,8 @@ impl Scope {
             for written in page.events {
                 let (turns, events) = found.entry(written.seen_in).or_default();
                 match written.turn {
-                    Some(turn) if is_turn(&written.kind) => drop(turns.insert(turn)),
-                    _ if has_words(&written.kind) => events.push(written.place.seq),
+                    Some(turn) if kind::is_of_turn(&written.kind) => drop(turns.insert(turn)),
+                    _ if kind::has_words(&written.kind) => events.push(written.place.seq),
                     _ => {}
                 }
             }
@@ -341,7 +349,8 @@ impl Scope {
 
     /// Unsets what a settings event set, as far as it still holds.
     fn unset(&self, event: &Event) -> Result<(), Error> {
-        let Some(held) = event.read::<Settings>() else { return Ok(()) };
+        // Of a damaged event nothing is known but that it may have set any of them.
+        let held: Settings = event.read().unwrap_or_default();
         let null = Raw::of(&())?;
         self.restate(event, |conversation, settings| {
             if held.title.is_some_and(|title| title == conversation.title) {
@@ -414,32 +423,14 @@ fn place_of(event: &Event) -> Place {
     Place { conversation: event.conversation, seq: event.seq }
 }
 
-fn is_turn(kind: &str) -> bool {
-    kind::begins_turn(kind) || kind::ends_turn(kind)
-}
-
-/// Whether events of this kind, other than turns, may hold words of somebody. What only says what happened stays.
-fn has_words(kind: &str) -> bool {
-    !is_turn(kind)
-        && !matches!(
-            kind,
-            kind::SUPERSEDED
-                | kind::ERASED
-                | kind::BUDGET
-                | kind::IMPORT_FINISHED
-                | kind::SYSTEM_PROMPT
-                | kind::FACTS_READ
-        )
-}
-
 /// Refuses events that cannot be erased by their place.
 fn check_event(event: &Event) -> Result<(), Error> {
     match event.turn {
-        Some(turn) if is_turn(&event.kind) => {
+        Some(turn) if kind::is_of_turn(&event.kind) => {
             let text = format!("seq {} is part of {turn}; erase that turn", event.seq);
             Err(Error::invalid("erase.turn", text))
         }
-        _ if !is_turn(&event.kind) && !has_words(&event.kind) => {
+        _ if !kind::is_of_turn(&event.kind) && !kind::has_words(&event.kind) => {
             let text = format!("seq {} is a {}, which holds no words; it stays", event.seq, event.kind);
             Err(Error::invalid("erase.wordless", text))
         }

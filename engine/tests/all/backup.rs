@@ -740,10 +740,14 @@ fn stores_and_backups_are_for_their_owner() {
         }
         let store = stage.open();
         fill(&store);
+        store.note_records(&stage.folder.path().join("records")).unwrap();
         let archives = stage.folder.path().join("backups");
         let made = backup(&store, &archives).path.unwrap();
         restore(&archives_of(&archives, None).unwrap(), &copy);
-        for path in [stage.path(), copy.path(), made, stage.path().with_extension("db-wal")] {
+        drop(copy.open());
+        let beside = ["wal", "head", "copies"].map(|name| stage.path().with_extension(format!("db-{name}")));
+        let others = [stage.path().with_extension("db.lock"), copy.path().with_extension("db-head")];
+        for path in [stage.path(), copy.path(), made].into_iter().chain(beside).chain(others) {
             assert_eq!(mode(&path), of_files, "{} in a folder of mode {folder:o}", path.display());
         }
         for path in

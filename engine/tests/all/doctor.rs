@@ -163,3 +163,64 @@ fn a_place_that_names_an_earlier_event_is_named() {
         assert!(found.iter().any(|finding| finding.conversation == Some(id)), "{wrong}: {found:?}");
     }
 }
+
+/// A changed fold passed unnoticed, since whoever needs it makes it again.
+#[test]
+fn a_changed_fold_is_named_and_rebuilding_drops_it() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    for _ in 0..11 {
+        let turns = (0..100).map(|n| NewTurn::user(&format!("number {n}"))).collect();
+        scope.append(id, turns, AppendOptions::default()).wait().unwrap();
+    }
+    let fork = scope.fork(id, 1100).wait().unwrap().id;
+    for id in [id, fork] {
+        scope.state(id).unwrap();
+    }
+    assert_eq!(examine(&store).findings, []);
+    drop((scope, store));
+    let kept: i64 = Connection::open(stage.path())
+        .unwrap()
+        .query_row("SELECT count(*) FROM folds", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(kept, 1);
+    for changed in ["replace(fold, 'through_seq', 'trough_seq')", "'{}'", "replace(fold, '1', '2')"] {
+        sql(&stage, &format!("UPDATE folds SET fold = {changed}"));
+        let found = examine(&stage.open_read_only()).findings;
+        let [finding] = &found[..] else { panic!("{changed}: {found:#?}") };
+        assert_eq!(finding.conversation, Some(id));
+        assert!(finding.problem.contains("fold") && finding.advice.contains("--rebuild"), "{finding:?}");
+    }
+    let store = stage.open();
+    store.rebuild().unwrap();
+    assert_eq!(examine(&store).findings, []);
+}
+
+/// Every body that is gone without a record is named, not only the first one, and also beside other damage.
+#[test]
+fn every_body_that_is_gone_without_a_record_is_named() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let turns: Vec<_> = (0..6).map(|n| scope.say(id, NewTurn::user(&format!("number {n}")))).collect();
+    scope.erase(id, turns[5].id, None, "asked").wait().unwrap();
+    let fork = scope.fork(id, 5).wait().unwrap().id;
+    scope.say(fork, NewTurn::user("in the fork"));
+    drop((scope, store));
+    sql(
+        &stage,
+        "UPDATE events SET salt = zeroblob(16), body = replace(hex(zeroblob(length(body) / 2)), '0', ' ')
+             WHERE seq IN (2, 4) AND conversation = 1 OR body LIKE '%in the fork%';
+         UPDATE events SET body = replace(body, 'number', 'lumber') WHERE seq = 3;",
+    );
+    let found = examine(&stage.open_read_only()).findings;
+    let mut named: Vec<_> =
+        found.iter().map(|f| (f.conversation, f.problem.contains("no erasure"))).collect();
+    named.sort();
+    let mut expected = vec![(Some(id), false), (Some(id), true), (Some(id), true), (Some(fork), true)];
+    expected.sort();
+    assert_eq!(named, expected, "{found:#?}");
+}

@@ -36,15 +36,30 @@ pub fn kept_folds_are_found_and_are_never_the_only_copy(store: &dyn Backend) {
     store.keep_fold(&key, 2, &raw(2)).expect("it is kept");
     store.keep_fold(&key, 4, &raw(4)).expect("it is kept");
     let found = |key: &Key, seq| store.fold(key, seq).expect("folds are read");
-    assert_eq!((found(&key, 1), found(&key, 3), found(&key, 9)), (None, Some(raw(2)), Some(raw(4))));
+    assert_eq!(
+        (found(&key, 1), found(&key, 3), found(&key, 9)),
+        (None, Some((2, raw(2))), Some((4, raw(4))))
+    );
     let fork = m.key();
     done(store, m.fork(&fork, &key, 3));
-    assert_eq!(found(&fork, 9), Some(raw(2)), "what the parent did later is not the fork's");
+    assert_eq!(found(&fork, 9), Some((2, raw(2))), "what the parent did later is not the fork's");
     store.keep_fold(&fork, 4, &raw(40)).expect("it is kept");
-    assert_eq!((found(&fork, 9), found(&key, 9)), (Some(raw(40)), Some(raw(4))));
+    assert_eq!((found(&fork, 9), found(&key, 9)), (Some((4, raw(40))), Some((4, raw(4)))));
     assert!(store.fold(&elsewhere(&key), 9).is_err(), "another tenant has no such conversation");
     store.rebuild().expect("it is rebuilt");
     assert_eq!((found(&key, 9), found(&fork, 9)), (None, None));
+}
+
+/// A fork's turns were counted from a fold that was kept before its own turns had rows.
+pub fn a_fold_that_is_kept_at_once_miscounts_nothing(store: &dyn Backend) {
+    let m = Maker::default();
+    let (key, fork) = (m.key(), m.key());
+    create(store, &key, vec![m.created()]);
+    (2..9).for_each(|n| drop(append(store, &key, vec![m.say(&format!("at {n}"))])));
+    store.keep_fold(&key, 5, &raw("{}")).expect("it is kept");
+    done(store, m.fork(&fork, &key, 6));
+    assert_eq!(store.conversation(&fork).expect("it is there").turns, 5);
+    assert_eq!(store.check().expect("it is checked"), []);
 }
 
 /// One asset is found by its id, an inherited one too.

@@ -233,12 +233,12 @@ impl Index for Memory {
         InMemory { kept: &kept, key }.fallen_after(seq)
     }
 
-    fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Raw>, Error> {
+    fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<(u64, Raw)>, Error> {
         let kept = self.kept();
         kept.living(key)?;
         let newest = |level: &Level<'_>| {
             let kept = level.entry.folds.range(..=at_or_before.min(level.cap)).next_back();
-            kept.map(|(_, fold)| fold.clone())
+            kept.map(|(seq, fold)| (*seq, fold.clone()))
         };
         Ok(kept.lineage(key)?.iter().find_map(newest))
     }

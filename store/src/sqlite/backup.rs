@@ -25,7 +25,8 @@ const MEMBERS: &str = "SELECT c.no, c.tenant, c.id, c.created, c.parent, c.paren
 
 impl Backup for Sqlite {
     fn members(&self) -> Result<Vec<Member>, Error> {
-        self.reading(|db| {
+        let list = || {
+            self.reading(|db| {
             let mut members: Vec<Member> = db
                 .prepare_cached(&format!("{MEMBERS} ORDER BY c.no"))?
                 .query_map([], member)?
@@ -45,6 +46,8 @@ impl Backup for Sqlite {
             }
             Ok(members)
         })
+        };
+        self.mending_all(list)
     }
 
     fn member(&self, no: u64) -> Result<Member, Error> {
@@ -206,7 +209,13 @@ fn end(row: &Row<'_>) -> rusqlite::Result<(u64, Hash)> {
     Ok((rows::unsigned(row, "seq")?, Hash(row.get::<_, Bytes<32>>("hash")?.0)))
 }
 
+/// Names the row in its error.
 fn member(row: &Row<'_>) -> rusqlite::Result<Member> {
+    let no = row.get::<_, i64>("no")?;
+    read_member(row).map_err(|error| rows::malformed(&format!("the row of conversation number {no}"), &error))
+}
+
+fn read_member(row: &Row<'_>) -> rusqlite::Result<Member> {
     let tenant: String = row.get("tenant")?;
     // The name of a buried tombstone's tenant goes on after a slash.
     let tenant = tenant.split('/').next().unwrap_or_default();

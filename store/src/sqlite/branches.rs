@@ -13,6 +13,7 @@ use everturn_core::chain::{Hash, body_hash, envelope_hash};
 use everturn_core::conversation::Parent;
 use everturn_core::event::{Body, Event, kind};
 use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::time::Timestamp;
 use rusqlite::{Connection, params};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -88,8 +89,22 @@ pub fn adopt(db: &Connection, branch: &Branch, into: &Key) -> Result<u64, Failur
     let forks = moved.forks(from, to, into.id)?;
     derived::mend(db, from)?;
     derived::mend(db, to)?;
-    forks.into_iter().try_for_each(|fork| derived::mend(db, fork))?;
+    forks.iter().try_for_each(|fork| derived::mend(db, fork.no))?;
+    for MovedFork { no, id, deleted } in forks {
+        if let Some((at, reason)) = deleted {
+            erase::delete(db, &read::lineage(db, no, id)?, at, &reason)?;
+        }
+    }
     Ok(family.len() as u64)
+}
+
+/// A fork that left a branch.
+struct MovedFork {
+    /// Its new number.
+    no: i64,
+    id: ConversationId,
+    /// When and why it was deleted, if it was. It lives until its own forks are moved, so that they keep what they read.
+    deleted: Option<(Timestamp, String)>,
 }
 
 /// Events on their way to new places.
@@ -108,7 +123,8 @@ impl Moved<'_> {
     }
 
     /// Writes an event where it belongs now. `event` has its new conversation, link and body, and `old` its old place.
-    fn place(&mut self, no: i64, old: &Event, mut event: Event, conversation: i64) -> rusqlite::Result<()> {
+    /// Gives its new hash.
+    fn place(&mut self, no: i64, old: &Event, mut event: Event, conversation: i64) -> rusqlite::Result<Hash> {
         event.seq = old.seq + self.shift;
         event.hash = envelope_hash(&event);
         self.db
@@ -123,29 +139,40 @@ impl Moved<'_> {
                 no
             ])?;
         self.renamed.entry(old.seq).or_default().push((old.hash, event.hash));
-        Ok(())
+        Ok(event.hash)
     }
 
     /// Chains forks that left a moved event to where it is now, and their forks as well. Each gets a new number, since
-    /// parents come before their forks. Gives the new numbers.
-    fn forks(&mut self, from: i64, to: i64, new_parent: ConversationId) -> Result<Vec<i64>, Failure> {
-        let mut changed = Vec::new();
+    /// parents come before their forks.
+    fn forks(&mut self, from: i64, to: i64, new_parent: ConversationId) -> Result<Vec<MovedFork>, Failure> {
+        let (mut changed, mut seen) = (Vec::new(), HashSet::from([from, to]));
         let mut parents = VecDeque::from([(from, to, new_parent)]);
         while let Some((old_parent, parent, parent_id)) = parents.pop_front() {
-            let forks: Vec<(i64, Bytes<16>, i64)> = self
+            let forks: Vec<(i64, Bytes<16>, u64, Option<(Timestamp, String)>)> = self
                 .db
                 .prepare(
-                    "SELECT no, id, parent_seq FROM conversations WHERE parent = ? AND deleted IS NULL ORDER BY no",
+                    "SELECT no, id, parent_seq, deleted, ifnull(deleted_reason, '') FROM conversations
+                     WHERE parent = ? ORDER BY no",
                 )?
-                .query_map([old_parent], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+                .query_map([old_parent], |row| {
+                    let (at, reason): (Option<i64>, String) = (row.get(3)?, row.get(4)?);
+                    let deleted = at.map(|at| (Timestamp(at), reason));
+                    Ok((row.get(0)?, row.get(1)?, rows::unsigned(row, 2)?, deleted))
+                })?
                 .collect::<Result<_, _>>()?;
-            for (no, id, at_seq) in forks {
+            for (no, id, at_seq, deleted) in forks {
+                if !seen.insert(no) {
+                    continue;
+                }
                 let id = ConversationId::from_bytes(id.0);
-                let place = Parent { conversation: parent_id, at_seq: at_seq as u64 + self.shift };
-                if self.fork(no, id, at_seq as u64, place)? {
+                let place = Parent { conversation: parent_id, at_seq: at_seq + self.shift };
+                if self.fork(no, id, at_seq, place)? {
                     let new = self.renumber(no, parent, signed(place.at_seq))?;
-                    changed.push(new);
                     parents.push_back((no, new, id));
+                    changed.push(MovedFork { no: new, id, deleted });
+                } else if deleted.is_some() {
+                    // Where nothing is left of it, its forks become forks of what it left.
+                    parents.push_back((no, parent, parent_id));
                 }
             }
         }
@@ -194,18 +221,20 @@ impl Moved<'_> {
             "SELECT {EVENT_COLUMNS}, events.no AS no FROM events WHERE conversation = ? ORDER BY events.seq, events.no"
         ))?;
         let mut found = statement.query([no])?;
-        let mut any = false;
+        let mut last = None;
         while let Some(row) = found.next()? {
             let old = rows::event(row, id, Hash([0; 32]))?;
             let envelope = Event { body: None, ..old.clone() };
             let follows = |prev: Hash| envelope_hash(&Event { prev, ..envelope.clone() }) == old.hash;
-            let Some(prev) = self.new_hash(old.seq.saturating_sub(1), follows) else {
-                if any {
+            // A deletion also overwrites names, so that the hash of what it left behind proves nothing any more.
+            let emptied = old.body.is_none() && old.actor.as_ref().is_some_and(|name| name.trim().is_empty());
+            let prev = self.new_hash(old.seq.saturating_sub(1), follows).or(last.filter(|_| emptied));
+            let Some(prev) = prev else {
+                if last.is_some() {
                     continue;
                 }
                 return Ok(false);
             };
-            any = true;
             let event_no: i64 = row.get("no")?;
             let mut event = Event { prev, ..old.clone() };
             if old.seq == at_seq + 1
@@ -214,9 +243,9 @@ impl Moved<'_> {
                 self.db.execute("UPDATE events SET body = ? WHERE no = ?", params![body.text, event_no])?;
                 event.body_hash = body_hash(&body);
             }
-            self.place(event_no, &old, event, no)?;
+            last = Some(self.place(event_no, &old, event, no)?);
         }
-        Ok(any)
+        Ok(last.is_some())
     }
 }
 

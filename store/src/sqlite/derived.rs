@@ -5,17 +5,17 @@
 
 use super::branches;
 use super::erase;
+use super::parents;
 use super::read;
-use super::rows::{self, Bytes, CONVERSATION_COLUMNS, EVENT_COLUMNS, Failure, TURN_COLUMNS, signed};
+use super::rows::{self, Bytes, CONVERSATION_COLUMNS, Failure, TURN_COLUMNS, signed};
 use super::write::{self, InDatabase, Reopened};
 use crate::{Problem, ProblemKind};
 use everturn_core::Error;
-use everturn_core::chain::{Head, envelope_hash};
-use everturn_core::conversation::{Conversation, Parent, Settings};
-use everturn_core::event::{Event, kind};
+use everturn_core::conversation::{Conversation, Parent};
 use everturn_core::id::{ConversationId, Key, Tenant};
 use everturn_core::write::{Changes, begin, fold};
 use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::BTreeSet;
 
 /// Events folded at a time, so that memory does not grow with the log.
 const PAGE: usize = 500;
@@ -74,13 +74,13 @@ pub fn rebuild(db: &Connection) -> Result<(), Failure> {
     let last: i64 = db.query_row("SELECT coalesce(max(no), 0) FROM events", [], |row| row.get(0))?;
     derive_all(db, last)?;
     db.execute("DELETE FROM folds", [])?;
+    erase::wipe_stray_pieces(db)?;
     db.execute_batch("DELETE FROM settled; INSERT INTO settled SELECT coalesce(max(no), 0) FROM events")?;
     Ok(())
 }
 
 /// Makes the rows that follow from the events up to a number. Gives the conversations whose events cannot be read.
 fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failure> {
-    unhide(db)?;
     db.execute(
         "DELETE FROM places WHERE conversation IN (SELECT no FROM conversations WHERE deleted IS NULL)
             OR conversation NOT IN (SELECT no FROM conversations)",
@@ -91,15 +91,19 @@ fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failur
          WHERE c.deleted IS NULL AND e.no <= ? ORDER BY e.conversation, e.seq, e.no",
         [through],
     )?;
-    for no in branches::diverged(db)? {
-        branches::place(db, no, through)?;
-    }
     // Parents come before their forks.
     let numbers: Vec<i64> = db
-        .prepare("SELECT no FROM conversations WHERE deleted IS NULL ORDER BY no")?
+        .prepare("SELECT no FROM conversations ORDER BY no")?
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     numbers.into_iter().try_for_each(|no| mend_parent(db, no))?;
+    for no in unhide(db)? {
+        place(db, no, through)?;
+        mend_parent(db, no)?;
+    }
+    for no in branches::diverged(db)? {
+        branches::place(db, no, through)?;
+    }
     let mut failed = Vec::new();
     for (no, given) in living(db)? {
         let derived = match given {
@@ -133,13 +137,9 @@ fn derive_all(db: &Connection, through: i64) -> Result<Vec<(i64, Error)>, Failur
 /// Makes the rows of one conversation again, from all of its events. Leaves them as they are if those cannot be read.
 pub fn mend(db: &Connection, no: i64) -> Result<(), Failure> {
     atomically(db, || {
-        db.execute("DELETE FROM places WHERE conversation = ?", [no])?;
-        db.execute(
-            "INSERT OR IGNORE INTO places SELECT conversation, seq, no FROM events WHERE conversation = ? ORDER BY seq, no",
-            [no],
-        )?;
-        branches::place(db, no, i64::MAX)?;
+        place(db, no, i64::MAX)?;
         mend_parent(db, no)?;
+        branches::place(db, no, i64::MAX)?;
         let given = db.query_row(
             "SELECT c.no, c.tenant, c.id, c.parent_seq, (SELECT p.id FROM conversations p WHERE p.no = c.parent)
              FROM conversations c WHERE c.no = ?",
@@ -150,46 +150,29 @@ pub fn mend(db: &Connection, no: i64) -> Result<(), Failure> {
     })
 }
 
-/// Sets the parent of a conversation to what its first event says, if the hash of that event proves it. Where that cannot
-/// be told, because its body is erased or the parent is gone, the row stays as it is.
+/// Gives the events of a conversation their places. Of several at one place, the first one gets it.
+pub fn place(db: &Connection, no: i64, through: i64) -> rusqlite::Result<()> {
+    db.execute("DELETE FROM places WHERE conversation = ?", [no])?;
+    db.execute(
+        "INSERT OR IGNORE INTO places SELECT conversation, seq, no FROM events WHERE conversation = ? AND no <= ? ORDER BY seq, no",
+        [no, through],
+    )
+    .map(drop)
+}
+
+/// Sets the parent of a conversation to what its log proves. Where nothing is proven, the row stays as it is.
 fn mend_parent(db: &Connection, no: i64) -> Result<(), Failure> {
-    let (tenant, id): (String, Option<[u8; 16]>) = db
-        .prepare_cached("SELECT tenant, id FROM conversations WHERE no = ?")?
-        .query_row([no], |row| Ok((row.get(0)?, row.get::<_, Bytes<16>>(1).ok().map(|id| id.0))))?;
-    let Some(id) = id.map(ConversationId::from_bytes) else { return Ok(()) };
-    let first = db
-        .prepare_cached(&format!(
-            "SELECT {EVENT_COLUMNS} FROM places p JOIN events ON events.no = p.event WHERE p.conversation = ? ORDER BY p.seq LIMIT 1"
-        ))?
-        .query_row([no], |row| Ok(rows::event(row, id, Head::genesis(id).hash).ok()))
-        .optional()?
-        .flatten();
-    let Some(first) = first else { return Ok(()) };
-    let told = first.read::<Settings>().filter(|_| first.kind == kind::FORKED);
-    let parent = match told.and_then(|settings| settings.parent) {
-        Some(parent) => {
-            let found = read::number_of_any(db, &tenant, parent.conversation)?;
-            let Some(found) = found else { return Ok(()) };
-            let hash = read::lineage(db, found, parent.conversation)
-                .and_then(|lineage| read::hash_at(db, &lineage, parent.at_seq));
-            let Ok(Some(prev)) = hash else { return Ok(()) };
-            if envelope_hash(&Event { prev, ..first.clone() }) != first.hash {
-                return Ok(());
-            }
-            Some((found, signed(parent.at_seq)))
-        }
-        None if first.seq == 1 && envelope_hash(&first) == first.hash => None,
-        None => return Ok(()),
-    };
+    let Some(parent) = parents::proven(db, no)? else { return Ok(()) };
+    let (parent, at_seq) = parent.map(|(no, parent)| (no, signed(parent.at_seq))).unzip();
     db.prepare_cached(
         "UPDATE conversations SET parent = ?1, parent_seq = ?2 WHERE no = ?3 AND (parent IS NOT ?1 OR parent_seq IS NOT ?2)",
     )?
-    .execute(params![parent.map(|(no, _)| no), parent.map(|(_, seq)| seq), no])?;
+    .execute(params![parent, at_seq, no])?;
     Ok(())
 }
 
 /// Does something whole or not at all, inside a transaction that goes on.
-fn atomically<T>(db: &Connection, body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+pub fn atomically<T>(db: &Connection, body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     db.execute_batch("SAVEPOINT conversation")?;
     let done = body();
     db.execute_batch(match done {
@@ -199,40 +182,73 @@ fn atomically<T>(db: &Connection, body: impl FnOnce() -> Result<T, Failure>) -> 
     done
 }
 
-/// Makes the rows of a conversation and of its ancestors again, as far as they are not deleted.
-pub fn mend_lineage(db: &Connection, no: i64, id: ConversationId) -> Result<(), Failure> {
-    mend_parent(db, no)?;
-    for level in read::lineage(db, no, id)?.levels.iter().rev() {
+/// Makes the rows of a conversation and of its ancestors again. A deleted one keeps what the deletion left.
+pub fn mend_lineage(db: &Connection, no: i64) -> Result<(), Failure> {
+    let mut line = vec![no];
+    let mut above = parents::number(db, no)?;
+    while let Some(parent) = above.filter(|parent| !line.contains(parent)) {
+        line.push(parent);
+        above = parents::number(db, parent)?;
+    }
+    for no in line.into_iter().rev() {
         let living = db
             .prepare_cached("SELECT 1 FROM conversations WHERE no = ? AND deleted IS NULL")?
-            .exists([level.no])?;
-        if living {
-            mend(db, level.no)?;
-        }
+            .exists([no])?;
+        if living { mend(db, no)? } else { mend_parent(db, no)? }
     }
     Ok(())
 }
 
-/// Living conversations with a row, of their own or of an open turn, that cannot be read.
-pub fn malformed(db: &Connection) -> rusqlite::Result<Vec<i64>> {
-    let mut found = Vec::new();
+/// Conditions under which a row cannot be read, by table.
+const MALFORMED: &[(&str, &str)] = &[
+    ("places", "typeof(seq) <> 'integer' OR typeof(event) <> 'integer'"),
+    (
+        "assets",
+        "typeof(id) <> 'text' OR typeof(seq) <> 'integer' OR sha256 IS NOT NULL AND (typeof(sha256) <> 'blob' OR length(sha256) <> 32)",
+    ),
+    ("asset_references", "typeof(turn_seq) <> 'integer' OR typeof(asset) <> 'text'"),
+    (
+        "conversation_facts",
+        "typeof(seq) <> 'integer' OR typeof(id) <> 'blob' OR length(id) <> 16
+             OR source_turn IS NOT NULL AND (typeof(source_turn) <> 'blob' OR length(source_turn) <> 16)
+             OR corrects IS NOT NULL AND (typeof(corrects) <> 'blob' OR length(corrects) <> 16)",
+    ),
+    ("summaries", "typeof(seq) <> 'integer' OR typeof(through_seq) <> 'integer'"),
+    ("echoes", "typeof(seq) <> 'integer' OR typeof(bucket) <> 'integer'"),
+];
+
+/// Makes the rows of every living conversation again that has one which cannot be read.
+pub fn mend_malformed(db: &Connection) -> Result<(), Failure> {
+    malformed(db)?.into_iter().try_for_each(|no| mend_lineage(db, no))
+}
+
+fn malformed(db: &Connection) -> rusqlite::Result<BTreeSet<i64>> {
+    let mut found = BTreeSet::new();
     let mut statement =
         db.prepare(&format!("SELECT {CONVERSATION_COLUMNS} FROM conversations c WHERE c.deleted IS NULL"))?;
     let mut conversations = statement.query([])?;
     while let Some(row) = conversations.next()? {
         if rows::conversation(row).is_err() {
-            found.push(row.get("no")?);
+            found.insert(row.get("no")?);
         }
     }
     let mut statement = db.prepare(&format!(
-        "SELECT {TURN_COLUMNS}, c.no FROM turns t JOIN conversations c ON c.no = t.conversation
-         WHERE t.status = 'pending' AND c.deleted IS NULL"
+        "SELECT {TURN_COLUMNS}, c.no FROM turns t JOIN conversations c ON c.no = t.conversation WHERE c.deleted IS NULL"
     ))?;
     let mut turns = statement.query([])?;
     while let Some(row) = turns.next()? {
         if rows::turn(row).is_err() {
-            found.push(row.get("no")?);
+            found.insert(row.get("no")?);
         }
+    }
+    for (table, wrong) in MALFORMED {
+        let numbers: Vec<i64> = db
+            .prepare(&format!(
+                "SELECT no FROM conversations WHERE deleted IS NULL AND no IN (SELECT conversation FROM {table} WHERE {wrong})"
+            ))?
+            .query_map([], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        found.extend(numbers);
     }
     Ok(found)
 }
@@ -269,8 +285,9 @@ fn derive(db: &Connection, given: &Given) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A conversation that was deleted has no words left but those that its forks read. One that has is only hidden.
-fn unhide(db: &Connection) -> rusqlite::Result<()> {
+/// A conversation that was deleted has no words left but those that its forks read. One that has is only hidden: it is
+/// shown again. Gives the numbers of those.
+fn unhide(db: &Connection) -> rusqlite::Result<Vec<i64>> {
     let speaking: Vec<(i64, i64)> = db
         .prepare(
             "SELECT e.conversation, max(e.seq) FROM events e JOIN conversations c ON c.no = e.conversation
@@ -278,12 +295,14 @@ fn unhide(db: &Connection) -> rusqlite::Result<()> {
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;
+    let mut hidden = Vec::new();
     for (no, through) in speaking {
         if through > signed(erase::needed(db, no)?) {
             db.execute("UPDATE conversations SET deleted = NULL, deleted_reason = NULL WHERE no = ?", [no])?;
+            hidden.push(no);
         }
     }
-    Ok(())
+    Ok(hidden)
 }
 
 /// Compares the log with what is known about it, and every derived row with the log. The connection is used for nothing
@@ -300,6 +319,7 @@ pub fn check(db: &Connection) -> Result<Vec<Problem>, Failure> {
     }
     let failed: Vec<i64> = failed.into_iter().map(|(no, _)| no).collect();
     problems.extend(compare_conversations(db, &failed)?);
+    problems.extend(wrong_tombstones(db)?);
     for (table, noun) in [
         ("places", "places of events"),
         ("turns", "turns"),
@@ -310,15 +330,62 @@ pub fn check(db: &Connection) -> Result<Vec<Problem>, Failure> {
         ("echoes", "repeated words"),
         ("idempotency", "repeated requests"),
     ] {
-        for (no, count) in differences(db, table)? {
-            if !failed.contains(&no) {
-                let rows = if count == 1 { "row" } else { "rows" };
-                let text = format!("{count} {rows} about {noun} differ from the log");
-                problems.push(about(db, no, ProblemKind::Derived, text)?);
-            }
-        }
+        let what = format!("about {noun} differ from the log");
+        problems.extend(wrong_rows(db, differences(db, table)?, &failed, &what)?);
     }
+    problems.extend(wrong_rows(db, wrong_folds(db)?, &failed, "about folds differ from the log")?);
+    let what = "with text of turns that are not open";
+    problems.extend(wrong_rows(db, erase::stray_pieces(db)?, &failed, what)?);
     Ok(problems)
+}
+
+/// Problems with wrong rows, from their number in each conversation.
+fn wrong_rows(
+    db: &Connection,
+    counts: Vec<(i64, i64)>,
+    failed: &[i64],
+    what: &str,
+) -> rusqlite::Result<Vec<Problem>> {
+    let counts = counts.into_iter().filter(|(no, _)| !failed.contains(no));
+    counts
+        .map(|(no, count)| {
+            let rows = if count == 1 { "row" } else { "rows" };
+            about(db, no, ProblemKind::Derived, format!("{count} {rows} {what}"))
+        })
+        .collect()
+}
+
+/// Deleted conversations whose rows name another parent than their logs.
+fn wrong_tombstones(db: &Connection) -> rusqlite::Result<Vec<Problem>> {
+    let numbers: Vec<i64> = db
+        .prepare(
+            "SELECT stored.no FROM main.conversations stored JOIN temp.conversations derived ON derived.no = stored.no
+             WHERE derived.deleted IS NOT NULL
+               AND (stored.parent IS NOT derived.parent OR stored.parent_seq IS NOT derived.parent_seq)",
+        )?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    let text = "its tombstone differs from the log in parent";
+    numbers.into_iter().map(|no| about(db, no, ProblemKind::Derived, text.into())).collect()
+}
+
+/// How many folds cannot be read, are of places that the log does not reach, or count other turns than it has, by
+/// conversation. What a fold adds up to is compared where folds are made.
+fn wrong_folds(db: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
+    db.prepare(
+        "WITH counted AS (
+             SELECT f.conversation, f.seq, f.turns, typeof(f.seq) = 'integer' AND f.seq <= c.head_seq
+                     AND typeof(f.fold) = 'text' AND json_valid(f.fold) AS sound,
+                 sum((SELECT count(*) FROM temp.turns t WHERE t.conversation = f.conversation
+                      AND t.seq > max(f.before, ifnull(c.parent_seq, 0)) AND t.seq <= f.seq))
+                     OVER (PARTITION BY f.conversation ORDER BY f.seq) AS own
+             FROM (SELECT *, lag(seq, 1, 0) OVER (PARTITION BY conversation ORDER BY seq) AS before FROM main.folds) f
+             JOIN temp.conversations c ON c.no = f.conversation AND c.deleted IS NULL)
+         SELECT conversation, count(*) FROM counted
+         WHERE NOT sound OR turns IS NOT NULL AND turns IS NOT own GROUP BY conversation",
+    )?
+    .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+    .collect()
 }
 
 /// Empty tables under the names of the derived ones, but for what does not follow from events.
@@ -440,28 +507,24 @@ fn fields(stored: &(Conversation, Option<i64>), derived: &(Conversation, Option<
 }
 
 /// What is known to have been written and is not in the log: events between others, and at the end of a conversation
-/// whose row or whose places know of more. Of a deleted one only what its forks read counts: a restored tombstone has no
-/// envelopes.
+/// whose row knows of more, see [`known_end`]. Of a deleted one only what its forks read counts: a restored tombstone has
+/// no envelopes.
 fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
     db.execute_batch("CREATE TEMP TABLE logged (conversation INTEGER, seq INTEGER, PRIMARY KEY (conversation, seq)) WITHOUT ROWID")?;
     db.execute(
         "INSERT OR IGNORE INTO logged SELECT conversation, seq FROM events ORDER BY conversation, seq",
         [],
     )?;
-    let known: Vec<(i64, i64, i64, bool)> = db
+    let known: Vec<(i64, i64, bool)> = db
         .prepare(
-            // What rows say, after the parents that the log tells. What is no number is named where rows are compared.
-            "SELECT c.no, ifnull((SELECT d.parent_seq FROM temp.conversations d WHERE d.no = c.no AND d.parent_seq >= 0), 0),
-                 max(iif(typeof(c.head_seq) = 'integer', c.head_seq, 0), ifnull((SELECT max(seq) FROM main.places p
-                     WHERE p.conversation = c.no AND typeof(seq) = 'integer'), 0)),
-                 c.deleted IS NOT NULL
-             FROM main.conversations c",
+            // After the parents that the log tells.
+            "SELECT no, ifnull(iif(parent_seq >= 0, parent_seq, 0), 0), deleted IS NOT NULL FROM temp.conversations",
         )?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<Result<_, _>>()?;
     let mut problems = Vec::new();
-    for (no, floor, through, deleted) in known {
-        let through = if deleted { signed(erase::needed(db, no)?) } else { through };
+    for (no, floor, deleted) in known {
+        let through = if deleted { signed(erase::needed(db, no)?) } else { known_end(db, no)? };
         let mut gaps = Vec::new();
         let mut expected = floor.saturating_add(1);
         let mut statement =
@@ -491,6 +554,22 @@ fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
     }
     db.execute_batch("DROP TABLE temp.logged")?;
     Ok(problems)
+}
+
+/// The end of a conversation's log as its row has it, if that is believable: the event has a place, or its hash is not
+/// that of another event. Where the row has no number, the last place.
+fn known_end(db: &Connection, no: i64) -> rusqlite::Result<i64> {
+    let through = db
+        .prepare_cached(
+            "SELECT iif(typeof(c.head_seq) = 'integer', iif(
+                 EXISTS (SELECT 1 FROM logged l WHERE l.conversation = c.no AND l.seq >= c.head_seq)
+                 OR EXISTS (SELECT 1 FROM main.places p WHERE p.conversation = c.no AND p.seq = c.head_seq)
+                 OR NOT EXISTS (SELECT 1 FROM events e WHERE e.conversation = c.no AND e.hash = c.head_hash), c.head_seq, 0),
+                 (SELECT max(seq) FROM main.places p WHERE p.conversation = c.no AND typeof(seq) = 'integer'))
+             FROM main.conversations c WHERE c.no = ?",
+        )?
+        .query_row([no], |row| row.get::<_, Option<i64>>(0))?;
+    Ok(through.unwrap_or(0))
 }
 
 /// Conversations in which a place was given more than once.

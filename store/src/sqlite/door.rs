@@ -177,7 +177,7 @@ fn open_beside_a_writer(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-fn open_as_it_lies(path: &Path) -> Result<Connection, Error> {
+pub fn open_as_it_lies(path: &Path) -> Result<Connection, Error> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let escaped = path.display().to_string().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
@@ -349,6 +349,21 @@ pub fn head_path(path: &Path) -> PathBuf {
     beside(path, "-head")
 }
 
+/// Gives a file beside a database the mode of the database, as SQLite does with those that it makes.
+#[cfg(unix)]
+pub fn close_like(file: &File, database: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let Ok(like) = std::fs::metadata(database) else { return };
+    let mode = like.permissions().mode() | 0o600;
+    if let Err(error) = file.set_permissions(PermissionsExt::from_mode(mode)) {
+        // Only its owner can change it.
+        tracing::debug!(%error, "a file beside {} keeps its mode", database.display());
+    }
+}
+
+#[cfg(not(unix))]
+pub fn close_like(_: &File, _: &Path) {}
+
 /// Makes the entry of a file in its folder durable.
 #[cfg(unix)]
 pub fn sync_folder(path: &Path) -> std::io::Result<()> {
@@ -458,10 +473,9 @@ pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
             "store.not_a_database",
             format!("{file} is not a database; restore it from a backup or name another file"),
         ),
-        Some(ErrorCode::DatabaseCorrupt) => Error::corrupt(
-            "store.corrupt",
-            format!("{file} is damaged ({error}); `everturn doctor` says more; restore it from a backup"),
-        ),
+        Some(ErrorCode::DatabaseCorrupt) => {
+            Error::corrupt("store.corrupt", format!("{file} is damaged ({error}); restore it from a backup"))
+        }
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             Error::busy("store.busy", format!("{file} is in use by another process; try again"))
         }
@@ -487,7 +501,7 @@ pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
             ),
             None => Error::corrupt(
                 "store.corrupt",
-                format!("{file} is damaged ({error}); `everturn doctor` says more; restore it from a backup"),
+                format!("{file} is damaged ({error}); restore it from a backup"),
             ),
         },
     }
@@ -645,6 +659,7 @@ impl WriteLock {
             .write(true)
             .open(&lock)
             .map_err(|e| cannot(&e))?;
+        close_like(&file, path);
         let deadline = Instant::now() + patience;
         loop {
             match file.try_lock() {

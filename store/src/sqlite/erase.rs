@@ -15,6 +15,7 @@ use everturn_core::id::{ConversationId, FactId, Tenant, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{self, Changes, Learned, Place};
+use rusqlite::types::FromSqlError;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -71,8 +72,11 @@ impl<'a> Erasure<'a> {
     /// Erases a turn with what was learned from it and the assets that only it showed, on request also what sums it up.
     pub fn turn(&mut self, lineage: &Lineage, row: &TurnRow, summaries: bool) -> rusqlite::Result<()> {
         for seq in [Some(row.seq), row.content_seq].into_iter().flatten() {
-            if let Some(level) = lineage.owner(seq) {
-                self.body(level.no, seq)?;
+            if let Some(level) = lineage.owner(seq)
+                && !self.body(level.no, seq)?
+            {
+                let error = FromSqlError::Other("no event has it".into()).into();
+                return Err(rows::malformed(&format!("the place of seq {seq} of {}", level.id), &error));
             }
         }
         for Statement { conversation, seq, .. } in learned(self.db, self.tenant, row.id)? {
@@ -133,24 +137,30 @@ impl<'a> Erasure<'a> {
             ))?
             .query_map(params![conversation, signed(seq)], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect::<Result<_, _>>()?;
-        found.into_iter().try_for_each(|(conversation, seq)| self.body(conversation, seq as u64))
+        found.into_iter().try_for_each(|(conversation, seq)| self.body(conversation, seq as u64).map(drop))
     }
 
-    /// Erases one body and the rows that followed from it.
-    fn body(&mut self, conversation: i64, seq: u64) -> rusqlite::Result<()> {
+    /// Erases one body, unless it is erased already, and the rows that followed from it. Says whether there is such an
+    /// event.
+    fn body(&mut self, conversation: i64, seq: u64) -> rusqlite::Result<bool> {
         let at = params![conversation, signed(seq)];
-        let found: Option<(i64, String)> = self
+        let found: Option<(i64, String, bool)> = self
             .db
             .prepare_cached(
-                "SELECT e.no, e.kind FROM places p JOIN events e ON e.no = p.event
-                 WHERE p.conversation = ? AND p.seq = ? AND (e.salt <> zeroblob(16) OR trim(e.body) <> '')",
+                // A wrong place must not erase another event.
+                "SELECT e.no, e.kind, e.salt <> zeroblob(16) OR trim(e.body) <> '' FROM places p
+                 JOIN events e ON e.no = p.event AND e.conversation = p.conversation AND e.seq = p.seq
+                 WHERE p.conversation = ? AND p.seq = ?",
             )?
-            .query_row(at, |row| Ok((row.get(0)?, row.get(1)?)))
+            .query_row(at, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
             .optional()?;
-        let Some((event, kind)) = found else { return Ok(()) };
+        let Some((event, kind, has_words)) = found else { return Ok(false) };
+        if !has_words {
+            return Ok(true);
+        }
         wipe_body(self.db, event)?;
         self.erased.push((conversation, seq));
-        let in_folds = !kind::begins_turn(&kind) && !kind::ends_turn(&kind) && kind != kind::IMPORT_LINE;
+        let in_folds = !kind::is_of_turn(&kind) && kind != kind::IMPORT_LINE;
         if in_folds {
             let from = self.refolded.entry(conversation).or_insert(seq);
             *from = seq.min(*from);
@@ -177,7 +187,7 @@ impl<'a> Erasure<'a> {
                 .prepare_cached(&format!("DELETE FROM {table} WHERE conversation = ? AND seq = ?"))?
                 .execute(at)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A turn no longer shows its assets; those that no other turn shows go.
@@ -197,7 +207,7 @@ impl<'a> Erasure<'a> {
                 .query_row(
                     // A fork may show what its parent brought in.
                     "WITH RECURSIVE family (no) AS
-                         (SELECT ?1 UNION ALL SELECT c.no FROM conversations c JOIN family f ON c.parent = f.no)
+                         (SELECT ?1 UNION SELECT c.no FROM conversations c JOIN family f ON c.parent = f.no)
                      SELECT a.seq FROM assets a WHERE a.conversation = ?1 AND a.id = ?2 AND NOT EXISTS
                          (SELECT 1 FROM asset_references r JOIN family f ON r.conversation = f.no WHERE r.asset = ?2)",
                     params![conversation, asset],
@@ -249,9 +259,9 @@ impl<'a> Erasure<'a> {
     }
 }
 
-/// A conversation (?1) and all forks that see one of its places (?2).
+/// A conversation (?1) and all forks that see one of its places (?2). `UNION` ends also where rows name each other.
 const FAMILY: &str = "WITH RECURSIVE family (no) AS
-    (SELECT ?1 UNION ALL SELECT c.no FROM conversations c JOIN family f ON c.parent = f.no WHERE c.parent_seq >= ?2)";
+    (SELECT ?1 UNION SELECT c.no FROM conversations c JOIN family f ON c.parent = f.no WHERE c.parent_seq >= ?2)";
 
 fn own_event(db: &Connection, no: i64, id: ConversationId, seq: u64) -> rusqlite::Result<Option<Event>> {
     let level = read::Level { no, id, floor: 0, cap: i64::MAX as u64 };
@@ -374,9 +384,35 @@ pub fn chunks(db: &Connection, conversation: i64, turn_seq: u64) -> rusqlite::Re
     Ok(())
 }
 
+/// Pieces of text of turns that are not open.
+const STRAY: &str = "FROM main.chunks k WHERE typeof(k.text) IN ('text', 'blob') AND trim(k.text) <> '' AND NOT EXISTS
+    (SELECT 1 FROM turns t WHERE t.conversation = k.conversation AND t.seq = k.turn_seq AND t.status = 'pending')";
+
+/// Number of stray pieces, by conversation.
+pub fn stray_pieces(db: &Connection) -> rusqlite::Result<Vec<(i64, i64)>> {
+    db.prepare(&format!("SELECT k.conversation, count(*) {STRAY} GROUP BY k.conversation"))?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+/// Overwrites stray pieces.
+pub fn wipe_stray_pieces(db: &Connection) -> rusqlite::Result<()> {
+    let pieces: Vec<i64> = db
+        .prepare(&format!("SELECT k.no {STRAY}"))?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    pieces.into_iter().try_for_each(|no| wipe(db, "chunks", &["text"], no, b' '))
+}
+
 /// Deletes a conversation. What living forks inherited from it stays until the last of them is gone. Gives the hashes
 /// of bytes that may be unused now.
-pub fn delete(db: &Connection, no: i64, at: Timestamp, reason: &str) -> rusqlite::Result<Vec<Hash>> {
+pub fn delete(
+    db: &Connection,
+    lineage: &Lineage,
+    at: Timestamp,
+    reason: &str,
+) -> rusqlite::Result<Vec<Hash>> {
+    let no = lineage.levels[0].no;
     wipe(db, "conversations", &["owner", "title", "participants", "metadata", "policy"], no, b' ')?;
     db.execute(
         "UPDATE conversations SET deleted = ?, deleted_reason = ?, owner = NULL, title = NULL, participants = '[]', metadata = '{}',
@@ -384,41 +420,46 @@ pub fn delete(db: &Connection, no: i64, at: Timestamp, reason: &str) -> rusqlite
         params![at.0, reason, no],
     )?;
     let mut released = Vec::new();
-    let mut next = Some(no);
-    // A deleted parent may have been kept only for this fork.
-    while let Some(no) = next {
-        released.extend(purge(db, no, needed(db, no)?)?);
-        next = db
-            .query_row(
-                "SELECT p.no FROM conversations c JOIN conversations p ON p.no = c.parent WHERE c.no = ? AND p.deleted IS NOT NULL",
-                [no],
-                |row| row.get(0),
-            )
-            .optional()?;
+    for level in &lineage.levels {
+        let deleted = db
+            .prepare_cached("SELECT 1 FROM conversations WHERE no = ? AND deleted IS NOT NULL")?
+            .exists([level.no])?;
+        // A deleted parent may have been kept only for this fork.
+        if !deleted {
+            break;
+        }
+        released.extend(purge(db, level.no, needed(db, level.no)?)?);
     }
     Ok(released)
 }
 
-/// How far living forks still read in a conversation; 0 if none does.
+/// How far living forks still read in a conversation; 0 if none does. A deleted fork needs only what its own forks read
+/// through it. Where a row does not say how far, all is needed.
 pub fn needed(db: &Connection, no: i64) -> rusqlite::Result<u64> {
-    let forks: Vec<(i64, i64, bool)> = db
-        .prepare_cached("SELECT no, parent_seq, deleted IS NOT NULL FROM conversations WHERE parent = ?")?
-        .query_map([no], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
-        .collect::<Result<_, _>>()?;
-    let mut through = 0;
-    for (fork, seq, deleted) in forks {
-        // A deleted fork needs only what its own forks read through it.
-        let read = if deleted { needed(db, fork)? } else { u64::MAX };
-        through = through.max(read.min(seq as u64));
-    }
-    Ok(through)
+    let through: i64 = db
+        .prepare_cached(
+            "WITH RECURSIVE fork (no, parent, reach, living) AS NOT MATERIALIZED (
+                 SELECT no, parent, iif(typeof(parent_seq) = 'integer' AND parent_seq >= 0, parent_seq, ?2), deleted IS NULL
+                 FROM conversations WHERE parent IS NOT NULL),
+             reader (no, reach, living) AS (
+                 SELECT no, reach, living FROM fork WHERE parent = ?1
+                 UNION SELECT f.no, min(f.reach, r.reach), f.living FROM fork f JOIN reader r ON f.parent = r.no
+                 WHERE NOT r.living)
+             SELECT ifnull(max(reach), 0) FROM reader WHERE living",
+        )?
+        .query_row([no, i64::MAX], |row| row.get(0))?;
+    Ok(through as u64)
 }
 
 /// Removes everything of a conversation after a place.
 fn purge(db: &Connection, no: i64, keep: u64) -> rusqlite::Result<Vec<Hash>> {
     let keep = signed(keep);
     let events: Vec<i64> = db
-        .prepare_cached("SELECT event FROM places WHERE conversation = ? AND seq > ?")?
+        .prepare_cached(
+            // A wrong place must not erase another conversation's event.
+            "SELECT e.no FROM places p JOIN events e ON e.no = p.event AND e.conversation = p.conversation
+             WHERE p.conversation = ? AND p.seq > ?",
+        )?
         .query_map(params![no, keep], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     for event in events {

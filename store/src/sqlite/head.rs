@@ -77,21 +77,22 @@ pub struct HeadFile {
 impl HeadFile {
     /// Opens the record, which is made and durable when this returns. Comes before the database is marked as in use.
     pub fn open(path: &Path, db: &Connection) -> Result<HeadFile, Error> {
-        let head = StoreHead::of(db).map_err(|e| door::explain(path, &e))?;
+        let now = StoreHead::of(db).map_err(|e| door::explain(path, &e))?;
         let durable = recorded(path).is_some();
-        let path = door::head_path(path);
-        let opened = File::options().create(true).truncate(false).write(true).open(&path).and_then(|file| {
-            let mut opened = HeadFile { file, head };
+        let head = door::head_path(path);
+        let opened = File::options().create(true).truncate(false).write(true).open(&head).and_then(|file| {
+            door::close_like(&file, path);
+            let mut opened = HeadFile { file, head: now };
             opened.write()?;
             if !durable {
                 opened.file.set_len(RECORD_BYTES as u64)?;
                 opened.file.sync_all()?;
-                door::sync_folder(&path)?;
+                door::sync_folder(&head)?;
             }
             Ok(opened)
         });
         opened.map_err(|e| {
-            let text = format!("cannot write {} ({e}); make it writable, or remove it", path.display());
+            let text = format!("cannot write {} ({e}); make it writable, or remove it", head.display());
             Error::invalid("store.cannot_open", text)
         })
     }
@@ -126,25 +127,39 @@ impl HeadFile {
     }
 }
 
-/// Whether an error says that something is lost which was committed.
-pub fn is_loss(error: &Error) -> bool {
-    matches!(error.code(), "store.wal_lost" | "store.head_lost" | "store.cut")
+/// A sign that something is lost which was committed.
+pub struct Loss {
+    code: &'static str,
+    /// What is known of it: one sentence without an end.
+    pub what: String,
+    /// What helps.
+    remedy: String,
 }
 
-/// Refuses a database file that is marked as in use and has no write-ahead log. Looks before SQLite makes a new one.
-pub fn check_wal(path: &Path) -> Result<(), Error> {
-    if door::wal_bytes(path).is_some() || !door::marked_in_use(path) {
-        return Ok(());
+impl Loss {
+    pub fn refused(self) -> Error {
+        let Loss { code, what, remedy } = self;
+        let text =
+            format!("{what}; {remedy}, or run `everturn doctor --accept-loss` to go on with what there is");
+        Error::corrupt(code, text)
     }
+}
+
+/// Looks for a database file that is marked as in use and has no write-ahead log, before SQLite makes a new one.
+pub fn check_wal(path: &Path) -> Option<Loss> {
+    if door::wal_bytes(path).is_some() || !path.is_file() {
+        return None;
+    }
+    let db = door::open_as_it_lies(path).ok().filter(|db| ownership::in_use(db).unwrap_or(false))?;
+    let lacking = recorded(path).and_then(|recorded| lacking(&db, path, recorded).ok().flatten());
+    let lacking = lacking.unwrap_or_else(|| "the last turns may be missing".into());
     let file = path.display();
-    Err(Error::corrupt(
-        "store.wal_lost",
-        format!(
-            "{file} was not closed, and its write-ahead log {file}-wal is not there: the last turns may be missing; \
-             put that file back, or restore a backup (`everturn backup` makes one of a running store), or run \
-             `everturn doctor --accept-loss` to go on with what there is"
-        ),
-    ))
+    Some(Loss {
+        code: "store.wal_lost",
+        what: format!("{file} was not closed, and its write-ahead log {file}-wal is not there: {lacking}"),
+        remedy: "put that file back, or restore a backup (`everturn backup` makes one of a running store)"
+            .into(),
+    })
 }
 
 /// The record beside a store, to be compared with what the database has. Read it before the database is looked at:
@@ -153,51 +168,54 @@ pub fn recorded(path: &Path) -> Option<StoreHead> {
     StoreHead::from_bytes(&std::fs::read(door::head_path(path)).ok()?)
 }
 
-/// Refuses a database that ends before what was recorded, and one in use of which nothing was recorded.
-pub fn check(db: &Connection, path: &Path, recorded: Option<StoreHead>) -> Result<(), Error> {
-    let explain = |error: &rusqlite::Error| door::explain(path, error);
+/// Looks for a database that ends before what was recorded, and for one in use of which nothing was recorded.
+pub fn check(db: &Connection, path: &Path, recorded: Option<StoreHead>) -> rusqlite::Result<Option<Loss>> {
     let file = path.display();
     let Some(recorded) = recorded else {
         // Looked at again: a writer that has just begun made it before it set the mark.
-        if !ownership::in_use(db).map_err(|e| explain(&e))? || self::recorded(path).is_some() {
-            return Ok(());
-        }
-        return Err(Error::corrupt(
-            "store.head_lost",
-            format!(
+        let lost = ownership::in_use(db)? && self::recorded(path).is_none();
+        return Ok(lost.then(|| Loss {
+            code: "store.head_lost",
+            what: format!(
                 "{file} was not closed, and {file}-head, which names the last event, is missing or damaged: nothing tells \
-                 whether the last turns are there; put that file back, or restore a backup, or run \
-                 `everturn doctor --accept-loss` to go on with what there is"
+                 whether the last turns are there"
             ),
-        ));
+            remedy: "put that file back, or restore a backup".into(),
+        }));
     };
-    let now = StoreHead::of(db).map_err(|e| explain(&e))?;
-    // A row that is lost is made again, and says nothing about changes.
-    let changes = ownership::changes(db).map_err(|e| explain(&e))?;
+    Ok(lacking(db, path, recorded)?.map(|lacking| Loss {
+        code: "store.cut",
+        what: format!(
+            "{lacking}: its write-ahead log {file}-wal was cut or damaged, or a file was replaced by an older one"
+        ),
+        remedy: "put the right files back, or restore a backup".into(),
+    }))
+}
+
+/// What a database lacks of what was recorded.
+fn lacking(db: &Connection, path: &Path, recorded: StoreHead) -> rusqlite::Result<Option<String>> {
+    let file = path.display();
+    let now = StoreHead::of(db)?;
     let at = |no: i64| {
         db.query_row("SELECT hash FROM events WHERE no = ?", [no], |row| {
             Ok(Hash(row.get::<_, Bytes<32>>(0)?.0))
         })
         .optional()
-        .map_err(|e| explain(&e))
     };
-    let what = if now.event < recorded.event {
-        format!("{file} has {} events, but {} events were written", now.event, recorded.event)
-    } else if recorded.event > 0 && at(recorded.event)? != Some(recorded.hash) {
-        format!("event {} of {file} is not the one that was written", recorded.event)
-    } else if let Some(changes) = changes.filter(|changes| *changes < recorded.changes) {
-        let lost = recorded.changes - changes;
-        format!("{file} lacks the last {lost} deletions or changes of keys")
-    } else {
-        return Ok(());
-    };
-    Err(Error::corrupt(
-        "store.cut",
-        format!(
-            "{what}: its write-ahead log {file}-wal was cut or damaged, or a file was replaced by an older one; put \
-             the right files back, or restore a backup, or run `everturn doctor --accept-loss` to go on with what there is"
-        ),
-    ))
+    if now.event < recorded.event {
+        let (has, had) = (now.event, recorded.event);
+        return Ok(Some(format!(
+            "{file} has {has} events, but {had} events were written, so the last {} are missing",
+            had - has
+        )));
+    }
+    if recorded.event > 0 && at(recorded.event)? != Some(recorded.hash) {
+        return Ok(Some(format!("event {} of {file} is not the one that was written", recorded.event)));
+    }
+    // A row that is lost is made again, and says nothing about changes.
+    let changes = ownership::changes(db)?.filter(|changes| *changes < recorded.changes);
+    let lost = changes.map(|changes| recorded.changes - changes);
+    Ok(lost.map(|lost| format!("{file} lacks the last {lost} deletions or changes of keys")))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod erase;
 mod head;
 mod keys;
 mod ownership;
+mod parents;
 mod read;
 mod recall;
 mod recent;
@@ -32,7 +33,7 @@ use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::write::{Action, Learned, Write, absent, absent_turn};
-use head::HeadFile;
+use head::{HeadFile, Loss};
 use ownership::Ownership;
 use read::Lineage;
 use recent::{Recent, RecentConversation};
@@ -110,10 +111,12 @@ impl Sqlite {
         let lock = door::WriteLock::take(&path, patience)?;
         door::check_names(&path)?;
         match check_whole(&path) {
+            Ok(None) => {}
+            Ok(Some(loss)) if accept_loss => tracing::warn!("going on with what there is: {}", loss.what),
+            Ok(Some(loss)) => return Err(loss.refused()),
             // What else is wrong with the file is said where it is opened for writing.
-            Err(error) if accept_loss && !head::is_loss(&error) => {}
-            Err(error) if accept_loss => tracing::warn!("going on with what there is: {}", error.text()),
-            whole => whole?,
+            Err(_) if accept_loss => {}
+            Err(error) => return Err(error),
         }
         let broken = |error: rusqlite::Error| explain(&path, &error);
         let mut connection = door::open_for_writing(&path)?;
@@ -153,7 +156,8 @@ impl Sqlite {
     pub fn open_read_only(path: &Path) -> Result<Sqlite, Error> {
         let path = resolve(path);
         let mut looks = 0;
-        while let Err(error) = check_whole(&path) {
+        let whole = || check_whole(&path).and_then(|loss| loss.map_or(Ok(()), |loss| Err(loss.refused())));
+        while let Err(error) = whole() {
             // Somebody who opens or closes the store for writing in this very moment makes it look so for an instant.
             looks += 1;
             if looks == LOSS_LOOKS {
@@ -305,7 +309,7 @@ impl Sqlite {
         };
         self.mending(read, |db| {
             let no = read::number(db, key)?.ok_or_else(|| absent(key))?;
-            derived::mend_lineage(db, no, key.id)
+            derived::mend_lineage(db, no)
         })
     }
 
@@ -339,7 +343,7 @@ impl Sqlite {
 
     /// The same, for reads over many conversations.
     fn mending_all<T>(&self, read: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-        self.mending(read, |db| derived::malformed(db)?.into_iter().try_for_each(|no| derived::mend(db, no)))
+        self.mending(read, derived::mend_malformed)
     }
 
     /// Before a question about many conversations at once: nothing may be left that only [`Sqlite::recent`] knows.
@@ -747,18 +751,20 @@ impl Index for Sqlite {
         self.reading_in(key, |db, _, _, lineage| Ok(read::fallen_after(db, &lineage, seq)?))
     }
 
-    fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Raw>, Error> {
+    fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<(u64, Raw)>, Error> {
         self.reading_in(key, |db, _, _, lineage| {
             for level in &lineage.levels {
-                let fold: Option<String> = db
+                let fold: Option<(u64, String)> = db
                     .prepare_cached(
-                        "SELECT fold FROM folds WHERE conversation = ? AND seq <= ? ORDER BY seq DESC LIMIT 1",
+                        "SELECT seq, fold FROM folds WHERE conversation = ? AND seq <= ? ORDER BY seq DESC LIMIT 1",
                     )?
-                    .query_row(params![level.no, signed(at_or_before.min(level.cap))], |row| Ok(row.get(0).ok()))
+                    .query_row(params![level.no, signed(at_or_before.min(level.cap))], |row| {
+                        Ok(rows::unsigned(row, 0).and_then(|seq| Ok((seq, row.get(1)?))).ok())
+                    })
                     .optional()?
                     .flatten();
                 // One that cannot be read is as good as none: it is made again from the log.
-                if let Some(fold) = fold.and_then(|fold| Raw::new(fold).ok()) {
+                if let Some(fold) = fold.and_then(|(seq, fold)| Some((seq, Raw::new(fold).ok()?))) {
                     return Ok(Some(fold));
                 }
             }
@@ -767,6 +773,8 @@ impl Index for Sqlite {
     }
 
     fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error> {
+        // The turns up to it are counted by their rows.
+        self.settle()?;
         self.writing(|db| {
             let Some(no) = read::number(db, key)? else { return Ok(()) };
             let turns = write::own_turns(db, no, seq)?;
@@ -947,19 +955,21 @@ impl Drop for Sqlite {
     }
 }
 
-/// Refuses a store that has lost something that was committed. Leaves its files as they are.
-fn check_whole(path: &Path) -> Result<(), Error> {
-    head::check_wal(path)?;
+/// Looks whether a store has lost something that was committed. Leaves its files as they are.
+fn check_whole(path: &Path) -> Result<Option<Loss>, Error> {
+    if let Some(loss) = head::check_wal(path) {
+        return Ok(Some(loss));
+    }
     // Read before the database is looked at: another process may write meanwhile.
     let recorded = head::recorded(path);
     if !std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {
         // A store that is yet to be made.
-        return Ok(());
+        return Ok(None);
     }
     match door::open_for_reading(path) {
-        Ok(connection) => head::check(&connection, path, recorded),
+        Ok(connection) => head::check(&connection, path, recorded).map_err(|e| explain(path, &e)),
         // Of before there were records.
-        Err(error) if error.code() == "store.older" => Ok(()),
+        Err(error) if error.code() == "store.older" => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -1,9 +1,10 @@
 //! Reading, on any connection: inside a write as well as beside it.
 
+use super::parents;
 use super::rows::{self, Bytes, CONVERSATION_COLUMNS, EVENT_COLUMNS, TURN_COLUMNS, signed};
 use crate::{StoredTurn, TurnQuery, Written, WrittenPage};
 use everturn_core::chain::{Hash, Head};
-use everturn_core::conversation::Conversation;
+use everturn_core::conversation::{Conversation, Parent};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
 use everturn_core::limits::{FORK_DEPTH_MAX, PAGE_BYTES_MAX};
@@ -26,13 +27,6 @@ pub fn conversation(db: &Connection, key: &Key) -> rusqlite::Result<Option<(i64,
 pub fn number(db: &Connection, key: &Key) -> rusqlite::Result<Option<i64>> {
     db.prepare_cached("SELECT no FROM conversations WHERE tenant = ? AND id = ? AND deleted IS NULL")?
         .query_row(params![key.tenant.as_str(), Bytes(key.id.to_bytes())], |row| row.get(0))
-        .optional()
-}
-
-/// The number of a conversation in this file, also if it was deleted.
-pub fn number_of_any(db: &Connection, tenant: &str, id: ConversationId) -> rusqlite::Result<Option<i64>> {
-    db.prepare_cached("SELECT no FROM conversations WHERE tenant = ? AND id = ?")?
-        .query_row(params![tenant, Bytes(id.to_bytes())], |row| row.get(0))
         .optional()
 }
 
@@ -86,28 +80,46 @@ impl Lineage {
     }
 }
 
-/// Finds a conversation's ancestors.
+/// Finds a conversation's ancestors. A row that names another parent than the log is malformed.
 pub fn lineage(db: &Connection, no: i64, id: ConversationId) -> rusqlite::Result<Lineage> {
+    let lineage = ancestors(db, no, id)?;
+    for (at, level) in lineage.levels.iter().enumerate() {
+        let above = lineage.levels.get(at + 1);
+        let named = above.map(|parent| Parent { conversation: parent.id, at_seq: level.floor });
+        if parents::is_wrong(db, level.no, named)? {
+            let error = rusqlite::types::FromSqlError::Other("its log names another parent".into());
+            return Err(rows::malformed(&format!("the row of {}", level.id), &error.into()));
+        }
+    }
+    Ok(lineage)
+}
+
+/// Finds a conversation's ancestors by their rows.
+pub fn ancestors(db: &Connection, no: i64, id: ConversationId) -> rusqlite::Result<Lineage> {
     let mut parent_of = db.prepare_cached(
         "SELECT p.no, p.id, c.parent_seq FROM conversations c JOIN conversations p ON p.no = c.parent WHERE c.no = ?",
     )?;
+    let malformed =
+        |error: &rusqlite::Error| rows::malformed(&format!("the row of {id} or of an ancestor"), error);
     let mut levels = vec![Level { no, id, floor: 0, cap: i64::MAX as u64 }];
     loop {
         let youngest = levels.len() - 1;
         let above = parent_of
             .query_row([levels[youngest].no], |row| {
-                Ok((row.get(0)?, row.get::<_, Bytes<16>>(1)?.0, rows::unsigned(row, "parent_seq")?))
+                let id = row.get::<_, Bytes<16>>(1).map(|id| ConversationId::from_bytes(id.0));
+                let above = id.and_then(|id| Ok((row.get(0)?, id, rows::unsigned(row, "parent_seq")?)));
+                above.map_err(|error| malformed(&error))
             })
             .optional()?;
         let Some((no, id, seq)) = above else { return Ok(Lineage { levels, recent: Vec::new() }) };
         if levels.len() > FORK_DEPTH_MAX {
             // A row that names itself as an ancestor would be followed for ever.
-            let text = format!("the ancestors of {} do not end", levels[0].id);
-            return Err(rusqlite::types::FromSqlError::Other(text.into()).into());
+            let error = rusqlite::types::FromSqlError::Other("its ancestors do not end".into());
+            return Err(malformed(&error.into()));
         }
         levels[youngest].floor = seq;
         let cap = seq.min(levels[youngest].cap);
-        levels.push(Level { no, id: ConversationId::from_bytes(id), floor: 0, cap });
+        levels.push(Level { no, id, floor: 0, cap });
     }
 }
 
@@ -395,7 +407,7 @@ pub fn written_by(
         if deleted {
             let fork: Option<Bytes<16>> = db
                 .prepare_cached(
-                    "WITH RECURSIVE family (no) AS (SELECT ?1 UNION ALL
+                    "WITH RECURSIVE family (no) AS (SELECT ?1 UNION
                          SELECT c.no FROM conversations c JOIN family f ON c.parent = f.no WHERE c.parent_seq >= ?2)
                      SELECT c.id FROM family f JOIN conversations c ON c.no = f.no WHERE c.deleted IS NULL LIMIT 1",
                 )?

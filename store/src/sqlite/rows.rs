@@ -126,7 +126,8 @@ fn read_conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
     let tenant: String = row.get("tenant")?;
     let parent = match (id("parent_id")?, optional_unsigned(row, "parent_seq")?) {
         (Some(id), Some(at_seq)) => Some(Parent { conversation: ConversationId::from_bytes(id.0), at_seq }),
-        _ => None,
+        (None, None) => None,
+        _ => return Err(FromSqlError::Other("half of its parent is missing".into()).into()),
     };
     let prompt =
         match (row.get::<_, Option<Bytes<32>>>("prompt_sha256")?, optional_unsigned(row, "prompt_seq")?) {

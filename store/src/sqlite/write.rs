@@ -2,18 +2,19 @@
 
 use super::derived;
 use super::erase::Erasure;
+use super::parents;
 use super::read::{self, Lineage};
 use super::recent::{self, Recent, UNSETTLED_EVENTS_MAX};
 use super::rows::{self, Bytes, Failure, signed};
 use crate::{Committed, Erasures};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, Parent};
+use everturn_core::conversation::{Conversation, Parent, State};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::turn::{Status, TurnRow};
 use everturn_core::write::{
-    self, Action, AnsweredRequest, Changes, ForkPoint, Idempotency, Lookup, Place, Plan, Write,
+    self, Action, AnsweredRequest, Changes, ForkPoint, Idempotency, Lookup, Place, Plan, StateBody, Write,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
@@ -51,11 +52,16 @@ impl Known {
         match read::conversation(db, key) {
             Ok(None) => return Ok(None),
             Ok(Some((no, conversation))) => {
-                if is_at_the_end(db, no, &conversation)? {
+                if !is_at_the_end(db, no, &conversation)? {
+                    if let Err(cut) = check_cut(db, no, &conversation)? {
+                        return if appends {
+                            Err(cut.into())
+                        } else {
+                            Ok(Some((no, Arc::new(conversation))))
+                        };
+                    }
+                } else if is_told(db, no, &conversation)? {
                     return Ok(Some((no, Arc::new(conversation))));
-                }
-                if let Err(cut) = check_cut(db, no, &conversation)? {
-                    return if appends { Err(cut.into()) } else { Ok(Some((no, Arc::new(conversation)))) };
                 }
             }
             Err(error) if rows::malformed_row(&error).is_some() => {}
@@ -64,7 +70,13 @@ impl Known {
         tracing::warn!("the row of {} does not go together with its log and is made again", key.id);
         let Some(no) = read::number(db, key)? else { return Ok(None) };
         // Only this request fails with it, not the whole batch.
-        derived::mend(db, no).map_err(unmended)?;
+        match derived::mend(db, no) {
+            Err(Failure::Broken(error)) if rows::malformed_row(&error).is_some() => {
+                derived::mend_lineage(db, no)
+            }
+            mended => mended,
+        }
+        .map_err(unmended)?;
         Ok(read::conversation(db, key)?.map(|(no, conversation)| (no, Arc::new(conversation))))
     }
 
@@ -96,6 +108,28 @@ fn is_at_the_end(db: &Connection, no: i64, conversation: &Conversation) -> rusql
     })
 }
 
+/// Whether the log says the same as a conversation's row where that may refuse an append: about its parent, and about a state
+/// that takes no more turns.
+fn is_told(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<bool> {
+    if parents::is_wrong(db, no, conversation.parent)? {
+        return Ok(false);
+    }
+    if conversation.state == State::Active {
+        return Ok(true);
+    }
+    // Found soon: hardly anything is written after it.
+    let body: Option<String> = db
+        .prepare_cached(
+            "SELECT e.body FROM places p JOIN events e ON e.no = p.event AND e.conversation = p.conversation
+             WHERE p.conversation = ? AND e.kind = ? AND e.salt <> zeroblob(16) ORDER BY p.seq DESC LIMIT 1",
+        )?
+        .query_row(params![no, kind::STATE], |row| row.get(0))
+        .optional()?;
+    let told = body.map(|body| serde_json::from_str::<StateBody>(&body));
+    // What cannot be read says nothing against it.
+    Ok(told.is_some_and(|told| told.map_or(true, |told| told.state == conversation.state)))
+}
+
 /// Whether the log of a conversation was cut: its row and its places agree on an end that the log does not reach. They are
 /// the evidence of what is missing, and a new event would get the place of a lost one.
 fn check_cut(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::Result<Result<(), Error>> {
@@ -119,19 +153,19 @@ fn check_cut(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite:
 }
 
 /// Reads derived rows. If one cannot be read, those of the conversation and its ancestors are made again first.
-fn mended<T>(
-    db: &Connection,
-    lineage: &Lineage,
-    read: impl Fn() -> rusqlite::Result<T>,
-) -> Result<T, Failure> {
+fn mended<T>(db: &Connection, no: i64, read: impl Fn() -> rusqlite::Result<T>) -> Result<T, Failure> {
     match read() {
         Err(error) if rows::malformed_row(&error).is_some() => {
-            let own = &lineage.levels[0];
-            derived::mend_lineage(db, own.no, own.id).map_err(unmended)?;
+            derived::mend_lineage(db, no).map_err(unmended)?;
             Ok(read()?)
         }
         answer => Ok(answer?),
     }
+}
+
+/// A conversation's ancestors.
+fn lineage(db: &Connection, no: i64, id: ConversationId) -> Result<Lineage, Failure> {
+    mended(db, no, || read::lineage(db, no, id))
 }
 
 /// Rows that cannot be made again are of one conversation, and keep only its request from being written.
@@ -197,6 +231,27 @@ impl<'a> Batch<'a> {
 
     /// One request. If it is refused, nothing was written for it.
     pub fn write(&mut self, request: Write) -> Result<Committed, Failure> {
+        if !matches!(request.action, Action::Erase { .. } | Action::Delete { .. } | Action::Bury { .. }) {
+            return self.write_once(request);
+        }
+        // Rows say where the words are, also those of other conversations. Where one cannot be read, they are made again.
+        self.settle()?;
+        let (db, last) = (self.db, self.last);
+        match derived::atomically(db, || self.write_once(request.clone())) {
+            Err(Failure::Broken(error)) if error.sqlite_error_code().is_none() => {
+                self.last = last;
+                self.known.forget();
+                if let Some(no) = read::number(db, &request.key)? {
+                    derived::mend_lineage(db, no).map_err(unmended)?;
+                }
+                derived::mend_malformed(db).map_err(unmended)?;
+                derived::atomically(db, || self.write_once(request)).map_err(unmended)
+            }
+            answer => answer,
+        }
+    }
+
+    fn write_once(&mut self, request: Write) -> Result<Committed, Failure> {
         let Write { key, action } = request;
         let appends = !matches!(
             action,
@@ -213,7 +268,9 @@ impl<'a> Batch<'a> {
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
                 write::check_due(&conversation, at, only_expired)?;
                 self.settle()?;
-                let released = super::erase::delete(self.db, no, at, &reason)?;
+                self.place_all(no, &conversation)?;
+                let lineage = lineage(self.db, no, conversation.id)?;
+                let released = super::erase::delete(self.db, &lineage, at, &reason)?;
                 let released = unused(self.db, &key, released)?;
                 self.known.conversations.remove(&key);
                 Ok(Committed { released, ..Committed::new(conversation, Vec::new()) })
@@ -222,11 +279,11 @@ impl<'a> Batch<'a> {
                 let (turns, events) = (turns.clone(), events.clone());
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
                 self.settle()?;
-                let lineage = read::lineage(self.db, no, conversation.id)?;
+                let lineage = lineage(self.db, no, conversation.id)?;
                 // Looked up before anything is written, so that a refusal leaves no trace.
                 let mut found = Vec::new();
                 for id in turns {
-                    let row = mended(self.db, &lineage, || read::turn_row(self.db, &lineage, id))?;
+                    let row = mended(self.db, no, || read::turn_row(self.db, &lineage, id))?;
                     found.push(row.ok_or_else(|| write::absent_turn(id))?);
                 }
                 let mut committed = self.events(&key, Some((no, conversation)), action, None)?;
@@ -259,7 +316,9 @@ impl<'a> Batch<'a> {
             Action::Bury { tombstone } => {
                 let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
                 self.settle()?;
-                super::erase::delete(self.db, no, tombstone.deleted, &tombstone.reason)?;
+                self.place_all(no, &conversation)?;
+                let lineage = lineage(self.db, no, conversation.id)?;
+                super::erase::delete(self.db, &lineage, tombstone.deleted, &tombstone.reason)?;
                 super::backup::set_head(self.db, no, tombstone.head)?;
                 self.known.conversations.remove(&key);
                 Ok(Committed::new(conversation, Vec::new()))
@@ -273,6 +332,23 @@ impl<'a> Batch<'a> {
                 Ok(Committed::new(conversation, Vec::new()))
             }
         }
+    }
+
+    /// Gives every event of a conversation its place, if one lacks it: what has none would not be deleted.
+    fn place_all(&self, no: i64, conversation: &Conversation) -> rusqlite::Result<()> {
+        let placed: i64 = self
+            .db
+            .prepare_cached(
+                "SELECT count(*) FROM places p
+                 JOIN events e ON e.no = p.event AND e.conversation = p.conversation AND e.seq = p.seq
+                 WHERE p.conversation = ?",
+            )?
+            .query_row([no], |row| row.get(0))?;
+        let floor = conversation.parent.map_or(0, |parent| parent.at_seq);
+        if placed != signed(conversation.head.seq.saturating_sub(floor)) {
+            derived::place(self.db, no, i64::MAX)?;
+        }
+        Ok(())
     }
 
     /// Where bodies were written.
@@ -397,7 +473,7 @@ impl<'a> Batch<'a> {
             // No request of this conversation was answered like that: the row is damaged, and is replaced.
             return Ok(None);
         }
-        let lineage = read::lineage(self.db, no, id)?;
+        let lineage = lineage(self.db, no, id)?;
         let count = (last - first + 1) as usize;
         let mut events = read::events(self.db, &lineage, first - 1, count)?;
         if events.first().is_none_or(|event| event.seq != first) {
@@ -492,7 +568,7 @@ pub struct InDatabase<'a> {
 impl InDatabase<'_> {
     fn lineage(&self) -> Result<Lineage, Error> {
         match self.no {
-            Some(no) => read::lineage(self.db, no, self.key.id).map_err(unreadable),
+            Some(no) => lineage(self.db, no, self.key.id).map_err(refusal),
             None => Ok(Lineage { levels: Vec::new(), recent: Vec::new() }),
         }
     }
@@ -500,15 +576,16 @@ impl InDatabase<'_> {
 
 impl Lookup for InDatabase<'_> {
     fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
+        let Some(no) = self.no else { return Ok(None) };
         let lineage = self.lineage()?;
-        mended(self.db, &lineage, || read::turn_row(self.db, &lineage, id)).map_err(refusal)
+        mended(self.db, no, || read::turn_row(self.db, &lineage, id)).map_err(refusal)
     }
 
     fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
         let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
         let no = read::number(self.db, &key).map_err(unreadable)?.ok_or_else(|| write::absent(&key))?;
-        let lineage = read::lineage(self.db, no, key.id).map_err(unreadable)?;
-        let found = mended(self.db, &lineage, || read::conversation(self.db, &key)).map_err(refusal)?;
+        let lineage = lineage(self.db, no, key.id).map_err(refusal)?;
+        let found = mended(self.db, no, || read::conversation(self.db, &key)).map_err(refusal)?;
         let (_, conversation) = found.ok_or_else(|| write::absent(&key))?;
         write::check_fork_depth(lineage.levels.len())?;
         let hash = read::hash_at(self.db, &lineage, parent.at_seq).map_err(unreadable)?;
@@ -524,8 +601,9 @@ impl Lookup for InDatabase<'_> {
     }
 
     fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
+        let Some(no) = self.no else { return Ok(0) };
         let lineage = self.lineage()?;
-        mended(self.db, &lineage, || read::fallen_after(self.db, &lineage, seq)).map_err(refusal)
+        mended(self.db, no, || read::fallen_after(self.db, &lineage, seq)).map_err(refusal)
     }
 
     fn erased_since(&self, mark: u64) -> Result<bool, Error> {
@@ -589,8 +667,8 @@ fn chunk(
     offset: u64,
     text: &str,
 ) -> Result<(), Failure> {
-    let levels = read::lineage(db, no, conversation.id)?;
-    let row = mended(db, &levels, || read::turn_row(db, &levels, turn))?;
+    let lineage = lineage(db, no, conversation.id)?;
+    let row = mended(db, no, || read::turn_row(db, &lineage, turn))?;
     let row = row.ok_or_else(|| write::absent_turn(turn))?;
     if row.status != Status::Pending {
         return Err(write::not_open(row.id, row.status).into());

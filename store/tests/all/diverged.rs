@@ -121,6 +121,18 @@ fn a_log_that_two_processes_wrote_opens_and_goes_on_and_nothing_of_it_is_dropped
 /// What somebody said in a fork of the branch that lost was acknowledged too.
 #[test]
 fn forks_that_left_another_branch_go_with_it() {
+    moves_forks(6, false);
+}
+
+/// A fork that was deleted is there for what its own forks read of it, be that its own words or only what it inherited.
+#[test]
+fn forks_of_a_deleted_fork_that_left_another_branch_go_with_it() {
+    moves_forks(6, true);
+    moves_forks(4, true);
+}
+
+/// Repairs a log of whose second branch somebody made a fork, and a fork of that.
+fn moves_forks(grandchild_at: u64, deleted: bool) {
     let (_folder, path, key, m) = damaged();
     let (fork, grandchild) = (m.key(), m.key());
     // Made where the branch of the second writer was the whole log.
@@ -134,15 +146,22 @@ fn forks_that_left_another_branch_go_with_it() {
     assert_eq!(texts(&store, &key), ["shared", "b1", "b2", "b3"]);
     done(&store, m.fork(&fork, &key, 4));
     append(&store, &fork, vec![m.say("in the fork")]);
-    done(&store, m.fork(&grandchild, &fork, 6));
+    done(&store, m.fork(&grandchild, &fork, grandchild_at));
     append(&store, &grandchild, vec![m.say("in its fork")]);
+    let inherited = texts(&store, &grandchild);
+    if deleted {
+        append(&store, &fork, vec![m.say("not inherited")]);
+        done(&store, m.delete(&fork));
+    }
     drop(store);
     let db = Connection::open(&path).unwrap();
     db.execute("ATTACH ? AS alone", [alone.to_str().unwrap()]).unwrap();
     db.execute_batch(
         "INSERT INTO conversations SELECT * FROM alone.conversations WHERE no > 1;
          INSERT INTO events SELECT no + 1000, conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn,
-             body_hash, hash, salt, body FROM alone.events WHERE conversation > 1;",
+             body_hash, hash, salt, body FROM alone.events WHERE conversation > 1;
+         INSERT INTO places SELECT conversation, seq, event + 1000 FROM alone.places WHERE conversation > 1;
+         INSERT INTO turns SELECT * FROM alone.turns WHERE conversation > 1;",
     )
     .unwrap();
     drop(db);
@@ -155,17 +174,26 @@ fn forks_that_left_another_branch_go_with_it() {
         repaired.push(into);
     }
     assert_eq!(texts(&store, &key), ["shared", "a1", "a2", "a3", "a4"]);
-    assert_eq!(texts(&store, &fork), ["shared", "b1", "b2", "in the fork"]);
-    assert_eq!(texts(&store, &grandchild), ["shared", "b1", "b2", "in the fork", "in its fork"]);
+    if deleted {
+        assert_eq!(store.conversation(&fork).unwrap_err().code(), "conversation.absent");
+        assert_eq!(store.tombstones(&fork.tenant).unwrap()[0].id, fork.id);
+    } else {
+        assert_eq!(texts(&store, &fork), ["shared", "b1", "b2", "in the fork"]);
+    }
+    assert_eq!(texts(&store, &grandchild), inherited);
+    assert_eq!(inherited[..3], ["shared", "b1", "b2"]);
     assert_eq!(store.check().unwrap(), Vec::new());
     store.rebuild().unwrap();
     assert_eq!(store.check().unwrap(), Vec::new());
     // A backup is restored in the order of the members.
     let members = store.members().unwrap();
     assert!(members.iter().all(|member| member.parent.is_none_or(|(parent, _)| parent < member.no)));
-    for key in [&key, &fork, &grandchild].into_iter().chain(&repaired) {
+    for key in [&key, &grandchild].into_iter().chain((!deleted).then_some(&fork)).chain(&repaired) {
         verify(&store, key);
         append(&store, key, vec![m.say("and on")]);
+    }
+    if deleted {
+        return;
     }
     // An import goes by what a fork says about its parent.
     let memory = everturn_store::memory::Memory::default();

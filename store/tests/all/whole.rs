@@ -86,6 +86,7 @@ fn a_lost_write_ahead_log_is_an_error() {
     let error = refused_with(&k.path(), "store.wal_lost");
     assert!(matches!(error, Error::Corrupt(_)));
     assert!(error.text().contains("store.db-wal") && error.text().contains("--accept-loss"), "{error}");
+    assert!(error.text().contains(&format!("0 events, but {} events were written", TURNS + 1)), "{error}");
     assert!(!k.wal().exists(), "trying to open it leaves the evidence as it is");
     let store = Sqlite::open_accepting_loss(&k.path(), Duration::ZERO).unwrap();
     drop(store);
@@ -294,4 +295,25 @@ fn a_clean_end_leaves_one_file_that_needs_no_other() {
     assert_eq!(in_use(&copy), 0);
     assert_eq!(verify(&open(&copy).unwrap(), &key).events, 2);
     assert_eq!(verify(&reader, &key).events, 2);
+}
+
+/// They say who writes and what is the last event, and were for everybody to read.
+#[cfg(unix)]
+#[test]
+fn files_beside_the_database_are_as_closed_as_it_is() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    drop(open(&path).unwrap());
+    for closed in [0o600, 0o660] {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(closed)).unwrap();
+        let store = open(&path).unwrap();
+        for suffix in ["-head", ".lock", "-wal"] {
+            assert_eq!(mode(&beside(&path, suffix)), closed, "{suffix}");
+        }
+        drop(store);
+        std::fs::remove_file(beside(&path, ".lock")).unwrap();
+        std::fs::remove_file(beside(&path, "-head")).unwrap();
+    }
 }
