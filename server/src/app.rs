@@ -11,7 +11,7 @@ use everturn_engine::model::Embed;
 use everturn_engine::{Commit, Everturn};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
 /// What all handlers share.
@@ -24,6 +24,8 @@ pub struct App {
     pub access: Access,
     /// Cancelled when the server begins to stop: streams end with a place to resume from.
     pub stopping: CancellationToken,
+    /// Held by the check of the store that runs.
+    pub checking: Arc<Mutex<()>>,
     /// Models that turn texts into vectors, by name.
     pub embedders: BTreeMap<String, Arc<dyn Embed>>,
 }
@@ -33,7 +35,14 @@ impl App {
     pub fn new(store: Everturn, config: Config) -> App {
         crate::metrics::collect();
         let access = Access::new(&config);
-        App { store, access, config, stopping: CancellationToken::new(), embedders: BTreeMap::new() }
+        App {
+            store,
+            access,
+            config,
+            stopping: CancellationToken::new(),
+            checking: Arc::default(),
+            embedders: BTreeMap::new(),
+        }
     }
 
     /// With these models that turn texts into vectors.

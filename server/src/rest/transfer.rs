@@ -16,7 +16,7 @@ use everturn_core::id::ConversationId;
 use everturn_engine::{Doctor, Format, Imported, Scope};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
-use std::sync::Arc;
+use std::sync::{Arc, TryLockError};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -192,11 +192,18 @@ async fn import(
     }
 }
 
-/// Checks everything of this tenant: chains, bodies, assets.
+/// Checks everything of this tenant: chains, bodies, assets. The database is read from end to end, so one check runs at a
+/// time, whoever asks.
 #[utoipa::path(
     get, path = "/doctor", tag = "transfer",
     responses((status = 200, description = "What was found; nothing is wrong if `findings` is empty.", body = schema::Doctor))
 )]
-async fn doctor(Admin(scope): Admin) -> Result<axum::Json<Doctor>, Problem> {
-    Ok(axum::Json(large(move || scope.doctor(&mut |_| {})).await?))
+async fn doctor(State(app): State<Arc<App>>, Admin(scope): Admin) -> Result<axum::Json<Doctor>, Problem> {
+    let found = large(move || match app.checking.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::busy("doctor.busy", "another check of the store is running; ask again in a minute"))
+        }
+        _checking => scope.doctor(&mut |_| {}),
+    });
+    Ok(axum::Json(found.await?))
 }
