@@ -109,11 +109,17 @@ fn erase_actor(args: &Args, verb: &Erase, actor: &str) -> Result<(), Failure> {
     if args.json {
         return output::json(&erased);
     }
+    if erased.turns + erased.events == 0 {
+        return output::text(format!(
+            "nothing was erased: in tenant {} nothing by {actor:?} is left, or ever was; a name is compared letter by letter",
+            args.tenant
+        ));
+    }
     output::text(format!(
         "erased what {actor} said: {} and {} in {}; the name stays in envelopes, and exports and backups made before still have the words",
         show::count(erased.turns, "turn"),
         show::count(erased.events, "other event"),
         show::count(erased.conversations, "conversation")
     ))?;
-    if erased.turns + erased.events == 0 { Ok(()) } else { output::text(LEFTOVERS) }
+    output::text(LEFTOVERS)
 }
