@@ -90,7 +90,7 @@ pub fn adopt(db: &Connection, branch: &Branch, into: &Key) -> Result<u64, Failur
     derived::mend(db, from)?;
     derived::mend(db, to)?;
     forks.iter().try_for_each(|fork| derived::mend(db, fork.no))?;
-    for MovedFork { no, id, deleted } in forks {
+    for Fork { no, id, deleted } in forks {
         if let Some((at, reason)) = deleted {
             erase::delete(db, &read::lineage(db, no, id)?, at, &reason)?;
         }
@@ -99,8 +99,8 @@ pub fn adopt(db: &Connection, branch: &Branch, into: &Key) -> Result<u64, Failur
 }
 
 /// A fork that left a branch.
-struct MovedFork {
-    /// Its new number.
+struct Fork {
+    /// Its number in this file.
     no: i64,
     id: ConversationId,
     /// When and why it was deleted, if it was. It lives until its own forks are moved, so that they keep what they read.
@@ -144,35 +144,35 @@ impl Moved<'_> {
 
     /// Chains forks that left a moved event to where it is now, and their forks as well. Each gets a new number, since
     /// parents come before their forks.
-    fn forks(&mut self, from: i64, to: i64, new_parent: ConversationId) -> Result<Vec<MovedFork>, Failure> {
+    fn forks(&mut self, from: i64, to: i64, new_parent: ConversationId) -> Result<Vec<Fork>, Failure> {
         let (mut changed, mut seen) = (Vec::new(), HashSet::from([from, to]));
         let mut parents = VecDeque::from([(from, to, new_parent)]);
         while let Some((old_parent, parent, parent_id)) = parents.pop_front() {
-            let forks: Vec<(i64, Bytes<16>, u64, Option<(Timestamp, String)>)> = self
+            let forks: Vec<(Fork, u64)> = self
                 .db
                 .prepare(
                     "SELECT no, id, parent_seq, deleted, ifnull(deleted_reason, '') FROM conversations
                      WHERE parent = ? ORDER BY no",
                 )?
                 .query_map([old_parent], |row| {
+                    let id = ConversationId::from_bytes(row.get::<_, Bytes<16>>(1)?.0);
                     let (at, reason): (Option<i64>, String) = (row.get(3)?, row.get(4)?);
                     let deleted = at.map(|at| (Timestamp(at), reason));
-                    Ok((row.get(0)?, row.get(1)?, rows::unsigned(row, 2)?, deleted))
+                    Ok((Fork { no: row.get(0)?, id, deleted }, rows::unsigned(row, 2)?))
                 })?
                 .collect::<Result<_, _>>()?;
-            for (no, id, at_seq, deleted) in forks {
-                if !seen.insert(no) {
+            for (fork, at_seq) in forks {
+                if !seen.insert(fork.no) {
                     continue;
                 }
-                let id = ConversationId::from_bytes(id.0);
                 let place = Parent { conversation: parent_id, at_seq: at_seq + self.shift };
-                if self.fork(no, id, at_seq, place)? {
-                    let new = self.renumber(no, parent, signed(place.at_seq))?;
-                    parents.push_back((no, new, id));
-                    changed.push(MovedFork { no: new, id, deleted });
-                } else if deleted.is_some() {
+                if self.fork(fork.no, fork.id, at_seq, place)? {
+                    let no = self.renumber(fork.no, parent, signed(place.at_seq))?;
+                    parents.push_back((fork.no, no, fork.id));
+                    changed.push(Fork { no, ..fork });
+                } else if fork.deleted.is_some() {
                     // Where nothing is left of it, its forks become forks of what it left.
-                    parents.push_back((no, parent, parent_id));
+                    parents.push_back((fork.no, parent, parent_id));
                 }
             }
         }
