@@ -275,7 +275,7 @@ fn advice(kind: ProblemKind) -> &'static str {
     match kind {
         ProblemKind::Damaged => "restore the file from a backup; `export` still writes what can be read",
         ProblemKind::Missing => {
-            "restore a backup; without one, `everturn doctor --rebuild --accept-loss` goes on with what there is"
+            "restore a backup; without one, go on in a fork from before that place (`everturn fork CONV --at SEQ`), or with what there is (`everturn doctor --rebuild --accept-loss`)"
         }
         ProblemKind::Diverged => "`everturn doctor --repair` makes a fork of what stands beside the log",
         ProblemKind::Derived => "`everturn doctor --rebuild` makes it again from the log",

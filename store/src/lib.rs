@@ -443,7 +443,9 @@ pub(crate) fn absent_member(no: u64) -> Error {
 pub(crate) fn absent_key(id: KeyId) -> Error {
     Error::not_found(
         "key.absent",
-        format!("there is no key {id}; `everturn keys list` shows those there are"),
+        format!(
+            "the tenant has no key {id}; `everturn keys list` shows those there are, with --tenant those of another tenant"
+        ),
     )
 }
 

@@ -32,6 +32,7 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
         let text = "--rebuild, --compact, --repair and --accept-loss need the store itself: run them where it is, while its server is stopped";
         return Err(Error::invalid("url.doctor", text).into());
     }
+    let given_up = verb.accept_loss && matches!(open::reading(args), Err(Failure::Error(Error::Corrupt(_))));
     if changes {
         let options = Options { accept_loss: verb.accept_loss, create: false, ..Options::default() };
         let store = open::store(args, options)?;
@@ -70,8 +71,10 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
         for finding in &found.findings {
             output::text(format!("{}{}\n  {}", about(finding), finding.problem, finding.advice))?;
         }
-        if found.findings.is_empty() {
-            output::text("everything is in order")?;
+        match (found.findings.is_empty(), given_up) {
+            (true, false) => output::text("everything is in order")?,
+            (true, true) => output::text("what was lost is given up, see above; what is left is in order")?,
+            (false, _) => {}
         }
     }
     if found.findings.is_empty() { Ok(()) } else { Err(Failure::Said) }

@@ -92,11 +92,19 @@ fn erase_turn(args: &Args, verb: &Erase, turn: &str) -> Result<(), Failure> {
     }
 }
 
+/// Whose conversations they are. Over HTTP, the key says it.
+fn tenant(args: &Args) -> Result<String, Failure> {
+    Ok(match open::server(args)? {
+        Some(_) => "the tenant of your key".into(),
+        None => format!("tenant {}", args.tenant),
+    })
+}
+
 fn erase_actor(args: &Args, verb: &Erase, actor: &str) -> Result<(), Failure> {
     if !verb.yes {
         let text = format!(
-            "this erases everything that {actor} said, in all conversations of tenant {}; add --yes if that is meant",
-            args.tenant
+            "this erases everything that {actor} said, in all conversations of {}; add --yes if that is meant",
+            tenant(args)?
         );
         return Err(Error::invalid("erase.unconfirmed", text).into());
     }
@@ -111,8 +119,8 @@ fn erase_actor(args: &Args, verb: &Erase, actor: &str) -> Result<(), Failure> {
     }
     if erased.turns + erased.events == 0 {
         return output::text(format!(
-            "nothing was erased: in tenant {} nothing by {actor:?} is left, or ever was; a name is compared letter by letter",
-            args.tenant
+            "nothing was erased: {} has nothing by {actor:?}, or no more of it; a name is compared letter by letter",
+            tenant(args)?
         ));
     }
     output::text(format!(

@@ -41,7 +41,7 @@ pub fn run(args: &Args, verb: &Restore) -> Result<(), Failure> {
     if args.json {
         return output::json(&Done { store: &url, restored: &restored });
     }
-    output::text(format!("restored {}", summary(&restored)))
+    output::text(format!("restored {} to {url}", summary(&restored)))
 }
 
 /// What is printed as JSON.

@@ -71,6 +71,9 @@ pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
             vec![Verdict::new(id, store.verify(id, head, &mut |done| bar.set_position(done)))]
         }
     };
+    if verdicts.is_empty() && !args.json {
+        return output::text("there are no conversations here: nothing was verified");
+    }
     let good = verdicts.iter().all(|verdict| verdict.ok);
     match (args.json, verb.all) {
         (true, true) => output::json_list(&verdicts, None)?,

@@ -116,10 +116,10 @@ fn a_key_made_here_opens_the_server() {
     assert!(listed.contains("last used") && listed.contains("bot") && !listed.contains(words), "{listed}");
     assert!(shell.ok(&["keys", "list"]).contains("no keys"), "another tenant's are not listed");
     let id = made["id"].as_str().unwrap();
-    assert!(shell.refused(&["keys", "revoke", id]).contains("there is no key"));
+    assert!(shell.refused(&["keys", "revoke", id]).contains("the tenant has no key"));
     let refused = shell.refused(&["keys", "revoke", words]);
     let secret = words.rsplit('_').next().unwrap();
-    assert!(refused.contains("there is no key") && !refused.contains(&secret[..8]), "{refused}");
+    assert!(refused.contains("the tenant has no key") && !refused.contains(&secret[..8]), "{refused}");
     // The key itself is enough to revoke it.
     shell.ok(&["keys", "revoke", words, "--tenant", "acme"]);
     assert!(shell.ok(&["keys", "list", "--tenant", "acme"]).contains("revoked"));

@@ -39,7 +39,8 @@ pub fn add(
     progress: Progress<'_>,
 ) -> Result<BackedUp, Error> {
     if !folder.is_dir() {
-        std::fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;
+        // Not those above it: a disk that is not mounted would be taken for a new place.
+        std::fs::create_dir(folder).map_err(|error| cannot_write(folder, &error))?;
         private::close(folder, folder_of(folder));
     }
     let _lock = lock(folder)?;

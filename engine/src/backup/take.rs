@@ -66,6 +66,17 @@ pub fn take<W: Write>(
         taking.member(member)?;
     }
     drop(members);
+    for branch in shared.index.branches()? {
+        let events = match branch.events {
+            1 => "1 event is".to_string(),
+            events => format!("{events} events are"),
+        };
+        let text = format!(
+            "two processes wrote beside each other after seq {}: {events} beside the log and not in the backup; run `everturn doctor --repair`, then back up again",
+            branch.at_seq
+        );
+        taking.problem(&branch.key, &text);
+    }
     taking.removals()?;
     for key in shared.backup.all_keys()? {
         taking.writer.key(key)?;
@@ -309,8 +320,18 @@ impl<W: Write> Taking<'_, W> {
                 self.assets.insert(place);
                 self.writer.asset(event.seq, sha256, Some(&bytes))
             }
-            // Erased meanwhile, or imported without its bytes.
-            Err(Error::NotFound(_)) => self.writer.asset(event.seq, sha256, None),
+            Err(Error::NotFound(_)) => {
+                // One that was imported without its bytes is not kept here.
+                let ours = everturn_store::assets::path(&member.key.tenant, sha256);
+                let is_kept = asset.storage.is_some_and(|storage| storage.path == Some(ours));
+                let now = self.shared.backup.member_events(member.no, event.seq - 1, event.seq, 1)?;
+                let is_erased = now.first().is_none_or(|event| event.body.is_none());
+                if is_kept && !is_erased {
+                    let text = format!("the bytes of asset {} at seq {} are missing", asset.id, event.seq);
+                    self.problem(&member.key, &text);
+                }
+                self.writer.asset(event.seq, sha256, None)
+            }
             Err(error @ Error::Corrupt(_)) => {
                 self.problem(&member.key, error.text());
                 self.writer.asset(event.seq, sha256, None)

@@ -10,7 +10,8 @@ use everturn_core::compaction::{
 };
 use everturn_core::conversation::{CheckpointRef, Conversation};
 use everturn_core::event::{Draft, kind};
-use everturn_core::id::{ConversationId, EventId, Key};
+use everturn_core::id::{ConversationId, EventId, Key, TurnId};
+use everturn_core::json::Raw;
 use everturn_core::tokens::Family;
 use everturn_core::turn::{Status, Turn};
 use everturn_core::write::{Action, Summarized, Write};
@@ -18,12 +19,17 @@ use everturn_store::TurnQuery;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Most turns that one compaction covers. What is left over is the next one's.
 pub const COVERED_TURNS_MAX: usize = 4096;
+/// A message with more bytes is read in part: see [`shortened`].
+const LARGE_MESSAGE_BYTES: usize = 256 * 1024;
+/// Bytes that are read at either end of a large message's texts.
+const LARGE_TEXT_END_BYTES: usize = 16 * 1024;
 /// How often a checkpoint is written anew because something was erased meanwhile.
 const ERASED_ATTEMPTS: usize = 5;
 /// Turns that are summarized anew before an erasure returns; more follow in the background.
@@ -81,6 +87,10 @@ pub(crate) struct Unsummarized {
     /// What the turns before them were summarized as. Not there if that was erased: then they are not summarized.
     previous: Option<Checkpoint>,
     turns: Vec<Turn>,
+    /// Bytes of their messages.
+    bytes: u64,
+    /// What those cost whose messages are read in part.
+    large: HashMap<TurnId, u64>,
     /// What each of them says and costs, found out when it is asked for: most often there are too few to look into them.
     contents: OnceCell<Vec<(Option<Value>, u64)>>,
     /// Turns that do not stand any more, by their places: they are covered with the rest, but not summarized.
@@ -93,7 +103,8 @@ impl Unsummarized {
         let content = |turn: &Turn| {
             let message = turn.value();
             let count = |message| self.shared.count(Family::default(), turn.id, message);
-            let tokens = message.as_ref().map_or(0, count);
+            let large = self.large.get(&turn.id).copied();
+            let tokens = large.unwrap_or_else(|| message.as_ref().map_or(0, count));
             (message, tokens)
         };
         self.contents.get_or_init(|| self.turns.iter().map(content).collect())
@@ -116,11 +127,9 @@ impl Unsummarized {
 
     /// Whether nothing can be due, seen without counting tokens: a text has no more tokens than bytes.
     fn is_short(&self, policy: &Policy) -> bool {
-        let messages = self.turns.iter().filter_map(|turn| turn.message.as_ref());
-        let bytes: usize = messages.map(|message| message.get().len()).sum();
         policy.strategy != Strategy::Threshold
             && self.turns.len() as u64 <= policy.max_turns
-            && bytes as u64 <= policy.max_tokens
+            && self.bytes <= policy.max_tokens
     }
 
     pub fn tokens(&self) -> u64 {
@@ -135,6 +144,20 @@ impl Unsummarized {
 
     pub fn len(&self) -> usize {
         self.turns.len()
+    }
+}
+
+/// A message with the beginning and the end of its long texts, so that a conversation of large ones fits into memory.
+fn shortened(message: Value) -> Value {
+    match message {
+        Value::String(text) if text.len() > 2 * LARGE_TEXT_END_BYTES => {
+            let start = text.floor_char_boundary(LARGE_TEXT_END_BYTES);
+            let end = text.ceil_char_boundary(text.len() - LARGE_TEXT_END_BYTES);
+            Value::String(format!("{}\n…\n{}", &text[..start], &text[end..]))
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(shortened).collect()),
+        Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, shortened(value))).collect(),
+        other => other,
     }
 }
 
@@ -219,6 +242,8 @@ impl Scope {
             conversation,
             previous,
             turns: Vec::new(),
+            bytes: 0,
+            large: HashMap::new(),
             contents: OnceCell::new(),
             fallen: Vec::new(),
             barrier: fold.barrier(),
@@ -229,12 +254,20 @@ impl Scope {
             include_superseded: true,
             ..TurnQuery::default()
         };
-        self.each_turn(&key, query, |turn| {
+        self.each_turn(&key, query, |mut turn| {
             let stands =
                 turn.superseded_by.is_none() && matches!(turn.status, Status::Complete | Status::Interrupted);
             if !stands {
                 read.fallen.push(turn.seq);
                 return Ok(ControlFlow::Continue(()));
+            }
+            let bytes = turn.message.as_ref().map_or(0, |message| message.get().len());
+            read.bytes += bytes as u64;
+            if bytes > LARGE_MESSAGE_BYTES
+                && let Some(message) = turn.value()
+            {
+                read.large.insert(turn.id, self.shared().count(Family::default(), turn.id, &message));
+                turn.message = Some(Raw::of(&shortened(message))?);
             }
             read.turns.push(turn);
             let full = read.turns.len() == COVERED_TURNS_MAX;

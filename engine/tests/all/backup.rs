@@ -598,6 +598,37 @@ fn only_an_archive_is_replaced_by_an_archive() {
     refused(store.backup_to_file(&archive, &after, &mut |_, _| {}), "backup.target", "follows");
 }
 
+/// Bytes that are gone are said to be gone, and a folder whose disk is not mounted is not made up.
+#[test]
+fn what_a_backup_lacks_is_named_and_where_it_goes_is_not_guessed() {
+    let stage = Stage::new();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let kept = scope.add_asset(id, None, "image/png", b"kept".to_vec()).unwrap();
+    let lost = scope.add_asset(id, None, "image/png", b"lost".to_vec()).unwrap();
+    let file = stage.path().with_extension("db-assets").join(lost.storage.unwrap().path.unwrap());
+    std::fs::remove_file(file).unwrap();
+    let done = store.backup_to_folder(
+        &stage.folder.path().join("backups"),
+        FolderOptions::default(),
+        &mut |_, _| {},
+    );
+    let problems = done.unwrap().problems;
+    assert!(
+        problems.len() == 1 && problems[0].contains(&format!("asset {} at seq", lost.id)),
+        "{problems:?}"
+    );
+    assert!(!problems[0].contains(&kept.id));
+    let unmounted = stage.folder.path().join("mnt/backups");
+    refused(
+        store.backup_to_folder(&unmounted, FolderOptions::default(), &mut |_, _| {}),
+        "backup.cannot_write",
+        "No such file",
+    );
+    assert!(!stage.folder.path().join("mnt").exists());
+}
+
 fn sql(stage: &Stage, statement: &str) {
     let changed = rusqlite::Connection::open(stage.path()).unwrap().execute(statement, []).unwrap();
     assert_eq!(changed, 1, "{statement}");

@@ -480,3 +480,24 @@ fn pins_are_limited_and_a_pin_can_be_changed_and_taken_away() {
     assert!(scope.state_at(id, before).unwrap().pins.contains_key("pin 5"), "it was there then");
     assert!(!scope.state(id).unwrap().pins.contains_key("pin 5"));
 }
+
+/// Turns of megabytes are summarized from the ends of their texts, so that few of them are in memory; they count in full.
+#[test]
+fn large_turns_are_read_in_part_and_counted_in_full() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    for n in 0..4 {
+        let log = format!(
+            "Please look at src/first_{n}.rs. {} It ends in src/last_{n}.rs.",
+            "noise ".repeat(80_000)
+        );
+        scope.say(id, NewTurn::user(&log));
+    }
+    let done = scope.compact(id, by_hand(1)).unwrap();
+    assert!(done.tokens_before > 3 * 80_000, "{}", done.tokens_before);
+    let text = serde_json::to_string(&done.checkpoint).unwrap();
+    assert!(text.len() < 64 * 1024, "{}", text.len());
+    for file in ["first_0.rs", "last_0.rs", "first_2.rs", "last_2.rs"] {
+        assert!(text.contains(file), "{file}: {text}");
+    }
+}

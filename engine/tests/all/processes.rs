@@ -28,7 +28,11 @@ fn a_second_writer_is_told_who_the_owner_is_and_readers_work() {
     let says = format!("is open for writing by process {} (all-", owner.id());
     assert!(matches!(second, Err(everturn_engine::Error::Busy(_))));
     refused(second, "store.owned", &says);
-    refused(Everturn::open(&stage.url()), "store.owned", "or wait until it ends (reading is allowed)");
+    refused(
+        Everturn::open(&stage.url()),
+        "store.owned",
+        "wait until it ends, or, if it is a server, ask it with --url (reading is allowed)",
+    );
 
     let reader = stage.open_read_only();
     let scope = reader.tenant("acme").unwrap();

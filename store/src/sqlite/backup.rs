@@ -1,7 +1,7 @@
 //! Reading the whole file, a short transaction at a time.
 
 use super::rows::{self, Bytes, EVENT_COLUMNS, Failure, signed};
-use super::{Sqlite, keys, write};
+use super::{Sqlite, keys, parents, write};
 use crate::{Backup, EVENT_BYTES, ErasedPage, Member};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
@@ -11,17 +11,21 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, Tenant};
 use everturn_core::time::Timestamp;
 use everturn_core::write::AnsweredRequest;
-use rusqlite::types::FromSqlError;
+use rusqlite::types::{FromSqlError, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::collections::HashMap;
 
 /// Rows of `events` that one transaction looks at for erased bodies.
 const ERASED_SPAN: u64 = 50_000;
 
-/// What `places` knows, and not the head of the row: a deleted conversation keeps its head and loses its events.
-const MEMBERS: &str = "SELECT c.no, c.tenant, c.id, c.created, c.parent, c.parent_seq, c.head_seq, c.head_hash, c.deleted, c.deleted_reason,
-        (SELECT coalesce(max(p.seq), 0) FROM places p WHERE p.conversation = c.no) AS through
-    FROM conversations c";
+/// What `places` knows, and not the head of the row: a deleted conversation keeps its head and loses its events. A place
+/// that names no event, or another one, does not count.
+const MEMBERS: &str = "SELECT c.no, c.tenant, c.id, c.parent, c.parent_seq, c.head_seq, c.deleted, c.deleted_reason,
+        iif(typeof(c.created) = 'integer', c.created, coalesce((SELECT e.at FROM events e WHERE e.conversation = c.no ORDER BY e.no LIMIT 1), 0)) AS created,
+        coalesce(l.seq, 0) AS through, iif(c.deleted IS NULL, coalesce(l.hash, c.head_hash), c.head_hash) AS hash
+    FROM conversations c LEFT JOIN events l ON l.no = (
+        SELECT p.event FROM places p JOIN events e ON e.no = p.event AND e.conversation = p.conversation AND e.seq = p.seq
+        WHERE p.conversation = c.no ORDER BY p.seq DESC LIMIT 1)";
 
 impl Backup for Sqlite {
     fn members(&self) -> Result<Vec<Member>, Error> {
@@ -29,7 +33,7 @@ impl Backup for Sqlite {
             self.reading(|db| {
             let mut members: Vec<Member> = db
                 .prepare_cached(&format!("{MEMBERS} ORDER BY c.no"))?
-                .query_map([], member)?
+                .query_map([], |row| member(db, row))?
                 .collect::<Result<_, _>>()?;
             // Of each group the last event: SQLite gives the other columns of the row with the maximum.
             let mut unsettled: HashMap<u64, (u64, Hash)> = db
@@ -40,7 +44,8 @@ impl Backup for Sqlite {
                 .query_map([], |row| Ok((rows::unsigned(row, "conversation")?, end(row)?)))?
                 .collect::<Result<_, _>>()?;
             for member in &mut members {
-                if let Some((seq, hash)) = unsettled.remove(&member.no) {
+                // Of a log that two processes wrote, a shorter branch may have been written last.
+                if let Some((seq, hash)) = unsettled.remove(&member.no).filter(|(seq, _)| *seq > member.through) {
                     (member.through, member.hash) = (seq, Some(hash));
                 }
             }
@@ -54,17 +59,17 @@ impl Backup for Sqlite {
         self.reading(|db| {
             let mut found = db
                 .prepare_cached(&format!("{MEMBERS} WHERE c.no = ?"))?
-                .query_row([signed(no)], member)
+                .query_row([signed(no)], |row| member(db, row))
                 .optional()?
                 .ok_or_else(|| crate::absent_member(no))?;
             let unsettled = db
                 .prepare_cached(
                     "SELECT seq, hash FROM events WHERE no > (SELECT event FROM settled) AND conversation = ?
-                     ORDER BY no DESC LIMIT 1",
+                     ORDER BY seq DESC, no LIMIT 1",
                 )?
                 .query_row([signed(no)], end)
                 .optional()?;
-            if let Some((seq, hash)) = unsettled {
+            if let Some((seq, hash)) = unsettled.filter(|(seq, _)| *seq > found.through) {
                 (found.through, found.hash) = (seq, Some(hash));
             }
             Ok(found)
@@ -100,9 +105,14 @@ impl Backup for Sqlite {
                 let mut found = statement.query(params![signed(no), signed(from), signed(through)])?;
                 while events.is_empty() || bytes < bytes_max {
                     let Some(row) = found.next()? else { break };
+                    // What a second process wrote beside it.
+                    let seq = rows::unsigned(row, "seq")?;
+                    if events.last().is_some_and(|last| seq <= last.seq) {
+                        continue;
+                    }
                     let prev = match events.last() {
                         Some(last) => last.hash,
-                        None => hash_before(db, no, rows::unsigned(row, "seq")?)?,
+                        None => hash_before(db, no, seq)?,
                     };
                     let event = rows::event(row, id, prev)?;
                     bytes += EVENT_BYTES + event.text().map_or(0, str::len);
@@ -210,25 +220,32 @@ fn end(row: &Row<'_>) -> rusqlite::Result<(u64, Hash)> {
 }
 
 /// Names the row in its error.
-fn member(row: &Row<'_>) -> rusqlite::Result<Member> {
+fn member(db: &Connection, row: &Row<'_>) -> rusqlite::Result<Member> {
     let no = row.get::<_, i64>("no")?;
-    read_member(row).map_err(|error| rows::malformed(&format!("the row of conversation number {no}"), &error))
+    read_member(db, no, row)
+        .map_err(|error| rows::malformed(&format!("the row of conversation number {no}"), &error))
 }
 
-fn read_member(row: &Row<'_>) -> rusqlite::Result<Member> {
+fn read_member(db: &Connection, no: i64, row: &Row<'_>) -> rusqlite::Result<Member> {
     let tenant: String = row.get("tenant")?;
     // The name of a buried tombstone's tenant goes on after a slash.
     let tenant = tenant.split('/').next().unwrap_or_default();
     let id = ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0);
-    let parent: Option<i64> = row.get("parent")?;
-    let parent = parent.map(|no| Ok::<_, rusqlite::Error>((no as u64, rows::unsigned(row, "parent_seq")?)));
+    let parent = match row.get_ref("parent")? {
+        ValueRef::Null => None,
+        // The row may be wrong, where the log says otherwise.
+        _ => match parents::proven(db, no)? {
+            Some(proven) => proven.map(|(no, parent)| (no as u64, parent.at_seq)),
+            None => Some((rows::unsigned(row, "parent")?, rows::unsigned(row, "parent_seq")?)),
+        },
+    };
     let deleted: Option<i64> = row.get("deleted")?;
     let deleted = deleted.map(|at| {
         Ok::<_, rusqlite::Error>(Tombstone {
             id,
             head: Head {
                 seq: rows::unsigned(row, "head_seq")?,
-                hash: Hash(row.get::<_, Bytes<32>>("head_hash")?.0),
+                hash: Hash(row.get::<_, Bytes<32>>("hash")?.0),
             },
             deleted: Timestamp(at),
             reason: row.get::<_, Option<String>>("deleted_reason")?.unwrap_or_default(),
@@ -238,10 +255,10 @@ fn read_member(row: &Row<'_>) -> rusqlite::Result<Member> {
         no: rows::unsigned(row, "no")?,
         key: Key { tenant: Tenant::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?, id },
         created: Timestamp(row.get("created")?),
-        parent: parent.transpose()?,
+        parent,
         through: rows::unsigned(row, "through")?,
         hash: match deleted {
-            None => Some(Hash(row.get::<_, Bytes<32>>("head_hash")?.0)),
+            None => Some(Hash(row.get::<_, Bytes<32>>("hash")?.0)),
             Some(_) => None,
         },
         deleted: deleted.transpose()?,

@@ -74,6 +74,13 @@ pub fn rebuild(db: &Connection) -> Result<(), Failure> {
     let last: i64 = db.query_row("SELECT coalesce(max(no), 0) FROM events", [], |row| row.get(0))?;
     derive_all(db, last)?;
     db.execute("DELETE FROM folds", [])?;
+    // Rows of conversations that are not there.
+    for table in ["turns", "assets", "asset_references", "conversation_facts", "summaries", "echoes"] {
+        db.execute(
+            &format!("DELETE FROM {table} WHERE conversation NOT IN (SELECT no FROM conversations)"),
+            [],
+        )?;
+    }
     erase::wipe_stray_pieces(db)?;
     db.execute_batch("DELETE FROM settled; INSERT INTO settled SELECT coalesce(max(no), 0) FROM events")?;
     Ok(())

@@ -679,7 +679,7 @@ impl WriteLock {
                     return Err(Error::busy(
                         "store.owned",
                         format!(
-                            "{} is open for writing by {owner}; ask that process, or wait until it ends (reading is allowed)",
+                            "{} is open for writing by {owner}; wait until it ends, or, if it is a server, ask it with --url (reading is allowed)",
                             path.display()
                         ),
                     ));

@@ -139,8 +139,9 @@ pub struct Loss {
 impl Loss {
     pub fn refused(self) -> Error {
         let Loss { code, what, remedy } = self;
-        let text =
-            format!("{what}; {remedy}, or run `everturn doctor --accept-loss` to go on with what there is");
+        let text = format!(
+            "{what}; {remedy}, or run `everturn doctor --accept-loss` to go on with what there is (copy the files away first: it cannot be undone)"
+        );
         Error::corrupt(code, text)
     }
 }

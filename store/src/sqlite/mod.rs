@@ -799,7 +799,7 @@ impl Index for Sqlite {
                 .prepare_cached(
                     "WITH RECURSIVE t (name) AS (SELECT min(tenant) FROM conversations UNION ALL
                         SELECT (SELECT min(tenant) FROM conversations WHERE tenant > t.name) FROM t WHERE t.name IS NOT NULL)
-                     SELECT name FROM t WHERE name IS NOT NULL",
+                     SELECT name FROM t WHERE typeof(name) = 'text'",
                 )?
                 .query_map([], |row| row.get::<_, String>(0))?
                 .collect::<Result<Vec<_>, _>>()?;

@@ -552,3 +552,54 @@ fn malformed_rows_keep_nobody_from_erasing_deleting_and_backing_up() {
         assert_eq!(store.members().unwrap().iter().filter(|m| m.deleted.is_some()).count(), 3, "{sql}");
     }
 }
+
+/// A backup runs beside whoever writes, so it mends nothing; it reads what the log says instead.
+#[test]
+fn a_backup_reads_past_wrong_rows_that_it_may_not_mend() {
+    for sql in [
+        "UPDATE conversations SET head_hash = x'00' WHERE no = 2",
+        "UPDATE conversations SET created = 'zz' WHERE no = 2",
+        "UPDATE conversations SET parent = -1 WHERE no = 2",
+        "UPDATE conversations SET parent = -1, parent_seq = 1 WHERE no = 3",
+        "UPDATE places SET seq = 9223372036854775807 WHERE conversation = 3 AND seq = 2",
+        "UPDATE places SET seq = 'zz' WHERE conversation = 3 AND seq = 2",
+    ] {
+        let world = world();
+        open(&world.path).settle().unwrap();
+        let ends = |store: &Sqlite| -> Vec<_> {
+            store.members().unwrap().into_iter().map(|m| (m.no, m.parent, m.through, m.hash)).collect()
+        };
+        let before = ends(&Sqlite::open_read_only(&world.path).unwrap());
+        let unchecked = format!("PRAGMA foreign_keys = OFF; {sql}");
+        Connection::open(&world.path).unwrap().execute_batch(&unchecked).unwrap();
+        assert_eq!(ends(&Sqlite::open_read_only(&world.path).unwrap()), before, "{sql}");
+    }
+}
+
+/// Rows about conversations that never were go, and a tenant that is no text hides no other.
+#[test]
+fn rows_of_nobody_are_dropped_and_hide_nothing() {
+    let world = world();
+    open(&world.path).settle().unwrap();
+    let db = Connection::open(&world.path).unwrap();
+    db.execute_batch(
+        "PRAGMA foreign_keys = OFF;
+         INSERT INTO turns SELECT 99, seq, randomblob(16), actor, role, status, created, content_seq, superseded_by, superseded_seq FROM turns LIMIT 1;
+         INSERT INTO summaries VALUES (99, 1, 1);
+         INSERT INTO echoes VALUES (99, 1, 1)",
+    )
+    .unwrap();
+    drop(db);
+    let store = open(&world.path);
+    assert_ne!(store.check().unwrap(), Vec::new());
+    store.rebuild().unwrap();
+    assert_eq!(store.check().unwrap(), Vec::new());
+    let tenants = store.tenants().unwrap();
+    drop(store);
+    let db = Connection::open(&world.path).unwrap();
+    db.execute_batch("UPDATE conversations SET tenant = x'00' WHERE no = 3").unwrap();
+    drop(db);
+    let reader = Sqlite::open_read_only(&world.path).unwrap();
+    assert_eq!(reader.tenants().unwrap(), tenants);
+    assert_ne!(reader.check().unwrap(), Vec::new());
+}

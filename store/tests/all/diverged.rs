@@ -204,3 +204,29 @@ fn moves_forks(grandchild_at: u64, deleted: bool) {
     }
     assert_eq!(texts(&memory, &grandchild), texts(&store, &grandchild));
 }
+
+/// A backup goes to the end of the log, also if the other process wrote last and less.
+#[test]
+fn a_shorter_branch_that_was_written_last_does_not_cut_a_backup() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let (m, store) = (Maker::default(), open(&path));
+    let key = m.key();
+    create(&store, &key, vec![m.created(), m.say("shared")]);
+    let head = store.conversation(&key).unwrap().head;
+    for text in ["a1", "a2", "a3"] {
+        append(&store, &key, vec![m.say(text)]);
+    }
+    drop(store);
+    let db = Connection::open(&path).unwrap();
+    Writer { db: &db, m: &m, key: &key, head }.says("b1");
+    drop(db);
+    let store = Sqlite::open_read_only(&path).unwrap();
+    let members = store.members().unwrap();
+    let member = store.member(members[0].no).unwrap();
+    assert_eq!((members[0].through, member.through), (5, 5));
+    let events = store.member_events(member.no, 0, member.through, usize::MAX).unwrap();
+    assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    assert_eq!(members[0].hash, Some(events[4].hash));
+    assert_eq!(store.branches().unwrap()[0].events, 1);
+}
