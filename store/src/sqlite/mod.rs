@@ -38,6 +38,7 @@ use ownership::Ownership;
 use read::Lineage;
 use recent::{Recent, RecentConversation};
 use rows::{Bytes, CONVERSATION_COLUMNS, Failure, signed};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -949,6 +950,15 @@ impl Drop for Sqlite {
         let Some(writer) = self.writer.take() else { return };
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let mut writer = writer.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(check_whole(&self.path), Ok(None)) {
+            // A log that was cut or overwritten meanwhile must not be copied into the database.
+            tracing::error!(
+                "{} has lost something while it was open; it is left as it lies",
+                self.path.display()
+            );
+            let _ = writer.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+            return;
+        }
         if let Err(error) = writer.ownership.end(&mut writer.connection) {
             tracing::debug!(%error, "{} could not be marked as closed", self.path.display());
         }

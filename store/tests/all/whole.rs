@@ -317,3 +317,26 @@ fn files_beside_the_database_are_as_closed_as_it_is() {
         std::fs::remove_file(beside(&path, "-head")).unwrap();
     }
 }
+
+/// A clean end would copy what is left of the log into the database: zeros over its first page.
+#[test]
+fn a_write_ahead_log_that_was_emptied_in_place_is_not_copied_into_the_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let (m, store) = (Maker::default(), open(&path).unwrap());
+    let key = m.key();
+    create(&store, &key, vec![m.created()]);
+    for n in 0..20 {
+        append(&store, &key, vec![m.say(&format!("turn {n}"))]);
+    }
+    let before = std::fs::read(&path).unwrap();
+    std::fs::File::options()
+        .write(true)
+        .open(folder.path().join("store.db-wal"))
+        .unwrap()
+        .set_len(0)
+        .unwrap();
+    drop(store);
+    assert!(std::fs::read(&path).unwrap() == before, "the database is as it was");
+    assert!(matches!(open(&path), Err(Error::Corrupt(_))));
+}
