@@ -10,6 +10,7 @@ use everturn_core::conversation::Conversation;
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::json::Raw;
+use everturn_core::limits::BATCH_EVENTS_MAX;
 use everturn_core::pairing;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnBody};
@@ -79,6 +80,10 @@ impl Scope {
         drafts: &[Draft],
         source: &str,
     ) -> Result<Vec<Draft>, Error> {
+        // More than one append takes is refused for that, and advice about the budget would not help.
+        if drafts.len() > BATCH_EVENTS_MAX {
+            return Ok(Vec::new());
+        }
         let policy = conversation.limits();
         let incoming = incoming(drafts, policy.max_bytes.is_some());
         if fits(conversation, &policy, incoming) {

@@ -229,3 +229,14 @@ fn a_result_that_pairs_with_the_first_turn_of_a_full_view_is_not_refused() {
     talk(&scope, id, 10);
     assert!(scope.usage(id).unwrap().messages <= 4, "{:?}", scope.usage(id));
 }
+
+/// The budget by default refuses nothing, and its advice would not help.
+#[test]
+fn more_turns_than_one_append_takes_are_refused_for_that() {
+    let (_store, scope) = memory();
+    let id = scope.begin();
+    for turns in [1001, 5000] {
+        let turns = (0..turns).map(|n| NewTurn::user(&format!("turn {n}"))).collect();
+        refused(scope.append(id, turns, Default::default()).wait(), "limit.exceeded", "BATCH_EVENTS_MAX");
+    }
+}
