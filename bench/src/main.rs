@@ -106,6 +106,8 @@ enum What {
         /// Who says what texts mean: builtin or folder:PATH
         #[arg(long, default_value = "builtin")]
         embedder: String,
+        #[command(flatten)]
+        public: quality::Public,
     },
     /// The built-in embedder: text a second of one core against splitting it into words; not part of `all`
     Embed,
@@ -187,9 +189,9 @@ fn run(args: &Args) -> Result<()> {
     if let What::Sessions { longhand } = args.what {
         done(&args.what, &mut rows, two_years::run(&place, args.quick, longhand)?);
     }
-    if let What::RecallQuality { embedder } = &args.what {
+    if let What::RecallQuality { embedder, public } = &args.what {
         let embedder = embedder.parse::<everturn_engine::model::Embedder>()?.open()?;
-        done(&args.what, &mut rows, quality::run(embedder)?);
+        done(&args.what, &mut rows, quality::run(embedder, public)?);
     }
     if let What::Embed = args.what {
         done(&args.what, &mut rows, embed::run(scale)?);

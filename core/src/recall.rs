@@ -1,37 +1,41 @@
-//! Finding what was said again: what of a turn is searched, the words of a text and of a question, and how several
-//! rankings become one.
+//! Finding what was said again: what of a turn is searched, the words of a text and of a question, and how what
+//! words, meaning and neighbours say becomes one ranking.
 //!
 //! A backend keeps words and proposes what has them. Which words there are and how well a text fits is decided here, so that
 //! every backend finds the same.
 //!
 //! What it is not: it keeps no index and computes no vectors.
 
+mod language;
+mod period;
 mod query;
+mod rank;
 mod score;
 mod snippet;
 mod terms;
 mod text;
 
+pub use language::Language;
+pub use period::period;
 pub use query::{TextQuery, Wanted};
-pub use score::{Counts, score};
+pub use rank::{Fit, NEIGHBOURS, excess, lift, own_scores};
+pub use score::{Counts, WordFit, has_phrases, score, word_fit};
 pub use snippet::{Snippet, snippet};
 pub use terms::{Terms, terms};
 use text::has_prose;
-pub use text::text_of;
+pub use text::{searched_text, text_of};
 
 use crate::Error;
 use crate::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use crate::time::Timestamp;
 use crate::turn::{Role, Status, Turn, words};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::Hash;
 use std::str::FromStr;
 use std::sync::Arc;
 
 /// What words are made of changed when this does: an index of another version is made again.
-pub const TERMS_VERSION: u32 = 2;
+pub const TERMS_VERSION: u32 = 3;
 
 /// What can be found.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -119,7 +123,7 @@ pub struct Entry {
     pub fallen: Option<u64>,
     /// Whether a person or a model said it, or learned it: it gets its vector before what tools were asked and answered.
     pub prose: bool,
-    /// Its words; see [`text_of`].
+    /// Its words; see [`searched_text`].
     pub text: String,
     /// Its vector, where it is made along with the words. Without one, the entry waits for it.
     pub vector: Option<Embedded>,
@@ -139,10 +143,7 @@ impl Entry {
     /// place of the event after which it does not stand any more.
     pub fn of_turn(tenant: &Tenant, turn: &Turn, fallen: Option<u64>) -> Option<Entry> {
         let message = turn.value().filter(|_| turn.status != Status::Pending)?;
-        let text = text_of(&message);
-        if text.trim().is_empty() {
-            return None;
-        }
+        let text = searched_text(turn)?;
         Some(Entry {
             tenant: tenant.clone(),
             conversation: turn.conversation,
@@ -187,82 +188,9 @@ pub struct Filter {
     pub include_superseded: bool,
 }
 
-/// How much the place in one ranking counts against that in another: with 10, being first is worth nearly three times as
-/// much as being twentieth.
-const FUSION_RANKS: f64 = 10.0;
-/// What is first in a ranking counts at least like one between these places of a full one.
-const FIRST_RANK_MAX: f64 = 8.5;
-
-/// Something that several rankings found.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Fused<T> {
-    /// What.
-    pub found: T,
-    /// How well, over all rankings.
-    pub score: f64,
-    /// Its place in each ranking, from 1.
-    pub ranks: Vec<Option<usize>>,
-}
-
-/// Joins rankings by reciprocal rank: each is worth `weight / (10 + rank)` to what it found, where everything has a weight of
-/// its own. What is first in one of them stands at least before the ninth of another, however little it weighs: the one turn
-/// that has a rare word must not go unseen. Best first; at the same score, what an earlier ranking found first.
-pub fn fuse<T: Clone + Eq + Hash>(rankings: &[&[(T, f64)]]) -> Vec<Fused<T>> {
-    let mut places: HashMap<&T, usize> = HashMap::new();
-    let mut all: Vec<Fused<T>> = Vec::new();
-    for (ranking, found) in rankings.iter().enumerate() {
-        for (rank, (item, weight)) in found.iter().enumerate() {
-            let place = *places.entry(item).or_insert_with(|| {
-                all.push(Fused { found: item.clone(), score: 0.0, ranks: vec![None; rankings.len()] });
-                all.len() - 1
-            });
-            // Only its best place counts, should a ranking name something twice.
-            if all[place].ranks[ranking].is_none() {
-                all[place].ranks[ranking] = Some(rank + 1);
-                all[place].score += weight / (FUSION_RANKS + (rank + 1) as f64);
-            }
-        }
-    }
-    for (first, weight) in rankings.iter().filter_map(|found| found.first()) {
-        let fused = &mut all[places[first]];
-        if *weight > 0.0 {
-            fused.score = fused.score.max(1.0 / (FUSION_RANKS + FIRST_RANK_MAX));
-        }
-    }
-    all.sort_by(|a, b| b.score.total_cmp(&a.score));
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn plain(items: &[&'static str]) -> Vec<(&'static str, f64)> {
-        items.iter().map(|item| (*item, 1.0)).collect()
-    }
-
-    #[test]
-    fn what_both_rankings_found_comes_before_what_one_did() {
-        let joined = fuse(&[&plain(&["a", "b", "c"])[..], &plain(&["d", "c", "b"])]);
-        let order: Vec<&str> = joined.iter().map(|fused| fused.found).collect();
-        assert_eq!(order, ["b", "c", "a", "d"]);
-        assert_eq!(joined[0].ranks, [Some(2), Some(3)]);
-        assert_eq!(joined[2].ranks, [Some(1), None]);
-        assert!((joined[0].score - (1.0 / 12.0 + 1.0 / 13.0)).abs() < 1e-12);
-        assert_eq!(
-            fuse(&[&plain(&["a", "b"])[..]]).iter().map(|fused| fused.found).collect::<String>(),
-            "ab"
-        );
-        assert!(fuse::<u8>(&[]).is_empty());
-        assert_eq!(fuse(&[&plain(&["a", "a"])[..]])[0].score, 1.0 / 11.0, "said twice is not found twice");
-        let weak = fuse(&[&[("a", 0.1)][..], &plain(&["b"])]);
-        assert_eq!(weak[0].found, "b", "a weak find comes after a full one");
-        let letters = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
-        let seen = fuse(&[&[("x", 0.001), ("y", 0.001)][..], &plain(&letters)]);
-        let order: String = seen.iter().map(|fused| fused.found).collect();
-        assert_eq!(order, "abcdefghxijy", "the best of a weak ranking is seen");
-        assert_eq!(fuse(&[&[("x", 0.0)][..], &plain(&letters)])[10].found, "x", "unless it weighs nothing");
-    }
 
     #[test]
     fn words_for_kinds_and_modes() {

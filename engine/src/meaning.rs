@@ -7,12 +7,12 @@
 //!
 //! While vectors of a new model are made, questions are still asked of the old one's, if who made those is there.
 
-use crate::model::{self, BuiltinEmbedder, Embed, EmbedAtOnce};
+use crate::model::{self, BuiltinEmbedder, Embed, EmbedAtOnce, QuestionVector};
 use crate::{Shared, load};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
 use everturn_core::id::Tenant;
-use everturn_core::recall::{EntryId, EntryNo, text_of};
+use everturn_core::recall::{EntryId, EntryNo, searched_text};
 use everturn_store::{Behind, Unembedded};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
@@ -95,22 +95,28 @@ pub fn behind_in_all(shared: &Shared) -> Result<Behind, Error> {
     shared.recall.behind_in_all(model(shared).as_deref())
 }
 
-/// What a question means, and to whom: the name of the vectors that it may be compared with. `None` without an embedder.
-pub fn of_question(
-    shared: &Shared,
-    tenant: &Tenant,
-    text: &str,
-) -> Result<Option<(String, Vec<f32>)>, Error> {
+/// A question as a model reads it.
+pub struct Question {
+    /// The name of the vectors that it may be compared with.
+    pub model: String,
+    /// What it means.
+    pub vector: QuestionVector,
+}
+
+/// What a question means. `None` without an embedder.
+pub fn of_question(shared: &Shared, tenant: &Tenant, text: &str) -> Result<Option<Question>, Error> {
     let Some(embedder) = asked(shared, tenant)? else { return Ok(None) };
     if let (Some(at_once), Some(dimensions)) = (embedder.at_once(), embedder.dimensions()) {
-        return Ok(Some((kept_as(&*embedder, dimensions), at_once.vector(text))));
+        return Ok(Some(Question { model: kept_as(&*embedder, dimensions), vector: at_once.question(text) }));
     }
     let text = cut(text);
     match model::wait_for(embedder.embed(vec![text]), Some(QUESTION_PATIENCE)) {
         Some(vectors) => {
             let vector = vectors?.into_iter().next().ok_or_else(miscounted)?;
             let dimensions = embedder.dimensions().unwrap_or(vector.len());
-            Ok(Some((kept_as(&*embedder, dimensions), vector)))
+            // What other models know, and how near a meaning must be to them, nobody says.
+            let vector = QuestionVector { numbers: vector, knows_language: true, nearness_min: -1.0 };
+            Ok(Some(Question { model: kept_as(&*embedder, dimensions), vector }))
         }
         None => Err(Error::busy(
             "embedder.slow",
@@ -308,7 +314,7 @@ fn miscounted() -> Error {
 fn text(shared: &Shared, entry: &Unembedded) -> Result<Option<String>, Error> {
     let text = match entry.id {
         EntryId::Turn(id) => match shared.index.turn_in(&entry.key, id) {
-            Ok(turn) => turn.value().map(|message| text_of(&message)),
+            Ok(turn) => searched_text(&turn),
             Err(Error::NotFound(_)) => None,
             Err(error @ Error::Corrupt(_)) => {
                 tracing::warn!(%error, "not embedded");

@@ -32,6 +32,7 @@ pub(crate) mod runtime;
 mod server;
 
 pub use builtin::BuiltinEmbedder;
+pub(crate) use builtin::Closeness;
 pub use choice::Embedder;
 pub use embedder::{Embedding, HttpEmbedder};
 pub use endpoint::{Endpoint, Limits, Secret};
@@ -109,6 +110,19 @@ pub trait Embed: Send + Sync {
 pub trait EmbedAtOnce {
     /// The vector of a text; empty if nothing in it has a meaning to the model.
     fn vector(&self, text: &str) -> Vec<f32>;
+    /// The same of a question, and what it is worth.
+    fn question(&self, text: &str) -> QuestionVector;
+}
+
+/// What a question means to a model.
+#[derive(Clone, PartialEq, Debug)]
+pub struct QuestionVector {
+    /// Empty if nothing in it has a meaning to the model.
+    pub numbers: Vec<f32>,
+    /// Whether the model knows the language. Otherwise words decide, and meaning only adds to what they find.
+    pub knows_language: bool,
+    /// If nothing is nearer than this, nothing has to do with the question.
+    pub nearness_min: f64,
 }
 
 /// What an answer that is on its way gives next.

@@ -62,6 +62,7 @@ macro_rules! conformance {
             events_of_any_kind_can_be_erased
             what_an_actor_wrote_is_found_wherever_it_can_be_read
             what_was_said_is_found_by_its_words
+            a_turn_has_neighbours
             what_fits_best_comes_first
             recall_is_narrowed_by_filters
             recall_stays_in_its_conversation_and_its_tenant

@@ -318,13 +318,23 @@ pub trait Recall: Send + Sync {
         model: &str,
         vectors: Vec<(EntryNo, Vec<f32>)>,
     ) -> Result<(), Error>;
-    /// Those of some entries that have no vector of this model, in their order: no answer by meaning can have them.
-    fn lacking_vectors(
+    /// How near these entries are to a question by this model's vectors, in their order; `None` for one without a vector.
+    fn nearness(
         &self,
         tenant: &Tenant,
         model: &str,
+        vector: &[f32],
         entries: &[EntryNo],
-    ) -> Result<Vec<EntryNo>, Error>;
+    ) -> Result<Vec<Option<f64>>, Error>;
+    /// Turns before and after each of these in its conversation, up to `reach` on either side as far as the filter leaves them,
+    /// each with how many turns away it is. Facts have none. Empty where nothing can be found.
+    fn neighbours(
+        &self,
+        tenant: &Tenant,
+        filter: &Filter,
+        entries: &[EntryNo],
+        reach: usize,
+    ) -> Result<Vec<Vec<(Found, usize)>>, Error>;
     /// The models of which a tenant, or anybody, has vectors. Those of different models are never compared.
     fn vector_models(&self, tenant: Option<&Tenant>) -> Result<Vec<String>, Error>;
     /// Drops vectors of all other models, at most `limit` at once. Says how many; fewer than `limit` when it is done.
@@ -414,6 +424,8 @@ pub struct Found {
     pub seq: u64,
     /// Which turn or fact.
     pub id: EntryId,
+    /// When it was said.
+    pub at: Timestamp,
     /// How well it fits; more is better, and only comparable within one answer.
     pub score: f64,
 }

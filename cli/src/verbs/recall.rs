@@ -119,7 +119,8 @@ fn shown(hit: &Hit) -> String {
     let rank =
         |name: &str, rank: Option<everturn_engine::Rank>| rank.map(|rank| format!("{name} {}", rank.rank));
     let why = [rank("words", hit.matched.lexical), rank("meaning", hit.matched.vector)];
-    let why: Vec<String> = why.into_iter().flatten().collect();
+    let beside = hit.matched.beside.map(|seq| format!("beside #{seq}"));
+    let why: Vec<String> = why.into_iter().flatten().chain(beside).collect();
     let title = hit.title.as_deref().map(|title| format!("  {}", show::one_line(title))).unwrap_or_default();
     let (id, seq, at, why) = (hit.conversation, hit.seq, show::time(hit.at), why.join(", "));
     let mut out = format!("{id} #{seq}{title}  {DIM}{what}  {at}  {why}{DIM:#}");

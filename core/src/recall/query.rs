@@ -1,6 +1,7 @@
 //! What somebody looks for. Whatever is typed is a question; none is an error.
 
-use super::terms::{Terms, terms};
+use super::language::Language;
+use super::terms::terms;
 
 /// More words than this are not looked for: the first ones count.
 pub const QUERY_WORDS_MAX: usize = 64;
@@ -9,14 +10,8 @@ pub const QUERY_BYTES_MAX: usize = 16 * 1024;
 /// A shorter beginning is looked for as a whole word: it would be the beginning of too many.
 pub const PREFIX_CHARS_MIN: usize = 3;
 
-/// Words that questions are asked with and nearly every text has.
-const EMPTY: [&str; 64] = [
-    "a", "after", "an", "and", "are", "as", "at", "be", "been", "before", "by", "can", "could", "did", "do",
-    "does", "for", "from", "had", "has", "have", "how", "i", "if", "in", "is", "it", "its", "me", "may",
-    "my", "not", "of", "on", "or", "our", "should", "than", "that", "the", "their", "them", "then", "there",
-    "these", "they", "this", "to", "was", "we", "were", "what", "when", "where", "which", "who", "whose",
-    "why", "will", "with", "would", "you", "your", "s",
-];
+/// Longer runs of a script without spaces are looked for by their pairs of characters: a sentence is hardly ever said twice.
+const RUN_CHARS_MAX: usize = 3;
 
 /// A question, as words.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -36,6 +31,10 @@ pub struct Wanted {
     pub name: Option<String>,
     /// The last word only has to begin so.
     pub prefix: bool,
+    /// Of a single word that is no name: what it and others are forms of, in each language that it may be in.
+    pub stems: Vec<String>,
+    /// Nearly every text has it, so it says little beside the others.
+    pub common: bool,
 }
 
 impl TextQuery {
@@ -62,7 +61,29 @@ impl TextQuery {
             new
         });
         query.all.truncate(QUERY_WORDS_MAX);
+        query.read_as(Language::of(&terms(&text[..end])));
         query
+    }
+
+    /// Gives words their stems, and marks common ones unless there are no others.
+    fn read_as(&mut self, language: Option<Language>) {
+        let common = |wanted: &Wanted| match &wanted.words[..] {
+            [word] => language.unwrap_or(Language::English).is_common(word),
+            _ => false,
+        };
+        let all_common = self.all.is_empty() && self.any.iter().all(common);
+        for wanted in &mut self.any {
+            wanted.common = !all_common && common(wanted);
+            if let ([word], None, false) = (&wanted.words[..], &wanted.name, wanted.prefix)
+                && word.chars().all(char::is_alphabetic)
+            {
+                let stem = |language: Language| language.stem(word).unwrap_or_else(|| word.clone());
+                wanted.stems =
+                    language.map_or_else(|| Language::all().map(stem).collect(), |one| vec![stem(one)]);
+                wanted.stems.sort_unstable();
+                wanted.stems.dedup();
+            }
+        }
     }
 
     /// Whether there is nothing to look for.
@@ -70,39 +91,9 @@ impl TextQuery {
         self.any.is_empty() && self.all.is_empty()
     }
 
-    /// How much of the question a text says, from 0 to 1: the part of its telling words that are there, or of its names if
-    /// that is more.
-    pub fn told_by(&self, told: &Terms) -> f64 {
-        // A question has few words, so comparing them with each of the text's is quicker than putting those into a set.
-        // A single word may be a name that is split in the text, as the index sees it too.
-        let has = |word: &str, prefix: bool| {
-            let mut all = told.words.iter().chain(&told.names);
-            all.any(|(told, _)| if prefix { told.starts_with(word) } else { told == word })
-        };
-        let telling = self.telling();
-        let is_there = |wanted: &Wanted| {
-            let last = wanted.words.len().saturating_sub(1);
-            wanted.name.as_ref().is_some_and(|name| told.names.iter().any(|(told, _)| told == name))
-                || wanted.words.iter().enumerate().all(|(at, word)| has(word, wanted.prefix && at == last))
-        };
-        let (mut there, mut names, mut names_there) = (0, 0, 0);
-        for wanted in &telling {
-            let (is_there, is_name) = (usize::from(is_there(wanted)), usize::from(wanted.is_name()));
-            there += is_there;
-            names += is_name;
-            names_there += is_there * is_name;
-        }
-        let part = |there: usize, of: usize| there as f64 / of.max(1) as f64;
-        part(there, telling.len()).max(part(names_there, names))
-    }
-
-    /// Words that are in nearly every English text tell nothing, unless there are no others.
-    pub fn telling(&self) -> Vec<&Wanted> {
-        let tells = |wanted: &&Wanted| {
-            wanted.words.len() > 1 || !wanted.words.iter().all(|word| EMPTY.contains(&word.as_str()))
-        };
-        let telling: Vec<&Wanted> = self.wanted().filter(tells).collect();
-        if telling.is_empty() { self.wanted().collect() } else { telling }
+    /// What says something about a text that has it.
+    pub fn telling(&self) -> impl Iterator<Item = &Wanted> {
+        self.wanted().filter(|wanted| !wanted.common)
     }
 
     /// Everything that is wanted.
@@ -113,16 +104,20 @@ impl TextQuery {
 
 impl Wanted {
     /// Whether it names one thing, as `build_context`, `OPS-4417` and `E0716` do: then it is what a question is about.
-    fn is_name(&self) -> bool {
+    pub fn is_name(&self) -> bool {
         let mixed =
             |word: &String| word.contains(|c: char| c.is_ascii_digit()) && word.contains(char::is_alphabetic);
         self.name.is_some() || self.words.iter().any(mixed)
+    }
+
+    fn words(words: Vec<String>) -> Wanted {
+        Wanted { words, name: None, prefix: false, stems: Vec::new(), common: false }
     }
 }
 
 fn phrase(text: &str) -> Option<Wanted> {
     let words: Vec<String> = terms(text).words.into_iter().map(|(word, _)| word).collect();
-    (!words.is_empty()).then_some(Wanted { words, name: None, prefix: false })
+    (!words.is_empty()).then(|| Wanted::words(words))
 }
 
 /// What is written without a space: a word, a name, or words with marks between them.
@@ -142,8 +137,12 @@ fn loose(piece: &str) -> Vec<Wanted> {
         {
             to += 1;
         }
-        let words = found.words[from..to].iter().map(|(word, _)| word.clone()).collect();
-        wanted.push(Wanted { words, name: name.map(|(name, _)| name.clone()), prefix: false });
+        let words: Vec<String> = found.words[from..to].iter().map(|(word, _)| word.clone()).collect();
+        if name.is_none() && words.len() > RUN_CHARS_MAX {
+            wanted.extend(words.windows(2).map(|pair| Wanted::words(pair.to_vec())));
+        } else {
+            wanted.push(Wanted { name: name.map(|(name, _)| name.clone()), ..Wanted::words(words) });
+        }
         from = to;
     }
     if piece.ends_with('*')
@@ -193,6 +192,7 @@ mod tests {
             ("1.2.3", "1 2 3"),
             ("AND OR NOT NEAR(a b) col:x ^y -z", "and or not near a b col_x=colx y z"),
             ("数据库 锁", "数_据_库 锁"),
+            ("数据库锁住了", "数_据 据_库 库_锁 锁_住 住_了"),
             ("it's", "it s"),
             ("*", ""),
             ("'; DROP TABLE x; --", "drop table x"),
@@ -202,19 +202,28 @@ mod tests {
     }
 
     #[test]
-    fn how_much_of_a_question_a_text_tells() {
-        let told = |question: &str, text: &str| TextQuery::parse(question).told_by(&terms(text));
-        assert_eq!(told("what is wrong with the header?", "the fault is in the header"), 0.5);
-        assert_eq!(told("what is wrong in parse_header?", "the fault is in `parseHeader`"), 1.0, "a name");
-        assert_eq!(told("ticket OPS-4417", "closed OPS-4417 today"), 1.0, "a number of something");
-        assert_eq!(told("ticket OPS-4417", "which ticket was it?"), 0.5);
-        assert_eq!(told("borrow error E0716 in src/a.rs", "error[E0716]"), 0.5, "one of two names");
-        assert_eq!(told("parseHeader", "parse the header"), 1.0, "by its parts");
-        assert_eq!(told("why did compilation stop", "the build broke"), 0.0);
-        assert_eq!(told("the lock of the writer", "a writer held the lock"), 1.0);
-        assert_eq!(told("sqlit*", "in SQLite"), 1.0);
-        assert_eq!(told("who is it", "it is me"), 2.0 / 3.0, "with nothing else, these count");
-        assert_eq!(told("", "anything"), 0.0);
+    fn words_have_stems_and_names_have_none() {
+        let stems = |text: &str, of: &str| {
+            let query = TextQuery::parse(text);
+            query.any.into_iter().find(|wanted| wanted.words == [of]).map(|wanted| wanted.stems)
+        };
+        let some = |stems: &[&str]| Some(stems.iter().map(|stem| stem.to_string()).collect::<Vec<_>>());
+        assert_eq!(stems("who is locking the writer?", "locking"), some(&["lock"]));
+        assert_eq!(stems("welche Häuser sind das?", "hauser"), some(&["haus"]));
+        assert_eq!(stems("Häuser", "hauser"), some(&["haus", "hauser"]), "in any language");
+        assert_eq!(stems("error E0716", "e0716"), some(&[]));
+        assert_eq!(stems("locking*", "locking"), some(&[]), "a beginning");
+        assert!(TextQuery::parse("lock_files").any[0].stems.is_empty(), "a name");
+    }
+
+    #[test]
+    fn common_words_say_little_unless_there_are_no_others() {
+        let telling = |text: &str| -> Vec<String> {
+            TextQuery::parse(text).telling().map(|wanted| wanted.words.join(" ")).collect()
+        };
+        assert_eq!(telling("what is the lock of the writer?"), ["lock", "writer"]);
+        assert_eq!(telling("wer hat den Schlüssel?"), ["schlussel"]);
+        assert_eq!(telling("who is it"), ["who", "is", "it"]);
     }
 
     #[test]

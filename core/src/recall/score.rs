@@ -7,9 +7,12 @@
 //! ln(1 + (N - n + 0.5) / (n + 0.5)) · f · (K1 + 1) / (f + K1 · (1 - B + B · l / a))
 //! ```
 //!
+//! A word that is there only in another form counts less, and so do words that nearly every text has.
+//!
 //! A backend proposes entries and says what it counted; the score is made here, from the text in the log. So every backend
 //! gives the same score, and nothing but the tenant's own entries has a part in it.
 
+use super::language::Language;
 use super::query::{TextQuery, Wanted};
 use super::terms::Terms;
 use std::ops::Range;
@@ -20,6 +23,10 @@ const K1: f64 = 1.2;
 const B: f64 = 0.75;
 /// A name as a whole counts like this many occurrences of a word.
 const NAME_WEIGHT: f64 = 2.0;
+/// What a word in another form is worth against the word itself.
+const STEM_WEIGHT: f64 = 0.8;
+/// What a word that nearly every text has is worth against others.
+const COMMON_WEIGHT: f64 = 0.2;
 
 /// What a score depends on beside the text: counts of one tenant's entries.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -54,15 +61,77 @@ impl Counts {
     }
 }
 
-/// How well a text fits. Zero if it has nothing of what is wanted.
+/// How well a text fits a question's words.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct WordFit {
+    /// BM25. Zero if the text has nothing of what is wanted, or only words that nearly every text has.
+    pub score: f64,
+    /// The score as a share of what a text that has everything once can be expected to have: by it, answers to different
+    /// questions compare. Of the question's names alone if that is more, since a name is what a question is about.
+    pub share: f64,
+}
+
+/// How well a text fits; see [`WordFit::score`].
 pub fn score(query: &TextQuery, counts: &Counts, text: &Terms) -> f64 {
+    word_fit(query, counts, text).score
+}
+
+/// How well a text fits.
+pub fn word_fit(query: &TextQuery, counts: &Counts, text: &Terms) -> WordFit {
     let words = text.words.len() as u64;
+    let language = Language::of(text).unwrap_or(Language::English);
+    let (mut score, mut full, mut names, mut full_names) = (0.0, 0.0, 0.0, 0.0);
+    let mut tells = false;
+    for (wanted, worth) in worths(query, counts) {
+        let (mut part, mut full_name) = (0.0, 0.0);
+        let exact = frequency(wanted, text);
+        let of_stem = stem_frequency(wanted, text, language);
+        if exact + of_stem > 0.0 {
+            let form = if exact > 0.0 { 1.0 } else { STEM_WEIGHT };
+            part = worth * form * counts.saturation(exact + of_stem, words);
+            tells |= !wanted.common;
+        }
+        if wanted.is_name() {
+            (names, full_name) = (names + part, worth);
+        }
+        (score, full, full_names) = (score + part, full + worth, full_names + full_name);
+    }
+    if !tells {
+        return WordFit::default();
+    }
+    let share = |part: f64, full: f64| if full > 0.0 { part / full } else { 0.0 };
+    WordFit { score, share: share(score, full).max(share(names, full_names)) }
+}
+
+/// Everything that is wanted, and what having it is worth.
+fn worths<'q>(query: &'q TextQuery, counts: &'q Counts) -> impl Iterator<Item = (&'q Wanted, f64)> {
     let wanted = query.any.iter().zip(&counts.any).chain(query.all.iter().zip(&counts.all));
-    let part = |(wanted, with): (&Wanted, &u64)| match frequency(wanted, text) {
-        0.0 => 0.0,
-        frequency => counts.rarity(*with) * counts.saturation(frequency, words),
-    };
-    wanted.map(part).sum()
+    wanted.map(|(wanted, with)| {
+        let weight = if wanted.common { COMMON_WEIGHT } else { 1.0 };
+        (wanted, counts.rarity(*with) * weight)
+    })
+}
+
+/// Whether a text has every phrase that stood in quotation marks.
+pub fn has_phrases(query: &TextQuery, text: &Terms) -> bool {
+    query.all.iter().all(|wanted| frequency(wanted, text) > 0.0)
+}
+
+/// How often other forms of a word are in a text. Parts of names have no other forms.
+fn stem_frequency(wanted: &Wanted, text: &Terms, language: Language) -> f64 {
+    let Some(first) = wanted.words[0].chars().next().filter(|_| !wanted.stems.is_empty()) else { return 0.0 };
+    // Forms of a word begin alike, and stems are not made for nothing.
+    let forms = text.prose().filter(|(word, _)| {
+        word.starts_with(first) && *word != wanted.words[0] && is_form(wanted, word, language)
+    });
+    forms.count() as f64
+}
+
+/// Whether a word is another form of what is wanted.
+pub(super) fn is_form(wanted: &Wanted, word: &str, language: Language) -> bool {
+    let stem = language.stem(word);
+    let stem = stem.as_deref().unwrap_or(word);
+    wanted.stems.iter().any(|wanted| wanted == stem)
 }
 
 fn frequency(wanted: &Wanted, text: &Terms) -> f64 {
@@ -121,6 +190,35 @@ mod tests {
             scored("harbour", &[2], &[], text)
                 > scored("harbour", &[2], &[], &format!("{text} {}", "x ".repeat(50)))
         );
+    }
+
+    #[test]
+    fn other_forms_of_a_word_count_less_than_itself() {
+        let text = "somebody is locking the harbour";
+        assert!(scored("lock", &[2], &[], text) > 0.0);
+        assert!(scored("locked", &[2], &[], text) > 0.0);
+        assert!(scored("locking", &[2], &[], text) > scored("lock", &[2], &[], text));
+        assert_eq!(scored("lock", &[2], &[], "see file_locking.rs"), 0.0, "names have no other forms");
+        assert!(scored("Häuser", &[2], &[], "das ist das Haus an dem Hafen") > 0.0);
+    }
+
+    #[test]
+    fn a_share_is_of_the_question_or_of_its_names() {
+        let share = |question: &str, text: &str| {
+            let query = TextQuery::parse(question);
+            let counts = Counts { entries: 100, words: 500, any: vec![2; query.any.len()], all: Vec::new() };
+            word_fit(&query, &counts, &terms(text)).share
+        };
+        assert!(share("harbour lighthouse", "the harbour of the town") < 0.6);
+        assert!(share("harbour lighthouse", "the harbour has its lighthouse") > 0.9);
+        assert!(share("ticket OPS-4417", "closed OPS-4417 today") > 1.0, "a name is what it is about");
+        assert!(share("ticket OPS-4417", "which ticket was it?") < 0.6);
+    }
+
+    #[test]
+    fn common_words_alone_find_nothing_beside_others() {
+        assert_eq!(scored("who holds the lighthouse", &[50, 2, 90, 1], &[], "the one who is here"), 0.0);
+        assert!(scored("who is it", &[50, 60, 70], &[], "the one who is here") > 0.0);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The part of a text that shows why it was found.
 
+use super::language::Language;
 use super::query::{TextQuery, Wanted};
+use super::score::is_form;
 use super::terms::{Terms, terms};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -41,8 +43,9 @@ impl Snippet {
 pub fn snippet(text: &str, query: &TextQuery) -> Snippet {
     let terms = terms(text);
     let mut found: Vec<(usize, Range<usize>)> = Vec::new();
+    let language = Language::of(&terms).unwrap_or(Language::English);
     for (number, wanted) in query.wanted().enumerate() {
-        found.extend(places(&terms, wanted).into_iter().map(|place| (number, place)));
+        found.extend(places(&terms, wanted, language).into_iter().map(|place| (number, place)));
     }
     found.sort_by_key(|(_, place)| (place.start, place.end));
     // From each place on, how many different ones stand within reach.
@@ -66,7 +69,7 @@ pub fn snippet(text: &str, query: &TextQuery) -> Snippet {
 }
 
 /// Where a text says what is wanted.
-fn places(terms: &Terms, wanted: &Wanted) -> Vec<Range<usize>> {
+fn places(terms: &Terms, wanted: &Wanted, language: Language) -> Vec<Range<usize>> {
     let matches =
         |have: &str, want: &str, prefix: bool| if prefix { have.starts_with(want) } else { have == want };
     let last = wanted.words.len() - 1;
@@ -84,6 +87,11 @@ fn places(terms: &Terms, wanted: &Wanted) -> Vec<Range<usize>> {
     if let Some(name) = name {
         let named = terms.names.iter().filter(|(have, _)| matches(have, name, wanted.prefix));
         found.extend(named.map(|(_, place)| place.clone()));
+    }
+    if !wanted.stems.is_empty() {
+        let forms =
+            terms.prose().filter(|(word, _)| *word != wanted.words[0] && is_form(wanted, word, language));
+        found.extend(forms.map(|(_, place)| place.clone()));
     }
     found
 }
@@ -170,6 +178,7 @@ mod tests {
             ("call buildContext()", "build_context", "call [buildContext]()"),
             ("a build context", "build_context", "a [build context]"),
             ("locked lock", "loc*", "[locked] [lock]"),
+            ("He is locking it", "lock", "He is [locking] it"),
             ("write ahead log, write log", "\"write ahead\"", "[write ahead] log, write log"),
             ("数据库锁住了", "据库", "数[据库]锁住了"),
             ("nothing here", "elsewhere", "nothing here"),

@@ -5,6 +5,8 @@
 //! `build-context`). Letters of scripts that put no spaces between words are a word each, so that a phrase of them finds
 //! what it is part of.
 
+use super::language::Language;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
@@ -19,6 +21,8 @@ pub const NAME_CHARS_MAX: usize = 96;
 pub struct Terms {
     /// In order, each with where it stands in the text.
     pub words: Vec<(String, Range<usize>)>,
+    /// Of each word, whether it stands alone: not in a name, nor in a script without spaces.
+    alone: Vec<bool>,
     /// Names of more than one word, written together, each with where it stands.
     pub names: Vec<(String, Range<usize>)>,
 }
@@ -27,6 +31,19 @@ impl Terms {
     /// The words with spaces between them, for an index.
     pub fn words_text(&self) -> String {
         join(self.words.iter().map(|(word, _)| word.as_str()))
+    }
+
+    /// Stems of words that have one in the text's language, each once, with spaces between them. Parts of names have none.
+    pub fn stems_text(&self) -> String {
+        let language = Language::of(self).unwrap_or(Language::English);
+        let words: BTreeSet<&str> = self.prose().map(|(word, _)| word.as_str()).collect();
+        let stems: BTreeSet<String> = words.into_iter().filter_map(|word| language.stem(word)).collect();
+        join(stems.iter().map(String::as_str))
+    }
+
+    /// Words that are no parts of names.
+    pub fn prose(&self) -> impl Iterator<Item = &(String, Range<usize>)> {
+        self.words.iter().zip(&self.alone).filter(|(_, alone)| **alone).map(|(word, _)| word)
     }
 
     /// The names with spaces between them, each once.
@@ -78,13 +95,16 @@ pub fn terms(text: &str) -> Terms {
     let mut at = 0;
     while let Some(c) = text[at..].chars().next() {
         if is_word(c) {
+            let first = terms.words.len();
             at = name(text, at, &mut terms, &mut joints);
+            terms.alone.resize(terms.words.len(), terms.words.len() == first + 1);
         } else {
             let end = at + c.len_utf8();
             if is_unspaced(c) {
                 // One sign may be two letters, and a sign above a letter is none.
                 let letters = fold(&text[at..end]);
                 terms.words.extend(letters.chars().map(|letter| (letter.to_string(), at..end)));
+                terms.alone.resize(terms.words.len(), false);
             }
             at = end;
         }
@@ -126,7 +146,7 @@ fn name(text: &str, start: usize, terms: &mut Terms, joints: &mut Vec<usize>) ->
         }
         at += text[at..].find(is_word).unwrap_or(0);
     }
-    let Terms { words, names } = terms;
+    let Terms { words, names, .. } = terms;
     let words = &words[first..];
     if words.len() < 2 {
         return at;
@@ -249,6 +269,15 @@ mod tests {
         ] {
             assert_eq!((words(text).as_str(), names(text).as_str()), (parts, whole), "{text}");
         }
+    }
+
+    #[test]
+    fn stems_of_prose() {
+        let stems = |text: &str| terms(text).stems_text();
+        assert_eq!(stems("Somebody is locking the files"), "file lock somebodi");
+        assert_eq!(stems("see locking_files.rs and E0716s"), "", "names have none");
+        assert_eq!(stems("die Häuser und die Lieferungen"), "haus liefer");
+        assert_eq!(stems("数据库"), "");
     }
 
     proptest! {

@@ -1,6 +1,7 @@
 //! What of a message is searched.
 
 use crate::message::{self, Part};
+use crate::turn::Turn;
 use serde_json::Value;
 
 /// Of one result of a tool, this much is searched: its beginning and, after a cut, its end.
@@ -9,6 +10,18 @@ pub const RESULT_TEXT_BYTES_MAX: usize = 16 * 1024;
 pub const ENTRY_TEXT_BYTES_MAX: usize = 256 * 1024;
 /// A longer run without a space that reads like encoded bytes is left out.
 const ENCODED_BYTES_MIN: usize = 200;
+
+/// What a turn is found by: who said it, and its words. `None` if it says nothing, or its words were erased.
+pub fn searched_text(turn: &Turn) -> Option<String> {
+    let text = text_of(&turn.value()?);
+    if text.trim().is_empty() {
+        return None;
+    }
+    Some(match &turn.actor {
+        Some(actor) => format!("{actor}: {text}"),
+        None => text,
+    })
+}
 
 /// The words of a message, whatever its shape: prose, the names and arguments of calls, results, the names of files.
 /// Reasoning, signatures and encoded bytes are not searched.

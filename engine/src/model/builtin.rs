@@ -1,10 +1,14 @@
 //! The embedder inside the program: potion-base-8M, a table with a vector for each token. The vector of a text is the mean
 //! over its tokens, so a text costs little more than splitting it into words, and all of it is read.
 
+mod closeness;
 mod table;
 mod wordpiece;
 
-use super::{Embed, EmbedAtOnce};
+pub use closeness::Closeness;
+
+use super::{Embed, EmbedAtOnce, QuestionVector};
+use everturn_core::recall::{Language, terms};
 use everturn_core::{Error, vectors};
 use futures_util::future::BoxFuture;
 use std::sync::LazyLock;
@@ -13,6 +17,11 @@ use wordpiece::WordPiece;
 
 /// Kept with vectors. The digits are the beginning of the table's SHA-256: another table is another model.
 const MODEL: &str = "potion-base-8m:64811434875c";
+
+/// Where more of a question's tokens are only parts of words, it says nothing to the table: a name in code, or nonsense.
+const PARTS_SHARE_MAX: f64 = 0.5;
+/// What is nearest to a question about nothing is less near than this, and hardly ever what is nearest to another.
+const NEARNESS_MIN: f64 = 0.2;
 
 static ENCODER: LazyLock<Encoder> = LazyLock::new(Encoder::open);
 
@@ -61,6 +70,16 @@ impl EmbedAtOnce for BuiltinEmbedder {
     fn vector(&self, text: &str) -> Vec<f32> {
         ENCODER.vector(text)
     }
+
+    fn question(&self, text: &str) -> QuestionVector {
+        let knows_language = ENCODER.knows_language(text);
+        let spelt = !knows_language || ENCODER.parts_share(text) <= PARTS_SHARE_MAX;
+        QuestionVector {
+            numbers: if spelt { ENCODER.vector(text) } else { Vec::new() },
+            knows_language,
+            nearness_min: NEARNESS_MIN,
+        }
+    }
 }
 
 struct Encoder {
@@ -72,6 +91,24 @@ impl Encoder {
     fn open() -> Encoder {
         let (table, vocabulary) = Table::open();
         Encoder { table, words: WordPiece::new(vocabulary) }
+    }
+
+    /// Whether a question is in English, or in no language.
+    fn knows_language(&self, question: &str) -> bool {
+        let terms = terms(question);
+        let latin = terms.words.iter().filter(|(word, _)| word.is_ascii()).count();
+        latin * 2 > terms.words.len()
+            && Language::of(&terms).is_none_or(|language| language == Language::English)
+    }
+
+    /// The share of tokens that are only parts of words, where the words of a name in code stand apart.
+    fn parts_share(&self, text: &str) -> f64 {
+        let (mut tokens, mut parts) = (0, 0);
+        self.words.tokens(&terms(text).words_text(), |token| {
+            tokens += 1;
+            parts += u32::from(self.words.is_part(token));
+        });
+        f64::from(parts) / f64::from(tokens).max(1.0)
     }
 
     /// Of length 1, or empty for a text without a known token.

@@ -2,29 +2,39 @@
 
 use super::{Scope, page_limit};
 use crate::meaning;
+use crate::model::Closeness;
 use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
 use everturn_core::recall::{
-    EntryId, EntryNo, Filter, Kind, Mode, Snippet, TextQuery, Wanted, fuse, score, snippet, terms, text_of,
+    Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, NEIGHBOURS, Snippet, TextQuery, Wanted, WordFit,
+    excess, has_phrases, lift, own_scores, period, searched_text, snippet, terms, text_of, word_fit,
 };
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_store::{Behind, Found, Proposed, TurnQuery};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
 /// At least so many of each ranking are joined: what one ranks low may be what the other ranks high.
 const CANDIDATES_MIN: usize = 50;
-/// How steeply a find by words loses weight with the words that it lacks. Chosen on the questions of `bench recall-quality`:
-/// with less, turns that share a word by chance push out those that mean the same.
-const TOLD_POWER: i32 = 3;
+/// Turns beside so many of the best are looked at as well: the answer to a question that somebody asked has few of its words.
+const NEIGHBOURS_OF: usize = 10;
+/// So many by words and by meaning are looked for in the time that a question names: they may not be among the best of all times.
+const IN_PERIOD: usize = 20;
 /// So many that share words with a question are embedded before it is asked: more than an answer looks at, since the best by
 /// meaning need not be the best by words.
 const EMBEDDED_FIRST: usize = 200;
+/// In a language that the embedder does not know, what has this share of a question stands where words put it. What has less
+/// shares a word by chance.
+const WORDS_SHARE_MIN: f64 = 0.3;
+/// The best by words stands at least here, counted from 0.
+const BEST_BY_WORDS_PLACE: usize = 9;
 /// So often more are asked for, where what was found does not stand any more.
 const ROUNDS_MAX: u32 = 4;
 
@@ -141,6 +151,9 @@ pub struct Matched {
     /// By meaning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vector: Option<Rank>,
+    /// The place of the turn beside it that says most of what was asked for, where that is why it was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beside: Option<u64>,
 }
 
 /// A place in one ranking.
@@ -155,22 +168,25 @@ pub struct Rank {
 /// The facts of conversations, each read once for one answer.
 type KnownFacts = HashMap<ConversationId, Vec<Fact>>;
 
-/// What a question means to a model, by its name, and what lies nearest to that.
+/// A question and where its answers may be.
+struct Search<'a> {
+    query: &'a str,
+    words: TextQuery,
+    filter: &'a Filter,
+}
+
+/// What a question means, and what lies nearest to that, best first.
 struct Meant {
-    vector: (String, Vec<f32>),
+    question: meaning::Question,
     near: Vec<Found>,
 }
 
-/// Moves entries without a vector up to where words alone put them: meaning knows nothing of them, so it must not push them
-/// down. `places` has the place of each by words, from 0, best first.
-fn not_below(ranked: &mut Vec<Ranked>, places: &[(EntryNo, usize)]) {
-    for (no, place) in places {
-        if let Some(at) = ranked.iter().position(|ranked| ranked.found.no == *no).filter(|at| at > place) {
-            let mut moved = ranked.remove(at);
-            moved.score = moved.score.max(ranked[*place].score);
-            ranked.insert(*place, moved);
-        }
-    }
+/// What a question's words find, best first, what was counted of them, and each text with how it fits.
+#[derive(Default)]
+struct ByWords {
+    counts: Counts,
+    found: Vec<Found>,
+    texts: HashMap<EntryNo, (String, Fit)>,
 }
 
 /// What was found, before it is looked at.
@@ -180,25 +196,43 @@ struct Ranked {
     matched: Matched,
 }
 
-/// Both rankings as one, best first.
-fn joined(by_words: &[(Found, f64)], near: &[Found], mode: Mode) -> Vec<Ranked> {
-    let weights: Vec<(EntryNo, f64)> = by_words.iter().map(|(found, weight)| (found.no, *weight)).collect();
-    let meanings: Vec<(EntryNo, f64)> = near.iter().map(|found| (found.no, 1.0)).collect();
-    let lexical: HashMap<EntryNo, &Found> = by_words.iter().map(|(found, _)| (found.no, found)).collect();
-    let near: HashMap<EntryNo, &Found> = near.iter().map(|found| (found.no, found)).collect();
-    let rank = |rank: Option<usize>, found: Option<&&Found>| {
-        rank.zip(found).map(|(rank, found)| Rank { rank, score: found.score })
-    };
-    let ranked = fuse(&[&weights[..], &meanings[..]]).into_iter();
-    let ranked = ranked.filter_map(|fused| {
-        let (by_words, by_meaning) = (lexical.get(&fused.found), near.get(&fused.found));
-        let found = Found::clone(by_words.or(by_meaning)?);
-        let matched =
-            Matched { lexical: rank(fused.ranks[0], by_words), vector: rank(fused.ranks[1], by_meaning) };
-        let score = if mode == Mode::Hybrid { fused.score } else { found.score };
-        Some(Ranked { found, score, matched })
+/// What candidates are held against.
+struct Fitting<'a> {
+    /// Without one, only vectors and words are compared.
+    closeness: Option<Closeness>,
+    /// The time that the question names.
+    period: Option<Range<Timestamp>>,
+    search: &'a Search<'a>,
+    by_words: &'a ByWords,
+    meant: &'a Meant,
+}
+
+/// A ranking alone.
+fn alone(found: &[Found], matched: fn(Rank) -> Matched) -> Vec<Ranked> {
+    let ranked = found.iter().enumerate().map(|(place, found)| Ranked {
+        found: found.clone(),
+        score: found.score,
+        matched: matched(Rank { rank: place + 1, score: found.score }),
     });
     ranked.collect()
+}
+
+/// Moves entries of which meaning knows nothing up to where words alone put them: it must not push them down. The best by words
+/// is shown in any case: it may be the only one with a rare word.
+fn not_below(ranked: &mut Vec<Ranked>, by_words: &ByWords, unsure: &HashSet<EntryNo>) {
+    for (place, found) in by_words.found.iter().enumerate() {
+        let lowest = match (unsure.contains(&found.no), place) {
+            (true, place) => place,
+            (false, 0) => BEST_BY_WORDS_PLACE,
+            _ => continue,
+        };
+        let at = ranked.iter().position(|ranked| ranked.found.no == found.no);
+        if let Some(at) = at.filter(|at| *at > lowest) {
+            let mut moved = ranked.remove(at);
+            moved.score = moved.score.max(ranked[lowest].score);
+            ranked.insert(lowest, moved);
+        }
+    }
 }
 
 impl Scope {
@@ -230,7 +264,7 @@ impl Scope {
     /// come those that have only one of the others.
     fn sharing_words(&self, words: &TextQuery, filter: &Filter) -> Result<Vec<EntryNo>, Error> {
         let alone = |wanted: &Wanted| TextQuery { any: vec![wanted.clone()], all: Vec::new() };
-        let each = words.telling().into_iter().map(alone);
+        let each = words.telling().map(alone);
         let mut sharing = Vec::new();
         for words in std::iter::once(words.clone()).chain(each) {
             if sharing.len() < EMBEDDED_FIRST {
@@ -254,29 +288,25 @@ impl Scope {
     ) -> Result<(Vec<Hit>, Mode, Option<String>), Error> {
         self.shared().load.note();
         let _slot = self.shared().recalls.take();
-        let words = TextQuery::parse(query);
+        let search = Search { query, words: TextQuery::parse(query), filter };
         let mut wanted = (limit * 2).max(CANDIDATES_MIN);
         let asks = mode != Mode::Lexical && self.shared().options.embedder.is_some();
         // Words can be looked for while the model still reads the question.
         let (meant, by_words) = std::thread::scope(|threads| {
             // That the embedder failed is told; that the index did is an error.
             let meaning = || match meaning::of_question(self.shared(), &self.tenant, query) {
-                Ok(Some(vector)) => self.by_meaning(vector, filter, wanted).map(|meant| Ok(Some(meant))),
+                Ok(Some(question)) => self.by_meaning(question, filter, wanted).map(|meant| Ok(Some(meant))),
                 asked => Ok(asked.map(|_| None)),
             };
             if asks && mode == Mode::Vector {
-                return (meaning(), Ok(Vec::new()));
+                return (meaning(), Ok(ByWords::default()));
             }
             let meaning = asks.then(|| threads.spawn(meaning));
-            let by_words = self.by_words(&words, asks, filter, wanted);
+            let by_words = self.by_words(&search, wanted);
             let meant = meaning.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
             (meant.unwrap_or(Ok(Ok(None))), by_words)
         });
         let (meant, mut by_words) = (meant?, by_words?);
-        // Without anything near, words alone decide, and no find by words may weigh less than another.
-        if !matches!(&meant, Ok(Some(meant)) if !meant.near.is_empty()) {
-            by_words.iter_mut().for_each(|(_, told)| *told = 1.0);
-        }
         let (mut meant, mode, note) = match (meant, mode) {
             (Ok(None), Mode::Lexical) => (None, Mode::Lexical, None),
             (Ok(Some(meant)), mode) => (Some(meant), mode, None),
@@ -293,24 +323,28 @@ impl Scope {
         };
         let mut known = KnownFacts::new();
         for round in 1.. {
-            let near = meant.as_ref().map_or(&[][..], |meant| meant.near.as_slice());
-            let mut ranked = joined(&by_words, near, mode);
-            if let Some(meant) = &meant {
-                not_below(&mut ranked, &self.places_without_vector(&by_words, &meant.vector.0)?);
-            }
-            ranked.truncate(wanted);
+            let mut ranked = match (&meant, mode) {
+                (Some(meant), Mode::Hybrid) => self.joined(&search, &by_words, meant)?,
+                (Some(meant), _) => {
+                    alone(&meant.near, |rank| Matched { vector: Some(rank), ..Matched::default() })
+                }
+                (None, _) => {
+                    alone(&by_words.found, |rank| Matched { lexical: Some(rank), ..Matched::default() })
+                }
+            };
             let all = ranked.len() < wanted;
+            ranked.truncate(wanted);
             let mut hits = Vec::new();
             for ranked in ranked {
                 if hits.len() == limit {
                     break;
                 }
-                hits.extend(self.looked_at(ranked, filter, &words, &mut known)?);
+                hits.extend(self.looked_at(ranked, filter, &search.words, &mut known)?);
             }
             if hits.len() == limit || all || round == ROUNDS_MAX {
                 let only_words = hits.iter().all(|hit| hit.matched.vector.is_none());
                 let asked = meant.filter(|_| mode == Mode::Hybrid && only_words && !hits.is_empty());
-                let note = note.or(asked.map(|meant| match meant.vector.1.is_empty() {
+                let note = note.or(asked.map(|meant| match meant.question.vector.numbers.is_empty() {
                     true => {
                         "the embedder knows no word of the question: only words were compared".to_string()
                     }
@@ -319,70 +353,198 @@ impl Scope {
                 return Ok((hits, mode, note));
             }
             wanted *= 4;
-            meant = meant.map(|meant| self.by_meaning(meant.vector, filter, wanted)).transpose()?;
+            meant = meant.map(|meant| self.by_meaning(meant.question, filter, wanted)).transpose()?;
             if mode != Mode::Vector {
-                let weighed = meant.as_ref().is_some_and(|meant| !meant.near.is_empty());
-                by_words = self.by_words(&words, weighed, filter, wanted)?;
+                by_words = self.by_words(&search, wanted)?;
             }
         }
         unreachable!("the last round returns")
     }
 
-    /// What a question's words find, best first, each with its weight. Beside a ranking by meaning, a find that has few of
-    /// those words says little: mostly it is chance.
-    fn by_words(
-        &self,
-        words: &TextQuery,
-        weighed: bool,
-        filter: &Filter,
-        wanted: usize,
-    ) -> Result<Vec<(Found, f64)>, Error> {
-        let Proposed { counts, found } =
-            self.shared().recall.find_text(&self.tenant, words, filter, wanted)?;
-        let mut known = KnownFacts::new();
-        let mut ranked = Vec::with_capacity(found.len());
-        for found in found {
-            // One that cannot be read any more is left out later, when it is looked at.
-            let text = self.found_text(&found, &mut known)?.unwrap_or_default();
+    fn by_words(&self, search: &Search, wanted: usize) -> Result<ByWords, Error> {
+        let Proposed { counts, mut found } =
+            self.shared().recall.find_text(&self.tenant, &search.words, search.filter, wanted)?;
+        let (mut known, mut texts) = (KnownFacts::new(), HashMap::new());
+        for found in &mut found {
+            let text = self.found_text(found, &mut known)?.unwrap_or_default();
             let terms = terms(&text);
-            let told = match found.id {
-                EntryId::Turn(_) if weighed => words.told_by(&terms),
-                // A fact is short: whatever of it fits, fits.
-                _ => 1.0,
-            };
-            ranked.push((Found { score: score(words, &counts, &terms), ..found }, told.powi(TOLD_POWER)));
+            let WordFit { score, share } = word_fit(&search.words, &counts, &terms);
+            found.score = score;
+            let fit = Fit { words: share, length: terms.words.len(), ..Fit::default() };
+            texts.insert(found.no, (text, fit));
         }
-        ranked.sort_by(|(a, _), (b, _)| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
-        Ok(ranked)
-    }
-
-    /// Which of what words found has no vector of a model, each with its place.
-    fn places_without_vector(
-        &self,
-        by_words: &[(Found, f64)],
-        model: &str,
-    ) -> Result<Vec<(EntryNo, usize)>, Error> {
-        let entries: Vec<EntryNo> = by_words.iter().map(|(found, _)| found.no).collect();
-        let lacking = self.shared().recall.lacking_vectors(&self.tenant, model, &entries)?;
-        let place = |no: &EntryNo| entries.iter().position(|entry| entry == no).map(|place| (*no, place));
-        Ok(lacking.iter().filter_map(place).collect())
+        found.retain(|found| found.score > 0.0);
+        found.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
+        Ok(ByWords { counts, found, texts })
     }
 
     /// What lies nearest to a question's meaning, best first.
-    fn by_meaning(&self, vector: (String, Vec<f32>), filter: &Filter, wanted: usize) -> Result<Meant, Error> {
-        let near = self.shared().recall.find_near(&self.tenant, &vector.0, &vector.1, filter, wanted)?;
-        Ok(Meant { vector, near })
+    fn by_meaning(
+        &self,
+        question: meaning::Question,
+        filter: &Filter,
+        wanted: usize,
+    ) -> Result<Meant, Error> {
+        let mut near = self.shared().recall.find_near(
+            &self.tenant,
+            &question.model,
+            &question.vector.numbers,
+            filter,
+            wanted,
+        )?;
+        if near.first().is_some_and(|nearest| nearest.score < question.vector.nearness_min) {
+            near.clear();
+        }
+        Ok(Meant { question, near })
+    }
+
+    /// Both rankings as one, best first: what either found, and turns beside the best of it.
+    fn joined(&self, search: &Search, by_words: &ByWords, meant: &Meant) -> Result<Vec<Ranked>, Error> {
+        let mut matched: HashMap<EntryNo, Matched> = HashMap::new();
+        let mut candidates: Vec<Found> = Vec::new();
+        let places = |found: &[Found]| -> Vec<(EntryNo, Rank)> {
+            let rank =
+                |(place, found): (usize, &Found)| (found.no, Rank { rank: place + 1, score: found.score });
+            found.iter().enumerate().map(rank).collect()
+        };
+        for (no, rank) in places(&by_words.found) {
+            matched.entry(no).or_default().lexical = Some(rank);
+        }
+        for (no, rank) in places(&meant.near) {
+            matched.entry(no).or_default().vector = Some(rank);
+        }
+        let period = period(search.query, self.shared().now());
+        let then = match &period {
+            Some(period) => self.in_period(search, meant, period)?,
+            None => Vec::new(),
+        };
+        let mut seen = HashSet::new();
+        let all = by_words.found.iter().chain(&meant.near).chain(&then);
+        candidates.extend(all.filter(|found| seen.insert(found.no)).cloned());
+        let closeness = Closeness::to(search.query);
+        let mut fitting = Fitting { closeness, period, search, by_words, meant };
+        let (mut fits, mut unsure) = self.fits(&mut fitting, &mut candidates)?;
+
+        let mut best: Vec<(EntryNo, f64)> =
+            candidates.iter().map(|found| found.no).zip(own_scores(&fits)).collect();
+        best.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let standing_out = best.iter().map(|(_, score)| *score).collect::<Vec<f64>>();
+        let sources: Vec<(EntryNo, f64)> = best
+            .iter()
+            .zip(excess(&standing_out))
+            .map(|((no, _), excess)| (*no, excess))
+            .take_while(|(_, excess)| *excess > 0.0)
+            .collect();
+        let numbers: Vec<EntryNo> = sources.iter().map(|(no, _)| *no).collect();
+        let beside =
+            self.shared().recall.neighbours(&self.tenant, search.filter, &numbers, NEIGHBOURS.len())?;
+        let new = beside.iter().take(NEIGHBOURS_OF).flatten().map(|(found, _)| found);
+        let mut new: Vec<Found> = new.filter(|found| seen.insert(found.no)).cloned().collect();
+        let (new_fits, new_unsure) = self.fits(&mut fitting, &mut new)?;
+        candidates.extend(new);
+        fits.extend(new_fits);
+        unsure.extend(new_unsure);
+
+        let places: HashMap<EntryNo, usize> =
+            candidates.iter().enumerate().map(|(place, found)| (found.no, place)).collect();
+        let mut ranked: Vec<Ranked> = candidates
+            .iter()
+            .zip(own_scores(&fits))
+            .map(|(found, score)| Ranked {
+                found: found.clone(),
+                score,
+                matched: matched.get(&found.no).copied().unwrap_or_default(),
+            })
+            .collect();
+        let own: Vec<f64> = ranked.iter().map(|ranked| ranked.score).collect();
+        let mut most = vec![0.0; ranked.len()];
+        for ((source, excess), beside) in sources.iter().zip(&beside) {
+            for (turn, distance) in beside {
+                let Some(at) = places.get(&turn.no).copied() else { continue };
+                let lifted = lift(*excess, *distance, fits[at].length);
+                ranked[at].score += lifted;
+                // What fits by itself needs no other reason.
+                if lifted > most[at] && lifted > own[at] / 2.0 {
+                    most[at] = lifted;
+                    ranked[at].matched.beside = Some(candidates[places[source]].seq);
+                }
+            }
+        }
+        ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.found.no.cmp(&a.found.no)));
+        not_below(&mut ranked, by_words, &unsure);
+        Ok(ranked)
+    }
+
+    /// What words and meaning find in a time.
+    fn in_period(
+        &self,
+        search: &Search,
+        meant: &Meant,
+        period: &Range<Timestamp>,
+    ) -> Result<Vec<Found>, Error> {
+        let filter = Filter {
+            after: search.filter.after.max(Some(period.start)),
+            before: Some(search.filter.before.map_or(period.end, |before| before.min(period.end))),
+            ..search.filter.clone()
+        };
+        let (recall, question) = (&self.shared().recall, &meant.question);
+        let mut found = recall.find_text(&self.tenant, &search.words, &filter, IN_PERIOD)?.found;
+        found.extend(recall.find_near(
+            &self.tenant,
+            &question.model,
+            &question.vector.numbers,
+            &filter,
+            IN_PERIOD,
+        )?);
+        Ok(found)
+    }
+
+    /// How well candidates fit, and of which of them meaning knows nothing. Those that lack a phrase of the question are left out.
+    fn fits(
+        &self,
+        fitting: &mut Fitting,
+        candidates: &mut Vec<Found>,
+    ) -> Result<(Vec<Fit>, HashSet<EntryNo>), Error> {
+        let Fitting { closeness, period, search, by_words, meant } = fitting;
+        let (mut fits, mut fitting, mut known) = (Vec::new(), Vec::new(), KnownFacts::new());
+        for found in candidates.drain(..) {
+            let (text, mut fit) = match by_words.texts.get(&found.no) {
+                Some((text, fit)) => (Cow::Borrowed(text), *fit),
+                None => {
+                    // One that cannot be read any more is left out later, when it is looked at.
+                    let text = self.found_text(&found, &mut known)?.unwrap_or_default();
+                    let terms = terms(&text);
+                    if !has_phrases(&search.words, &terms) {
+                        continue;
+                    }
+                    let words = word_fit(&search.words, &by_words.counts, &terms).share;
+                    (Cow::Owned(text), Fit { words, length: terms.words.len(), ..Fit::default() })
+                }
+            };
+            fit.meaning = closeness.as_mut().map_or(0.0, |closeness| closeness.of(&text));
+            fit.in_period = period.as_ref().is_some_and(|period| period.contains(&found.at));
+            fits.push(fit);
+            fitting.push(found);
+        }
+        *candidates = fitting;
+        let numbers: Vec<EntryNo> = candidates.iter().map(|found| found.no).collect();
+        let meaning::Question { model, vector } = &meant.question;
+        let near = self.shared().recall.nearness(&self.tenant, model, &vector.numbers, &numbers)?;
+        let mut unsure = HashSet::new();
+        for ((fit, no), near) in fits.iter_mut().zip(numbers).zip(near) {
+            fit.meaning += near.unwrap_or(0.0).max(0.0);
+            if near.is_none() || !vector.knows_language && fit.words >= WORDS_SHARE_MIN {
+                unsure.insert(no);
+            }
+        }
+        Ok((fits, unsure))
     }
 
     /// The text that something was found by; `None` if it cannot be read any more.
     fn found_text(&self, found: &Found, known: &mut KnownFacts) -> Result<Option<String>, Error> {
         let key = self.key(found.conversation);
         let text = match found.id {
-            EntryId::Turn(id) => self
-                .shared()
-                .index
-                .turn_in(&key, id)
-                .map(|turn| turn.value().map(|message| text_of(&message))),
+            EntryId::Turn(id) => self.shared().index.turn_in(&key, id).map(|turn| searched_text(&turn)),
             EntryId::Fact(id) => self
                 .facts_known(found.conversation, None, known)
                 .map(|facts| facts.iter().find(|fact| fact.id == id).map(Fact::text)),

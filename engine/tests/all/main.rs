@@ -30,6 +30,7 @@ mod model_clients;
 mod model_faults;
 mod payloads;
 mod processes;
+mod ranking;
 mod recall;
 mod recalled;
 mod refusals;

@@ -67,6 +67,8 @@ pub struct Hit {
 pub struct Matched {
     lexical: Option<Rank>,
     vector: Option<Rank>,
+    /// The place of the turn beside it that says most of what was asked for, where that is why it was found.
+    beside: Option<u64>,
 }
 
 /// A place in one ranking.

@@ -5,7 +5,7 @@ use crate::{Behind, Found, IndexChange, Proposed};
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
-use everturn_core::recall::{Entry, EntryId, Filter, Kind, TextQuery, score, terms, text_of};
+use everturn_core::recall::{Entry, EntryId, Filter, Kind, TextQuery, score, searched_text, terms};
 use everturn_core::turn::{Role, Turn};
 use everturn_core::write::ErasedBody;
 
@@ -79,7 +79,7 @@ pub(super) fn ranked(
     let fit = |found: &Found| match found.id {
         EntryId::Turn(id) => {
             let key = Key { tenant: tenant.clone(), id: found.conversation };
-            let text = store.turn_in(&key, id).ok().and_then(|turn| Some(text_of(&turn.value()?)));
+            let text = store.turn_in(&key, id).ok().and_then(|turn| searched_text(&turn));
             text.map_or(0.0, |text| score(query, &proposed.counts, &terms(&text)))
         }
         EntryId::Fact(_) => found.score,
@@ -132,6 +132,8 @@ pub fn what_was_said_is_found_by_its_words(store: &dyn Backend) {
         ("\"held the lock\"", &[prose]),
         ("\"the held lock\"", &none),
         ("clos*", &[prose]),
+        ("locking", &[prose]),
+        ("closes", &[prose]),
         ("build_con*", &[code]),
         ("据库", &[chinese]),
         ("库据", &none),
@@ -142,6 +144,32 @@ pub fn what_was_said_is_found_by_its_words(store: &dyn Backend) {
         assert_eq!(found_in(store, &key, query), texts, "{query}");
         assert_eq!(found(store, &key, query, &Filter::default()), texts, "{query} anywhere");
     }
+}
+
+/// Turns before and after a turn, as far as they stand and are asked for.
+pub fn a_turn_has_neighbours(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = said(store, &m, &["one", "two", "three needle", "four", "five", "six"]);
+    let other = said(store, &m, &["another needle"]);
+    let entry = |key: &Key| {
+        let query = TextQuery::parse("needle");
+        store.find_text(&key.tenant, &query, &within(key), 9).expect("an answer").found[0].no
+    };
+    let beside = |filter: &Filter, reach| {
+        let beside = store.neighbours(&key.tenant, filter, &[entry(&key), entry(&other)], reach);
+        let text = |(found, away): &(Found, usize)| match found.id {
+            EntryId::Turn(id) => {
+                format!("{} {away}", store.turn_in(&key, id).expect("a turn").text(|_| None))
+            }
+            EntryId::Fact(id) => id.to_string(),
+        };
+        let texts = |beside: &Vec<(Found, usize)>| beside.iter().map(text).collect::<Vec<_>>();
+        beside.expect("an answer").iter().map(texts).collect::<Vec<_>>()
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(beside(&Filter::default(), 2), [vec!["two 1", "one 2", "four 1", "five 2"], none.to_vec()]);
+    let before = Filter { before_seq: Some(5), ..within(&key) };
+    assert_eq!(beside(&before, 1), [vec!["two 1"], none.to_vec()]);
 }
 
 /// The rarer the words and the more of them, the better.

@@ -206,12 +206,12 @@ pub fn a_vector_may_come_with_its_entry(store: &dyn Backend) {
     with_vector(1, meaning("#3"));
     assert_eq!(nearest("#3"), [fact]);
     let all: Vec<EntryNo> = waiting("other/8").iter().map(|entry| entry.no).collect();
-    let lacking = store.lacking_vectors(&key.tenant, MODEL, &all).expect("an answer");
-    let has =
-        store.find_near(&key.tenant, MODEL, &meaning("#3"), &Filter::default(), 9).expect("an answer")[0].no;
-    let expected: Vec<EntryNo> = all.iter().copied().filter(|no| *no != has).collect();
-    assert_eq!((lacking.len(), lacking), (2, expected));
-    assert_eq!(store.lacking_vectors(&key.tenant, "unheard/8", &all).expect("an answer"), all);
+    let nearness = |model| store.nearness(&key.tenant, model, &meaning("#3"), &all).expect("an answer");
+    let nearest =
+        store.find_near(&key.tenant, MODEL, &meaning("#3"), &Filter::default(), 9).expect("an answer");
+    let expected = |no: &EntryNo| (nearest[0].no == *no).then_some(nearest[0].score);
+    assert_eq!((all.len(), nearness(MODEL)), (3, all.iter().map(expected).collect()));
+    assert_eq!(nearness("unheard/8"), [None; 3]);
 }
 
 /// What one model made is not compared with what another did, nor with vectors of another length. The old one's serve until

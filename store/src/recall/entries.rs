@@ -96,8 +96,8 @@ fn put(db: &Connection, entry: &Entry) -> rusqlite::Result<()> {
     if let Some(role) = role {
         scope.push_str(&format!(" r{role}"));
     }
-    db.prepare_cached("INSERT INTO words (rowid, scope, names, text) VALUES (?, ?, ?, ?)")?
-        .execute(params![no, scope, terms.names_text(), terms.words_text()])
+    db.prepare_cached("INSERT INTO words (rowid, scope, names, text, stems) VALUES (?, ?, ?, ?, ?)")?
+        .execute(params![no, scope, terms.names_text(), terms.words_text(), terms.stems_text()])
         .map(drop)
 }
 

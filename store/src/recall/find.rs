@@ -13,6 +13,7 @@ use crate::{Found, Proposed};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, Tenant};
 use everturn_core::recall::{Counts, EntryId, EntryNo, Filter, TextQuery, Wanted};
+use everturn_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,9 @@ const LIFTING_WORDS_MAX: usize = 3;
 const LIFTED_ENTRIES: usize = 200;
 /// A word in more entries than this is remembered to be common, since counting them takes a moment.
 const COMMON_ENTRIES_MIN: u64 = 500;
+
+/// So many events away a turn may be a neighbour: where a filter leaves few turns, these are not looked for any further.
+const BESIDE_EVENTS_MAX: u64 = 50;
 
 /// Of a beginning in more entries than can be counted, so many words are looked for, the commonest. FTS5 sorts all entries of
 /// a beginning before it gives the first, but those of whole words one by one, as they are needed.
@@ -187,7 +191,8 @@ fn proposed(
     counts: &Counts,
     limit: usize,
 ) -> rusqlite::Result<Vec<Found>> {
-    let terms = query.any.iter().zip(&counts.any).filter(|(_, entries)| **entries > 0);
+    // Words that nearly every text has propose nothing: having only these, an entry scores nothing.
+    let terms = query.any.iter().zip(&counts.any).filter(|(wanted, entries)| **entries > 0 && !wanted.common);
     let mut any: Vec<Term> = terms
         .map(|(wanted, entries)| Term { entries: *entries, expression: loosely(common, wanted) })
         .collect();
@@ -282,24 +287,25 @@ impl Search<'_> {
     /// The newest that fit, each with its length in words.
     fn run(&self, expression: &str) -> rusqlite::Result<Vec<(Found, u64)>> {
         let mut statement = self.db.prepare(&format!(
-            "SELECT e.no, c.id, e.seq, e.kind, e.id, e.length
+            "SELECT e.no, c.id, e.seq, e.kind, e.id, e.at, e.length
              FROM words CROSS JOIN entries e ON e.no = words.rowid CROSS JOIN conversations c ON c.no = e.conversation
              WHERE words MATCH ? AND {} ORDER BY words.rowid DESC LIMIT {}",
             self.condition, self.enough
         ))?;
         let found =
-            statement.query_map([expression], |row| Ok((found(row)?, row.get::<_, i64>(5)? as u64)))?;
+            statement.query_map([expression], |row| Ok((found(row)?, row.get::<_, i64>(6)? as u64)))?;
         found.collect()
     }
 }
 
-/// A row of number, conversation, place, kind and id.
+/// A row of number, conversation, place, kind, id and time.
 pub fn found(row: &rusqlite::Row<'_>) -> rusqlite::Result<Found> {
     Ok(Found {
         no: EntryNo(row.get(0)?),
         conversation: ConversationId::from_bytes(row.get::<_, Bytes<16>>(1)?.0),
         seq: row.get::<_, i64>(2)? as u64,
         id: EntryId::from_bytes(kind_of(row.get(3)?), row.get::<_, Bytes<16>>(4)?.0),
+        at: Timestamp(row.get(5)?),
         score: 0.0,
     })
 }
@@ -319,7 +325,11 @@ fn expression(wanted: &Wanted) -> String {
     let phrase = format!("\"{}\"{star}", wanted.words.join(" "));
     match &wanted.name {
         Some(name) => format!("(names : \"{name}\"{star} OR text : {phrase})"),
-        None if wanted.words.len() == 1 => format!("{{names text}} : {phrase}"),
+        None if wanted.words.len() == 1 && wanted.stems.is_empty() => format!("{{names text}} : {phrase}"),
+        None if wanted.words.len() == 1 => {
+            let stems = quoted(&wanted.stems).join(" OR ");
+            format!("({{names text}} : {phrase} OR {{text stems}} : ({stems}))")
+        }
         None => format!("text : {phrase}"),
     }
 }
@@ -338,17 +348,21 @@ fn locked(common: &Mutex<Common>) -> MutexGuard<'_, Common> {
     common.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// In about how many entries something wanted is: never fewer than it really is in.
+/// In about how many entries something wanted is, in any form.
 fn wanted_in(db: &Connection, common: &Mutex<Common>, wanted: &Wanted) -> rusqlite::Result<u64> {
     let mut fewest = u64::MAX;
     for (index, word) in wanted.words.iter().enumerate() {
         let prefix = wanted.prefix && index + 1 == wanted.words.len();
         fewest = fewest.min(count(db, common, word, prefix)?);
     }
-    match &wanted.name {
-        Some(name) => Ok(fewest + count(db, common, name, wanted.prefix)?),
-        None => Ok(fewest),
+    if let Some(name) = &wanted.name {
+        return Ok(fewest + count(db, common, name, wanted.prefix)?);
     }
+    // What has a word has its stem as well, wherever it is not a part of a name.
+    for stem in &wanted.stems {
+        fewest = fewest.max(count(db, common, stem, false)?);
+    }
+    Ok(fewest)
 }
 
 fn count(db: &Connection, common: &Mutex<Common>, word: &str, prefix: bool) -> rusqlite::Result<u64> {
@@ -381,6 +395,38 @@ fn count(db: &Connection, common: &Mutex<Common>, word: &str, prefix: bool) -> r
         locked(common).entries.insert(remembered, entries);
     }
     Ok(entries)
+}
+
+/// The turns before and after each of these entries in its conversation, as far as they are in scope, each with how many turns
+/// away it is.
+pub fn neighbours(
+    db: &Connection,
+    scope: &Resolved,
+    entries: &[EntryNo],
+    reach: usize,
+) -> rusqlite::Result<Vec<Vec<(Found, usize)>>> {
+    let side = |within: &str, order: &str| {
+        db.prepare(&format!(
+            "SELECT e.no, c.id, e.seq, e.kind, e.id, e.at FROM entries s
+             CROSS JOIN entries e ON e.conversation = s.conversation AND e.seq {within}
+             CROSS JOIN conversations c ON c.no = e.conversation
+             WHERE s.no = ? AND s.kind = 0 AND e.kind = 0 AND {} ORDER BY e.seq {order} LIMIT {reach}",
+            scope.condition
+        ))
+    };
+    let mut before = side(&format!("BETWEEN s.seq - {BESIDE_EVENTS_MAX} AND s.seq - 1"), "DESC")?;
+    let mut after = side(&format!("BETWEEN s.seq + 1 AND s.seq + {BESIDE_EVENTS_MAX}"), "ASC")?;
+    let mut all = Vec::with_capacity(entries.len());
+    for EntryNo(no) in entries {
+        let mut beside = Vec::new();
+        for side in [&mut before, &mut after] {
+            for (away, turn) in side.query_map([no], found)?.enumerate() {
+                beside.push((turn?, away + 1));
+            }
+        }
+        all.push(beside);
+    }
+    Ok(all)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ mod vectors;
 pub(crate) use catalog::Catalog;
 use catalog::Lagging;
 
-use crate::{Behind, IndexChange, Proposed, Recall, Span, Unembedded, Unindexed};
+use crate::{Behind, Found, IndexChange, Proposed, Recall, Span, Unembedded, Unindexed};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, EventId, Key, Tenant};
@@ -274,15 +274,33 @@ impl<T: Ground + Send + Sync> Recall for T {
         catalog.note(std::slice::from_ref(tenant), |_| Ok(()))
     }
 
-    fn lacking_vectors(
+    fn nearness(
         &self,
         tenant: &Tenant,
         model: &str,
+        vector: &[f32],
         entries: &[EntryNo],
-    ) -> Result<Vec<EntryNo>, Error> {
+    ) -> Result<Vec<Option<f64>>, Error> {
         let catalog = self.catalog();
-        let lacking = catalog.reading(&catalog.index(tenant), |db| vectors::lacking(db, model, entries))?;
-        Ok(lacking.unwrap_or_else(|| entries.to_vec()))
+        let index = catalog.index(tenant);
+        let near = catalog.reading(&index, |db| vectors::nearness(db, model, vector, entries))?;
+        Ok(near.unwrap_or_else(|| vec![None; entries.len()]))
+    }
+
+    fn neighbours(
+        &self,
+        tenant: &Tenant,
+        filter: &Filter,
+        entries: &[EntryNo],
+        reach: usize,
+    ) -> Result<Vec<Vec<(Found, usize)>>, Error> {
+        let Some(scope) = find::Scope::new(self, tenant, filter)? else { return Ok(Vec::new()) };
+        let catalog = self.catalog();
+        let beside = catalog.reading(&catalog.index(tenant), |db| match scope.resolve(db)? {
+            Some(scope) => find::neighbours(db, &scope, entries, reach),
+            None => Ok(Vec::new()),
+        })?;
+        Ok(beside.unwrap_or_default())
     }
 
     fn vector_models(&self, tenant: Option<&Tenant>) -> Result<Vec<String>, Error> {
@@ -314,7 +332,7 @@ impl<T: Ground + Send + Sync> Recall for T {
         vector: &[f32],
         filter: &Filter,
         limit: usize,
-    ) -> Result<Vec<crate::Found>, Error> {
+    ) -> Result<Vec<Found>, Error> {
         let Some(scope) = find::Scope::new(self, tenant, filter)? else { return Ok(Vec::new()) };
         let catalog = self.catalog();
         let index = catalog.index(tenant);

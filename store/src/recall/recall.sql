@@ -31,9 +31,10 @@ CREATE UNIQUE INDEX entries_by_id ON entries (id, conversation, kind);
 CREATE INDEX entries_by_conversation ON entries (conversation, seq);
 
 -- Words come split, in lower case and with single spaces between them, so that every backend has the same ones: whatever
--- is not a space belongs to a word. The text itself is not kept here. `scope` has what filters ask for, as words.
+-- is not a space belongs to a word. The text itself is not kept here. `stems` has
+-- stems of words that are not stems themselves. `scope` has what filters ask for, as words.
 CREATE VIRTUAL TABLE words USING fts5 (
-    scope, names, text,
+    scope, names, text, stems,
     content = '', contentless_delete = 1,
     tokenize = "unicode61 remove_diacritics 0 categories 'L* M* N* P* S* C*'"
 );

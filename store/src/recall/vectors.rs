@@ -9,7 +9,7 @@ use crate::sqlite::rows::signed;
 use crate::{Found, Unembedded};
 use everturn_core::id::{Key, Tenant};
 use everturn_core::recall::{Embedded, EntryNo};
-use everturn_core::vectors::{RESCORED, code, normalized, pack, rank};
+use everturn_core::vectors::{RESCORED, code, normalized, pack, rank, similarity};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// Where a filter leaves no more than this, all of them are compared.
@@ -128,7 +128,7 @@ pub fn unembedded(
         }
     }
     let mut look = db.prepare_cached(
-        "SELECT e.no, c.id, e.seq, e.kind, e.id FROM entries e JOIN conversations c ON c.no = e.conversation WHERE e.no = ?",
+        "SELECT e.no, c.id, e.seq, e.kind, e.id, e.at FROM entries e JOIN conversations c ON c.no = e.conversation WHERE e.no = ?",
     )?;
     let look = |no: i64| {
         let Found { no, conversation, seq, id, .. } = look.query_row([no], find::found)?;
@@ -186,18 +186,23 @@ impl Model {
     }
 }
 
-/// Those of some entries that have no vector of a model, be it that they wait for it or that there is nothing to embed.
-pub fn lacking(db: &Connection, model: &str, entries: &[EntryNo]) -> rusqlite::Result<Vec<EntryNo>> {
-    let model = model_number(db, model)?;
-    let mut has =
-        db.prepare_cached("SELECT 1 FROM codes WHERE model = ? AND entry = ? AND code IS NOT NULL")?;
-    let mut lacking = Vec::new();
-    for entry in entries {
-        if !has.exists(params![model, entry.0])? {
-            lacking.push(*entry);
-        }
-    }
-    Ok(lacking)
+/// How near entries are to a question; `None` for one that waits for its vector or has nothing to embed.
+pub fn nearness(
+    db: &Connection,
+    model: &str,
+    vector: &[f32],
+    entries: &[EntryNo],
+) -> rusqlite::Result<Vec<Option<f64>>> {
+    let (model, query) = (model_number(db, model)?, normalized(vector).unwrap_or_default());
+    let mut packed = db.prepare_cached(
+        "SELECT v.packed FROM codes k CROSS JOIN vectors v ON v.no = k.no WHERE k.model = ? AND k.entry = ?",
+    )?;
+    let mut near = |entry: &EntryNo| {
+        let packed: Option<Vec<u8>> =
+            packed.query_row(params![model, entry.0], |row| row.get(0)).optional()?;
+        Ok(packed.and_then(|packed| similarity(&query, &packed)).map(f64::from))
+    };
+    entries.iter().map(&mut near).collect()
 }
 
 /// Drops vectors of all models but one, at most so many. Says how many.
@@ -276,7 +281,7 @@ fn ranked(
         );
     }
     let mut look = db.prepare(&format!(
-        "SELECT e.no, c.id, e.seq, e.kind, e.id FROM codes k CROSS JOIN entries e ON e.no = k.entry
+        "SELECT e.no, c.id, e.seq, e.kind, e.id, e.at FROM codes k CROSS JOIN entries e ON e.no = k.entry
          CROSS JOIN conversations c ON c.no = e.conversation WHERE k.no = ? AND {}",
         scope.condition
     ))?;

@@ -33,11 +33,21 @@ impl Table {
 
     /// Adds the vector of a token.
     pub fn add(&self, token: u16, sum: &mut [f32; DIMENSIONS]) {
-        let row = &self.rows[usize::from(token)];
-        let scale = f32::from_le_bytes([row[0], row[1], row[2], row[3]]);
-        for (sum, byte) in sum.iter_mut().zip(&row[SCALE_BYTES..]) {
+        let (scale, numbers) = self.row(token);
+        for (sum, byte) in sum.iter_mut().zip(numbers) {
             *sum += scale * f32::from(*byte as i8);
         }
+    }
+
+    /// The vector of a token: what its numbers are multiples of, and signed bytes.
+    pub fn row(&self, token: u16) -> (f32, &'static [u8]) {
+        let row = &self.rows[usize::from(token)];
+        (f32::from_le_bytes([row[0], row[1], row[2], row[3]]), &row[SCALE_BYTES..])
+    }
+
+    /// How many tokens there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
     }
 }
 

@@ -101,6 +101,17 @@ impl WordPiece {
         self.end(&mut word, &mut token);
     }
 
+    /// Whether a token is a part of a word.
+    pub fn is_part(&self, token: u16) -> bool {
+        self.token(token).starts_with(CONTINUES.as_bytes())
+    }
+
+    fn token(&self, number: u16) -> &[u8] {
+        let start = self.starts[usize::from(number)] as usize;
+        let end = self.starts[usize::from(number) + 1] as usize - 1;
+        &self.vocabulary.as_bytes()[start..end]
+    }
+
     /// Reads a character that is not ASCII.
     fn read(&self, c: char, word: &mut Word, token: &mut impl FnMut(u16)) {
         let kind = self.kind(c);
@@ -170,9 +181,7 @@ impl WordPiece {
             let slot = self.slots[at];
             let number = slot.token.checked_sub(1)?;
             if slot.tag == tag {
-                let start = self.starts[usize::from(number)] as usize;
-                let end = self.starts[usize::from(number) + 1] as usize - 1;
-                let token = &self.vocabulary.as_bytes()[start..end];
+                let token = self.token(number);
                 let token = if continues { token.strip_prefix(CONTINUES.as_bytes()) } else { Some(token) };
                 if token == Some(text) {
                     return Some(number);
