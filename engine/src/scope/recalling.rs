@@ -295,7 +295,9 @@ impl Scope {
         let (meant, by_words) = std::thread::scope(|threads| {
             // That the embedder failed is told; that the index did is an error.
             let meaning = || match meaning::of_question(self.shared(), &self.tenant, query) {
-                Ok(Some(question)) => self.by_meaning(question, filter, wanted).map(|meant| Ok(Some(meant))),
+                Ok(Some(question)) => {
+                    self.by_meaning(question, filter, wanted, mode).map(|meant| Ok(Some(meant)))
+                }
                 asked => Ok(asked.map(|_| None)),
             };
             if asks && mode == Mode::Vector {
@@ -353,7 +355,7 @@ impl Scope {
                 return Ok((hits, mode, note));
             }
             wanted *= 4;
-            meant = meant.map(|meant| self.by_meaning(meant.question, filter, wanted)).transpose()?;
+            meant = meant.map(|meant| self.by_meaning(meant.question, filter, wanted, mode)).transpose()?;
             if mode != Mode::Vector {
                 by_words = self.by_words(&search, wanted)?;
             }
@@ -384,6 +386,7 @@ impl Scope {
         question: meaning::Question,
         filter: &Filter,
         wanted: usize,
+        mode: Mode,
     ) -> Result<Meant, Error> {
         let mut near = self.shared().recall.find_near(
             &self.tenant,
@@ -392,7 +395,9 @@ impl Scope {
             filter,
             wanted,
         )?;
-        if near.first().is_some_and(|nearest| nearest.score < question.vector.nearness_min) {
+        // Whoever asks by meaning alone wants what is nearest, however far it is.
+        let is_far = near.first().is_some_and(|nearest| nearest.score < question.vector.nearness_min);
+        if is_far && mode != Mode::Vector {
             near.clear();
         }
         Ok(Meant { question, near })
