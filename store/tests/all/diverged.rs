@@ -56,15 +56,20 @@ impl Writer<'_> {
     }
 }
 
-/// What three writers left: two parted after "shared", a third left the second one after "b1".
-fn damaged() -> (TempDir, PathBuf, Key, Maker) {
+/// A conversation with one turn, and where its log ends.
+fn shared() -> (TempDir, PathBuf, Key, Maker, Head) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let (m, store) = (Maker::default(), open(&path));
     let key = m.key();
     create(&store, &key, vec![m.created(), m.say("shared")]);
     let head = store.conversation(&key).unwrap().head;
-    drop(store);
+    (folder, path, key, m, head)
+}
+
+/// The log of three writers: two parted after "shared", a third left the second one after "b1".
+fn damaged() -> (TempDir, PathBuf, Key, Maker) {
+    let (folder, path, key, m, head) = shared();
     let db = Connection::open(&path).unwrap();
     let mut a = Writer { db: &db, m: &m, key: &key, head };
     let mut b = Writer { db: &db, m: &m, key: &key, head };
@@ -208,12 +213,8 @@ fn moves_forks(grandchild_at: u64, deleted: bool) {
 /// A backup goes to the end of the log, also if the other process wrote last and less.
 #[test]
 fn a_shorter_branch_that_was_written_last_does_not_cut_a_backup() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
-    let (m, store) = (Maker::default(), open(&path));
-    let key = m.key();
-    create(&store, &key, vec![m.created(), m.say("shared")]);
-    let head = store.conversation(&key).unwrap().head;
+    let (_folder, path, key, m, head) = shared();
+    let store = open(&path);
     for text in ["a1", "a2", "a3"] {
         append(&store, &key, vec![m.say(text)]);
     }
