@@ -45,7 +45,7 @@ impl Workers {
         let question = |at| pool(format!("everturn-ask-{at}"), false);
         let batch = |at| pool(format!("everturn-encode-{at}"), true);
         Ok(Workers {
-            questions: (0..load::recalls_max()).map(question).collect::<Result<_, _>>()?,
+            questions: (0..load::heavy_max()).map(question).collect::<Result<_, _>>()?,
             batches: (0..threads.max(1)).map(batch).collect::<Result<_, _>>()?,
             next: AtomicUsize::new(0),
         })
