@@ -2,16 +2,22 @@
 
 use crate::args::Args;
 use crate::output::{self, Failure};
+use crate::store::Store;
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn_core::recall::Mode;
-use everturn_engine::{Hit, RecallOptions};
+use everturn_core::Error;
+use everturn_core::recall::{Mode, text_of};
+use everturn_core::turn::Turn;
+use everturn_engine::{Entry, HistoryQuery, Hit, Matched, Order, RecallOptions};
+use serde_json::json;
+use std::collections::BTreeMap;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
     everturn recall which port did we choose\n  \
     everturn recall '\"connection refused\" sqlite.rs' --role tool --limit 3\n  \
     everturn recall build_con* --conversation @last --mode lexical\n  \
+    everturn recall which port did we choose --context 2      (with two turns before and after)\n  \
     everturn recall deployment --after 2026-01-01T00:00:00Z --json\n  \
     everturn recall --index")]
 pub struct Recall {
@@ -39,6 +45,9 @@ pub struct Recall {
     /// At most this many
     #[arg(long, short, default_value_t = 10, value_name = "N")]
     limit: usize,
+    /// Show this many turns before and after each
+    #[arg(long, short = 'C', default_value_t = 0, value_name = "N")]
+    context: usize,
     /// By words (lexical), by meaning (vector), or both (hybrid)
     #[arg(long, default_value = "hybrid")]
     mode: String,
@@ -60,7 +69,11 @@ pub struct Recall {
 }
 
 const DIM: anstyle::Style = anstyle::Style::new().dimmed();
+const BOLD: anstyle::Style = anstyle::Style::new().bold();
 const MARK: anstyle::Style = anstyle::AnsiColor::Yellow.on_default().bold();
+
+/// How much of a turn around a hit is shown.
+const CONTEXT_CHARS: usize = 160;
 
 pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     let store = open::recalling(args, &verb.embedder)?;
@@ -88,8 +101,16 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         include_superseded: verb.all,
     };
     let recalled = store.recall(&verb.query.join(" "), &options)?;
-    if args.json {
+    if args.json && verb.context == 0 {
         return output::json(&recalled);
+    }
+    if args.json {
+        let mut value = json!(recalled);
+        for (hit, value) in recalled.data.iter().zip(value["data"].as_array_mut().into_iter().flatten()) {
+            let (before, after) = around(&*store, hit, verb.context)?;
+            (value["before"], value["after"]) = (json!(before), json!(after));
+        }
+        return output::json(&value);
     }
     if let Some(note) = &recalled.note {
         eprintln!("note: {note}");
@@ -104,27 +125,126 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     if recalled.data.is_empty() {
         return output::text("nothing found; try other words, or fewer");
     }
-    recalled.data.iter().try_for_each(|hit| output::text(shown(hit)))
+    for (at, hits) in by_conversation(&recalled.data).iter().enumerate() {
+        if at > 0 {
+            output::text("")?;
+        }
+        output::text(heading(hits[0]))?;
+        match verb.context {
+            0 => hits.iter().try_for_each(|hit| output::text(shown(hit, hits)))?,
+            around => output::text(in_context(&*store, hits, around)?)?,
+        }
+    }
+    Ok(())
 }
 
-/// Where, who, when and why on one line; what was said below.
-fn shown(hit: &Hit) -> String {
-    let what = match &hit.fact {
-        Some(_) => "fact".to_string(),
-        None => {
-            let role = hit.role.map(|role| role.to_string()).unwrap_or_default();
-            hit.actor.as_ref().map_or(role.clone(), |actor| format!("{role} ({actor})"))
+/// The hits of each conversation together, in the order of the best of them.
+fn by_conversation(hits: &[Hit]) -> Vec<Vec<&Hit>> {
+    let mut groups: Vec<Vec<&Hit>> = Vec::new();
+    for hit in hits {
+        match groups.iter_mut().find(|group| group[0].conversation == hit.conversation) {
+            Some(group) => group.push(hit),
+            None => groups.push(vec![hit]),
+        }
+    }
+    groups
+}
+
+fn heading(hit: &Hit) -> String {
+    let title = hit.title.as_deref().map(|title| format!("  {}", show::one_line(title))).unwrap_or_default();
+    format!("{BOLD}{}{title}{BOLD:#}", hit.conversation)
+}
+
+/// Who, where, when and why on one line, the words below. If a turn beside it is the reason and not itself shown, its words come
+/// first.
+fn shown(hit: &Hit, all: &[&Hit]) -> String {
+    let head = match (&hit.fact, hit.role) {
+        (None, Some(role)) => show::head(role, hit.actor.as_deref(), hit.at, hit.seq),
+        _ => format!("{BOLD}fact{BOLD:#}  {DIM}#{}  {}{DIM:#}", hit.seq, show::time(hit.at)),
+    };
+    let mut out = format!("  {head}  {DIM}{}{DIM:#}", why(&hit.matched));
+    if let (Some(seq), Some(beside)) = (hit.matched.beside, &hit.beside)
+        && !all.iter().any(|other| other.seq == seq)
+    {
+        let line = beside.marked(&MARK.to_string(), &format!("{MARK:#}{DIM}"));
+        out += &format!("\n    {DIM}#{seq} says: {line}{DIM:#}");
+    }
+    out += &format!("\n    {}", hit.snippet.marked(&MARK.to_string(), &format!("{MARK:#}")));
+    out
+}
+
+/// Why a hit is among the answers.
+fn why(matched: &Matched) -> String {
+    let own = match (matched.lexical, matched.vector) {
+        (Some(words), Some(meaning)) if words.rank == 1 && meaning.rank == 1 => {
+            "best by words and by meaning"
+        }
+        (Some(words), Some(_)) if words.rank == 1 => "best by words, near in meaning",
+        (Some(_), Some(meaning)) if meaning.rank == 1 => "nearest in meaning, shares words",
+        (Some(_), Some(_)) => "shares words, near in meaning",
+        (Some(words), None) if words.rank == 1 => "best by words",
+        (Some(_), None) => "shares words",
+        (None, Some(meaning)) if meaning.rank == 1 => "nearest in meaning",
+        (None, Some(_)) => "near in meaning",
+        (None, None) => "",
+    };
+    let beside = matched.beside.map(|seq| format!("beside #{seq}"));
+    let reasons = Some(own.to_string()).filter(|own| !own.is_empty()).into_iter().chain(beside);
+    reasons.collect::<Vec<_>>().join(", ")
+}
+
+/// The turns before and after a hit, each in the order in which they were said.
+fn around(store: &dyn Store, hit: &Hit, limit: usize) -> Result<(Vec<Turn>, Vec<Turn>), Failure> {
+    let turns = |query| match store.history(hit.conversation, query) {
+        // Deleted; a fork of it still has this turn.
+        Err(Error::NotFound(_)) => Ok(Vec::new()),
+        Err(error) => Err(Failure::from(error)),
+        Ok(page) => {
+            let turn = |entry| if let Entry::Turn(turn) = entry { Some(*turn) } else { None };
+            Ok(page.data.into_iter().filter_map(turn).collect())
         }
     };
-    let rank =
-        |name: &str, rank: Option<everturn_engine::Rank>| rank.map(|rank| format!("{name} {}", rank.rank));
-    let why = [rank("words", hit.matched.lexical), rank("meaning", hit.matched.vector)];
-    let beside = hit.matched.beside.map(|seq| format!("beside #{seq}"));
-    let why: Vec<String> = why.into_iter().flatten().chain(beside).collect();
-    let title = hit.title.as_deref().map(|title| format!("  {}", show::one_line(title))).unwrap_or_default();
-    let (id, seq, at, why) = (hit.conversation, hit.seq, show::time(hit.at), why.join(", "));
-    let mut out = format!("{id} #{seq}{title}  {DIM}{what}  {at}  {why}{DIM:#}");
-    let marked = hit.snippet.marked(&MARK.to_string(), &format!("{MARK:#}"));
-    marked.lines().filter(|line| !line.trim().is_empty()).for_each(|line| out += &format!("\n  {line}"));
-    out
+    let near = HistoryQuery { limit, ..HistoryQuery::default() };
+    let before = HistoryQuery { before: Some(hit.seq), order: Order::Descending, ..near.clone() };
+    let after = HistoryQuery { after: Some(hit.seq), order: Order::Ascending, ..near };
+    let mut before: Vec<Turn> = turns(before)?;
+    before.reverse();
+    Ok((before, turns(after)?))
+}
+
+/// Hits of one conversation with the turns around them, in the order in which they were said.
+fn in_context(store: &dyn Store, hits: &[&Hit], limit: usize) -> Result<String, Failure> {
+    let mut lines: BTreeMap<u64, String> = BTreeMap::new();
+    // From the first to the last turn around each hit.
+    let mut blocks: Vec<(u64, u64)> = Vec::new();
+    for hit in hits {
+        let (before, after) = around(store, hit, limit)?;
+        let first = before.first().map_or(hit.seq, |turn| turn.seq);
+        let last = after.last().map_or(hit.seq, |turn| turn.seq);
+        blocks.push((first, last));
+        for turn in before.iter().chain(&after) {
+            lines.entry(turn.seq).or_insert_with(|| beside(turn));
+        }
+        lines.insert(hit.seq, shown(hit, hits));
+    }
+    let mut out: Vec<String> = Vec::new();
+    let mut previous = None;
+    for (seq, line) in lines {
+        let follows =
+            |previous| blocks.iter().any(|(first, last)| (first..=last).contains(&&previous) && seq <= *last);
+        if previous.is_some_and(|previous| !follows(previous)) {
+            out.push(format!("  {DIM}--{DIM:#}"));
+        }
+        out.push(line);
+        previous = Some(seq);
+    }
+    Ok(out.join("\n"))
+}
+
+/// A turn around a hit, on one line.
+fn beside(turn: &Turn) -> String {
+    let who = turn.actor.as_deref().map_or(turn.role.to_string(), show::one_line);
+    let text = turn.value().map(|message| text_of(&message)).unwrap_or_default();
+    let text: String = show::one_line(&text).chars().take(CONTEXT_CHARS).collect();
+    format!("  {DIM}{who}  #{}  {text}{DIM:#}", turn.seq)
 }

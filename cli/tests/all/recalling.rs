@@ -48,7 +48,7 @@ fn what_was_meant_is_found_without_its_words() {
         assert_eq!(found["behind"], serde_json::json!({"events": 0, "vectors": 0}));
     }
     let both = recall(&shell, &["database", "processes"]);
-    assert!(both.out.contains(&id) && both.out.contains("words 1, meaning 1"), "{}", both.out);
+    assert!(both.out.contains(&id) && both.out.contains("best by words and by meaning"), "{}", both.out);
     assert_eq!(both.err, "");
     let words = shell.run(&["recall", "pet"]);
     assert!(words.out.contains("nothing found") && words.err.contains("no embedder"), "{}", words.err);
@@ -185,4 +185,46 @@ fn a_store_in_a_read_only_folder_is_searched() {
     assert_eq!((refused.code, refused.out.as_str()), (1, ""), "{}", refused.err);
     assert!(refused.err.contains("store.db-index cannot be written"), "{}", refused.err);
     assert!(refused.err.contains("make it writable"), "{}", refused.err);
+}
+
+/// Hits of one conversation stand together; each says in words why it is there, and shows the turns around it if asked.
+#[test]
+fn hits_are_grouped_explained_and_shown_in_their_context() {
+    let shell = Shell::new();
+    let (ports, cats) = (shell.new_conversation(), shell.new_conversation());
+    for (id, role, text) in [
+        (&ports, "user", "Good morning."),
+        (&ports, "user", "Which port should the staging gateway listen on?"),
+        (&ports, "assistant", "Take 8443, the others are taken."),
+        (&ports, "user", "Fine."),
+        (&cats, "user", "My cat walked over the staging keyboard."),
+        (&ports, "user", "Now the colours of the front page."),
+        (&ports, "assistant", "Blue would do."),
+        (&ports, "user", "And the staging gateway needs a certificate."),
+    ] {
+        shell.ok(&["append", id, text, "--role", role]);
+    }
+    let said = recall(&shell, &["staging gateway port"]).out;
+    assert_eq!(said.matches(ports.as_str()).count(), 1, "one heading for all hits of a conversation: {said}");
+    assert!(said.contains("best by words"), "{said}");
+    let answer = said.lines().position(|line| line.contains("8443")).expect("the answer beside the question");
+    assert!(said.lines().nth(answer - 1).unwrap().contains("beside #3"), "{said}");
+    let found: serde_json::Value =
+        serde_json::from_str(&recall(&shell, &["staging gateway port", "--json"]).out).unwrap();
+    let answer = found["data"].as_array().unwrap().iter().find(|hit| hit["seq"] == 4).unwrap();
+    let beside = answer["beside"]["text"].as_str().unwrap();
+    assert!(beside.starts_with("Which port should the staging"), "{answer}");
+
+    let said = recall(&shell, &["certificate", "--mode", "lexical", "--context", "1"]).out;
+    let shown = ["Blue would do.", "needs a certificate"];
+    assert!(shown.iter().all(|text| said.contains(text)) && !said.contains("colours"), "{said}");
+    let gap = recall(&shell, &["gateway", "--mode", "lexical", "-C", "1"]).out;
+    let at = |text: &str| gap.find(text).unwrap_or_else(|| panic!("{text}: {gap}"));
+    assert!(at("Good morning") < at("8443") && at("8443") < at("--") && at("--") < at("Blue"), "{gap}");
+
+    let said = recall(&shell, &["certificate", "--mode", "lexical", "-C", "2", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    let before = found["data"][0]["before"].as_array().unwrap();
+    assert_eq!(before.iter().map(|turn| &turn["seq"]).collect::<Vec<_>>(), [6, 7], "{found}");
+    assert_eq!(found["data"][0]["after"], serde_json::json!([]));
 }

@@ -140,6 +140,9 @@ pub struct Hit {
     pub matched: Matched,
     /// The part of it that shows why.
     pub snippet: Snippet,
+    /// The same of the turn beside it, where that is why it was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Snippet>,
 }
 
 /// Where something stands in each ranking.
@@ -610,6 +613,7 @@ impl Scope {
             score,
             matched,
             snippet: snippet(text, words),
+            beside: None,
         };
         match found.id {
             EntryId::Turn(id) => {
@@ -617,7 +621,12 @@ impl Scope {
                 let Some(text) = turn.value().map(|message| text_of(&message)) else { return Ok(None) };
                 let at = turn.occurred_at.unwrap_or(turn.created);
                 let told = hit(Kind::Turn, at, &text);
-                Ok(Some(Hit { turn: Some(id), actor: turn.actor, role: Some(turn.role), ..told }))
+                let beside = match matched.beside {
+                    Some(seq) => self.snippet_of(&found, seq, filter, words)?,
+                    None => None,
+                };
+                let (actor, role) = (turn.actor, Some(turn.role));
+                Ok(Some(Hit { turn: Some(id), actor, role, beside, ..told }))
             }
             EntryId::Fact(id) => {
                 let Some(fact) = self.standing_fact(&found, id, filter, known)? else { return Ok(None) };
@@ -625,6 +634,24 @@ impl Scope {
                 Ok(Some(Hit { actor: fact.by.clone(), fact: Some(fact), ..told }))
             }
         }
+    }
+
+    /// What the turn at a place beside something found says of the question.
+    fn snippet_of(
+        &self,
+        found: &Found,
+        seq: u64,
+        filter: &Filter,
+        words: &TextQuery,
+    ) -> Result<Option<Snippet>, Error> {
+        let key = self.key(filter.conversation.unwrap_or(found.conversation));
+        let query =
+            TurnQuery { after: Some(seq - 1), before: Some(seq + 1), limit: 1, ..TurnQuery::default() };
+        let turn = match self.shared().index.turns(&key, &query) {
+            Err(Error::NotFound(_) | Error::Corrupt(_)) => None,
+            turns => turns?.pop(),
+        };
+        Ok(turn.and_then(|turn| turn.value()).map(|message| snippet(&text_of(&message), words)))
     }
 
     /// A turn as the conversation that is asked about sees it, unless it is gone from there. A damaged one is left out and

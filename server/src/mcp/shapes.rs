@@ -159,6 +159,8 @@ struct Hit {
     matched: Map<String, Value>,
     /// The part that shows why.
     snippet: Snippet,
+    /// The same of the turn beside it, where that is why it was found.
+    beside: Option<Snippet>,
 }
 
 /// A part of a text.

@@ -60,6 +60,8 @@ pub struct Hit {
     score: f64,
     matched: Matched,
     snippet: Snippet,
+    /// The same of the turn beside it, where that is why it was found.
+    beside: Option<Snippet>,
 }
 
 /// Where something stands in each ranking.
