@@ -129,6 +129,24 @@ fn read_only_offers_what_reads_beside_one_that_writes() {
     writer.end();
 }
 
+/// A store that was restored or copied has no index, and a process that only reads makes none: "nothing found" alone reads as
+/// "nobody said so".
+#[test]
+fn read_only_says_that_what_is_not_indexed_is_not_searched() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&folder);
+    let mut writer = Client::start(&store, &[]);
+    writer.ask("tools/call", json!({"name": "append", "arguments": {"text": "the lighthouse"}}));
+    writer.end();
+    std::fs::remove_dir_all(folder.path().join("store.db-index")).unwrap();
+    let mut reader = Client::start(&store, &["--read-only"]);
+    let found = reader.ask("tools/call", json!({"name": "recall", "arguments": {"query": "lighthouse"}}));
+    let found = &found["structuredContent"];
+    assert_eq!(found["data"], json!([]));
+    assert!(found["note"].as_str().unwrap().contains("run `everturn recall --index`"), "{found}");
+    reader.end();
+}
+
 /// `everturn erase` is told nothing about the folders that MCP sessions are recorded in; the store knows them.
 #[test]
 fn erasing_reaches_sessions_that_were_recorded_and_mirrors() {

@@ -198,7 +198,7 @@ impl Store for Local {
         match made {
             Ok(()) => {}
             Err(error) if error.code() == "recall.read_only" && !recalled.data.is_empty() => {
-                recalled.note = recalled.note.or_else(|| Some(error.text().to_string()));
+                recalled.note = Some(error.text().to_string());
             }
             Err(error) => return Err(error),
         }

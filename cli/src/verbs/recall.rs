@@ -115,9 +115,6 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     if let Some(note) = &recalled.note {
         eprintln!("note: {note}");
     }
-    if recalled.behind.events > 0 {
-        eprintln!("note: {} not searched yet", show::count(recalled.behind.events, "event"));
-    }
     if recalled.behind.vectors > 0 && recalled.mode != Mode::Lexical {
         let left = recalled.behind.vectors;
         eprintln!("note: {left} turns and facts are found by their words only, until they are embedded");

@@ -99,7 +99,7 @@ impl RecallOptions {
 pub struct Recalled {
     /// How it was really looked for.
     pub mode: Mode,
-    /// Why that is another way than was asked for.
+    /// Why that is another way than was asked for, or why not everything was searched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// How much could not be found because it is not in the index yet.
@@ -247,12 +247,27 @@ impl Scope {
             self.shared().index.conversation(&self.key(id))?;
         }
         let (data, mode, note) = self.find(query, &options.filter(), options.mode, limit)?;
+        // Also wakes the indexer: the index may just have been found to be lost, and nothing else tells it.
         let behind = meaning::behind(self.shared(), &self.tenant)?;
-        if behind.events > 0 && self.shared().options.index {
-            // Its index may just have been found to be lost, and nothing else tells the indexer.
-            self.shared().indexer.note();
-        }
+        let notes: Vec<String> = note.into_iter().chain(self.unsearched(behind.events)).collect();
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
         Ok(Recalled { mode, note, behind, data })
+    }
+
+    /// Says that the index is behind, and what helps. Without it, "nothing found" reads as "nobody said so".
+    fn unsearched(&self, events: u64) -> Option<String> {
+        let options = &self.shared().options;
+        let are = match events {
+            0 => return None,
+            1 => "1 event is",
+            _ => &format!("{events} events are"),
+        };
+        let remedy = if options.index && !options.read_only {
+            "indexing goes on in the background, so ask again in a moment"
+        } else {
+            "this process does not index, so run `everturn recall --index`"
+        };
+        Some(format!("{are} not in the index yet and not searched; {remedy}"))
     }
 
     /// As [`Everturn::embed_now`](crate::Everturn::embed_now), but what this question's words find comes first, best first:

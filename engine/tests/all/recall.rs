@@ -248,7 +248,9 @@ fn an_index_is_made_again_also_where_nothing_more_is_said() {
         });
     };
     std::fs::remove_file(index_of(&stage, "acme")).unwrap();
-    assert!(found(&scope).behind.events > 0, "it says that it is not complete");
+    let incomplete = found(&scope);
+    assert!(incomplete.behind.events > 0, "it says that it is not complete");
+    assert!(incomplete.note.unwrap().contains("ask again in a moment"));
     made_again(&scope, &other, "the lost index is complete");
     drop((scope, other, store));
 
@@ -307,9 +309,16 @@ fn a_reader_beside_a_writer_recalls_and_indexes_for_itself_without_one() {
     drop((reads, reader, scope, writer));
     std::fs::remove_dir_all(stage.folder.path().join("store.db-index")).unwrap();
     let reader = stage.open_read_only();
-    assert!(reader.behind().unwrap().events > 0);
+    // Nothing found, because nobody indexes: the answer says so, and what helps.
+    let blind = recall(&reader.tenant("acme").unwrap(), "lighthouse");
+    assert_eq!((blind.data.len(), blind.behind.events), (0, 3));
+    let note = blind.note.unwrap();
+    assert!(note.contains("3 events are not in the index yet and not searched"), "{note}");
+    assert!(note.contains("everturn recall --index"), "{note}");
     assert_eq!(reader.index_now().unwrap().events, 0);
-    assert_eq!(recall(&reader.tenant("acme").unwrap(), "lighthouse").data.len(), 2);
+    let seeing = recall(&reader.tenant("acme").unwrap(), "lighthouse");
+    assert_eq!(seeing.data.len(), 2);
+    assert!(!seeing.note.unwrap_or_default().contains("index"), "everything was searched");
 }
 
 #[test]

@@ -115,7 +115,7 @@ struct Entry {
 pub struct Recalled {
     /// How it was looked for: hybrid, lexical or vector.
     mode: String,
-    /// Why that is another way than was asked for.
+    /// Why that is another way than was asked for, or why not everything was searched.
     note: Option<String>,
     /// What could not be found because it is not in the index yet.
     behind: Behind,

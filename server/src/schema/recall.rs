@@ -25,7 +25,7 @@ pub enum RecallMode {
 pub struct Recalled {
     /// How it was really looked for.
     mode: RecallMode,
-    /// Why that is another way than was asked for.
+    /// Why that is another way than was asked for, or why not everything was searched.
     note: Option<String>,
     behind: Behind,
     /// Best first.

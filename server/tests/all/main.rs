@@ -18,6 +18,7 @@ mod openai;
 mod openai_responses;
 mod openapi;
 mod quotas;
+mod recalling;
 mod scripted_provider;
 mod settings;
 mod stage;
