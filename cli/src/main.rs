@@ -23,6 +23,7 @@ use std::process::ExitCode;
 static ALLOCATOR: Metered<mimalloc::MiMalloc> = Metered(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
+    outlive_size_limits();
     let matches = Args::without_url(&["backup", "restore"]).get_matches();
     let args = Args::read(&matches).unwrap_or_else(|error| error.exit());
     // A server logs in its own way.
@@ -44,6 +45,15 @@ fn main() -> ExitCode {
             output::error(&error, args.json);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Makes a write that passes a limit on the size of files (`ulimit -f`) fail, instead of ending the process.
+fn outlive_size_limits() {
+    // SAFETY: takes two numbers and touches no memory of ours; no other thread runs yet.
+    #[cfg(unix)]
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }
 }
 

@@ -10,7 +10,7 @@ mod take;
 
 pub use compare::{Comparison, Difference};
 pub use folder::{FolderOptions, all_archives_of, archives_of};
-pub use restore::{Restored, check};
+pub use restore::{LeftOut, Restored, check, left_out};
 
 use crate::{Everturn, private};
 use everturn_core::Error;
@@ -115,7 +115,9 @@ impl Everturn {
             // What stays behind is removed by the next backup into the same folder.
             let _ = std::fs::remove_file(&partial);
         }
-        written
+        // Nobody has heard of the other name.
+        let (partial, name) = (partial.display().to_string(), path.display().to_string());
+        written.map_err(|error| error.reworded(|text| text.replace(&partial, &name)))
     }
 
     fn write_partial(
@@ -187,10 +189,14 @@ fn may_replace(path: &Path, after: &[PathBuf]) -> Result<(), Error> {
         let text = format!("{name} is one of the archives that the new one follows; name another file");
         return Err(Error::conflict("backup.target", text));
     }
-    let is_archive = || Reader::new(open(&real)?).map(drop);
-    if real.is_file() && is_archive().is_err() {
-        let text = format!("{name} is there and is no backup; name another file, or remove it first");
-        return Err(Error::conflict("backup.target", text));
+    if !real.is_file() {
+        return Ok(());
     }
-    Ok(())
+    let what = match Reader::new(open(&real)?) {
+        Ok(_) => return Ok(()),
+        Err(Error::Corrupt(_)) => "a damaged backup",
+        Err(_) => "no backup",
+    };
+    let text = format!("{name} is there and is {what}; name another file, or remove it first");
+    Err(Error::conflict("backup.target", text))
 }

@@ -46,7 +46,7 @@ pub trait Log: Send + Sync {
     fn settle(&self) -> Result<(), Error>;
 
     /// Whether a commit would be taken now. The error says why not: the store was opened for reading only, another process took
-    /// the right to write, or the storage is not the one that was opened.
+    /// the right to write, the storage is not the one that was opened, or the last commit failed for want of room and there is still none.
     fn ready(&self) -> Result<(), Error>;
 
     /// Events of a conversation with `seq` greater than `after`, ascending, at most `limit`. For a fork, its parent's

@@ -7,7 +7,7 @@ use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_engine::Everturn;
-use everturn_engine::backup::{Restored, archives_of};
+use everturn_engine::backup::{LeftOut, Restored, archives_of, left_out};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
     everturn restore /var/backups/everturn --through 12 --store sqlite:then.db\n  \
     everturn restore monday.jsonl.zst tuesday.jsonl.zst --store sqlite:restored.db\n  \
     ssh elsewhere cat everturn.jsonl.zst | everturn restore - --store sqlite:restored.db\n\n\
-    The store must not exist yet; it appears when all of it is there and checked. See docs/backup.md.")]
+    The store must not exist yet; it appears when all of it is there and checked. With --through it is as it was then:\n\
+    what was erased, deleted or revoked since is there again. See docs/backup.md.")]
 pub struct Restore {
     /// A folder of backups, or archives in their order, the full one first; - is standard input
     #[arg(value_name = "BACKUP", required = true)]
@@ -38,10 +39,37 @@ pub fn run(args: &Args, verb: &Restore) -> Result<(), Failure> {
     });
     bar.finish_and_clear();
     let restored = restored.map_err(|error| found.without_copy(error))?;
+    // With --through there is one name, and it is a folder.
+    let left_out = verb.through.as_ref().map(|_| left_out(Path::new(&verb.backup[0]), &found.paths));
     if args.json {
-        return output::json(&Done { store: &url, restored: &restored });
+        let left_out = left_out.and_then(Result::ok);
+        return output::json(&Done { store: &url, restored: &restored, left_out });
     }
-    output::text(format!("restored {} to {url}", summary(&restored)))
+    output::text(format!("restored {} to {url}", summary(&restored)))?;
+    if let Some(not_applied) = left_out.and_then(not_applied) {
+        eprintln!(
+            "note: not applied, since only later archives have it: {not_applied}\n\
+             erase, delete and revoke again before anybody uses this store"
+        );
+    }
+    Ok(())
+}
+
+/// What later archives took away and is there again; `None` if that is nothing.
+fn not_applied(left_out: Result<LeftOut, Error>) -> Option<String> {
+    let left_out = match left_out {
+        Ok(left_out) => left_out,
+        Err(error) => {
+            let text =
+                format!("what was erased, deleted or revoked, which cannot be counted ({})", error.text());
+            return Some(text);
+        }
+    };
+    let counts =
+        [(left_out.erased, "erasure"), (left_out.deleted, "deletion"), (left_out.revoked, "revoked key")];
+    let counts = counts.iter().filter(|(number, _)| *number > 0);
+    let counts: Vec<String> = counts.map(|(number, noun)| show::count(*number, noun)).collect();
+    (!counts.is_empty()).then(|| counts.join(", "))
 }
 
 /// What is printed as JSON.
@@ -50,6 +78,9 @@ struct Done<'a> {
     store: &'a str,
     #[serde(flatten)]
     restored: &'a Restored,
+    /// With `--through`, unless later archives cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<LeftOut>,
 }
 
 /// What is in archives, for people.

@@ -131,20 +131,19 @@ fn against(args: &Args, names: &[String]) -> Result<(), Failure> {
         for difference in &found.differences {
             let style = anstyle::AnsiColor::Red.on_default().bold();
             let about = difference.conversation.map(|id| format!("{id} ")).unwrap_or_default();
-            let text = format!("{style}LOST{style:#}  {}  {about}{}", difference.tenant, difference.problem);
+            let text =
+                format!("{style}DIFFERS{style:#}  {}  {about}{}", difference.tenant, difference.problem);
             output::text(text)?;
         }
-        let mut since = String::new();
-        if found.erased > 0 {
-            since += &format!(", {} erased since", found.erased);
-        }
-        if found.deleted > 0 {
-            since += &format!(", {} deleted since", found.deleted);
-        }
+        let since = [(found.erased, "erased"), (found.deleted, "deleted"), (found.revoked, "revoked")];
+        let since = since.iter().filter(|(number, _)| *number > 0);
+        let since: String = since.map(|(number, what)| format!(", {number} {what} since")).collect();
         let checked = format!(
-            "{}, {}{since}",
+            "{}, {}, {}, {}{since}",
             show::count(found.conversations, "conversation"),
-            show::count(found.events, "event")
+            show::count(found.events, "event"),
+            show::count(found.assets, "asset"),
+            show::count(found.keys, "key"),
         );
         output::text(match good {
             true => format!("the store has everything that the backup has: {checked}"),

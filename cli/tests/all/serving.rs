@@ -65,6 +65,44 @@ fn it_ends_well_while_streams_and_appends_run() {
     assert!(shell.ok(&["doctor"]).contains("everything is in order"));
 }
 
+/// A limit on the size of files ended the server by a signal. It stands for a full disk here, too.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_without_room_says_so_and_goes_on_when_there_is_room() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let server = Serving::start(&shell, &[]);
+    let limit = |bytes: &str| {
+        let mut command = std::process::Command::new("prlimit");
+        let limited =
+            command.args(["--pid", &server.id().to_string(), &format!("--fsize={bytes}:")]).status();
+        assert!(limited.unwrap().success());
+    };
+    let say = || {
+        let turn = r#"{"turns":[{"message":{"role":"user","content":"is there room?"}}]}"#;
+        server.ask(&format!("POST /api/v1/conversations/{id}/turns"), turn)
+    };
+    assert!(say().starts_with("HTTP/1.1 201"));
+    limit("1");
+    let refused = say();
+    assert!(refused.starts_with("HTTP/1.1 500") && refused.contains("store.io"), "{refused}");
+    for _ in 0..2 {
+        let unready = server.ask("GET /readyz", "");
+        assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
+        assert!(unready.contains("a limit on the size of files is reached"), "{unready}");
+    }
+    limit("unlimited");
+    let ready = server.ask("GET /readyz", "");
+    assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
+    assert!(say().starts_with("HTTP/1.1 201"));
+    server.signal();
+    let (code, said) = server.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("ulimit -f"), "{said}");
+    assert_eq!(shell.json(&["history", &id, "--json"])["data"].as_array().unwrap().len(), 2);
+    assert!(shell.ok(&["doctor"]).contains("everything is in order"));
+}
+
 #[test]
 fn a_second_server_on_a_file_or_a_port_says_why_not() {
     let shell = Shell::new();

@@ -4,6 +4,7 @@ use super::{Progress, contents, open};
 use crate::Shared;
 use crate::erasures::{Erasures, Gone};
 use everturn_core::Error;
+use everturn_core::access::AccessKey;
 use everturn_core::chain::{body_hash, envelope_hash};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, Tenant};
@@ -31,11 +32,13 @@ pub struct Comparison {
     pub assets: u64,
     /// Access keys that are here.
     pub keys: u64,
+    /// Access keys that were revoked since.
+    pub revoked: u64,
     /// What is missing or different; empty if nothing is.
     pub differences: Vec<Difference>,
 }
 
-/// Something that a backup has and the store does not.
+/// Something that is otherwise in the store than in the backup.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Difference {
     /// Whose.
@@ -82,14 +85,7 @@ pub fn compare(shared: &Shared, archives: &[PathBuf], progress: Progress<'_>) ->
                     }
                 }
                 Item::Through(_) => page = None,
-                Item::Key(key) if place + 1 == archives.len() => match shared.keys.key(key.id)? {
-                    Some(_) => comparing.comparison.keys += 1,
-                    None => comparing.differences(
-                        &key.tenant,
-                        None,
-                        format!("the access key {} is missing", key.id),
-                    ),
-                },
+                Item::Key(key) if place + 1 == archives.len() => comparing.key(&key)?,
                 _ => {}
             }
         }
@@ -212,6 +208,10 @@ impl Comparing<'_> {
                 let text = format!("seq {}: its body is not the one that was written", wanted.seq);
                 self.differences(&tenant, Some(id), text);
             }
+            Some(_) if wanted.body.is_some() && !expected => {
+                let text = format!("seq {}: was erased, and its words are here again", wanted.seq);
+                self.differences(&tenant, Some(id), text);
+            }
             None if expected => match self.unexplained(page.no, &found)? {
                 Some(gone) => self.differences(&tenant, Some(id), gone.text()),
                 None => self.comparison.erased += 1,
@@ -230,6 +230,22 @@ impl Comparing<'_> {
         };
         let Some(gone) = Gone::of(event) else { return Ok(None) };
         Ok(if erasures.explain(no, &gone)? { None } else { Some(gone) })
+    }
+
+    fn key(&mut self, wanted: &AccessKey) -> Result<(), Error> {
+        let found = self.shared.keys.key(wanted.id)?.filter(|found| found.tenant == wanted.tenant);
+        let problem = match found.map(|found| (found.secret == wanted.secret, found.revoked.is_some())) {
+            None => "is missing",
+            Some((false, _)) => "has another secret",
+            Some((true, false)) if wanted.revoked.is_some() => "was revoked, and is valid again",
+            Some((true, revoked)) => {
+                self.comparison.keys += 1;
+                self.comparison.revoked += u64::from(revoked && wanted.revoked.is_none());
+                return Ok(());
+            }
+        };
+        self.differences(&wanted.tenant, None, format!("the access key {} {problem}", wanted.id));
+        Ok(())
     }
 
     fn asset(&mut self, block: &Block, sha256: everturn_core::chain::Hash) -> Result<(), Error> {

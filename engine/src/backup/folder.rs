@@ -167,8 +167,12 @@ fn list(folder: &Path) -> Result<Vec<Archive>, Error> {
 /// One backup at a time writes into a folder.
 fn lock(folder: &Path) -> Result<File, Error> {
     let path = folder.join(".everturn-backup.lock");
+    let is_new = !path.exists();
     let file = File::options().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(|error| cannot_write(&path, &error))?;
+    if is_new {
+        private::close(&path, folder);
+    }
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(Error::busy(

@@ -3,7 +3,7 @@
 //! The archives are read twice: once to their end, so that nothing is made of a damaged backup and everything is known
 //! that was erased or deleted later; then again to write. Words that a later archive erases never reach the new store.
 
-use super::{Progress, cannot_write, contents, folder_of, open, sync_folder};
+use super::{Progress, archives_of, cannot_write, contents, folder_of, open, sync_folder};
 use crate::{Location, assets_folder, close_new_store, private};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -79,7 +79,42 @@ pub fn restore(url: &str, archives: &[PathBuf], progress: Progress<'_>) -> Resul
     })();
     // What is left in it is the lock file, or, after an error, the unfinished store.
     let _ = std::fs::remove_dir_all(&scratch);
-    written.map(|()| restored)
+    // The store is known by the name that it will have.
+    let (unfinished, name) = (scratch.join(name).display().to_string(), path.display().to_string());
+    written.map_err(|error| error.reworded(|text| text.replace(&unfinished, &name))).map(|()| restored)
+}
+
+/// What later archives took away, and a restore up to an earlier one brings back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct LeftOut {
+    /// Bodies that were erased.
+    pub erased: u64,
+    /// Conversations that were deleted.
+    pub deleted: u64,
+    /// Access keys that were revoked.
+    pub revoked: u64,
+}
+
+/// Counts what the newest backup of a folder lacks of these archives, which are an earlier state of it.
+pub fn left_out(folder: &Path, archives: &[PathBuf]) -> Result<LeftOut, Error> {
+    let newest = archives_of(folder, None)?;
+    let mut left_out = LeftOut::default();
+    if newest == archives {
+        return Ok(left_out);
+    }
+    let (then, now) = (contents(archives)?, contents(&newest)?);
+    for (no, before) in then.members.iter().filter(|(_, member)| member.deleted.is_none()) {
+        match now.members.get(no).filter(|member| member.key == before.key) {
+            Some(member) if member.deleted.is_some() => left_out.deleted += 1,
+            Some(member) => {
+                left_out.erased += member.erased.iter().filter(|seq| before.has_body(*seq)).count() as u64;
+            }
+            None => {}
+        }
+    }
+    let revoked = |id| now.keys.get(id) == Some(&true);
+    left_out.revoked = then.keys.iter().filter(|(id, was)| !**was && revoked(*id)).count() as u64;
+    Ok(left_out)
 }
 
 /// A file in the folder of an unfinished restore that its process holds locked as long as it lives.

@@ -102,7 +102,7 @@ fn check_continues(members: &[Member], previous: &Contents) -> Result<(), Error>
             return Err(Error::conflict(
                 "backup.other_store",
                 format!(
-                    "the archives before are of another store: this one has no conversation {} of tenant {} in that place; name another target, or begin anew with a full backup (--full)",
+                    "the archives before are of another store: this one has no conversation {} of tenant {} in that place; name another target, since a folder holds the backups of one store",
                     before.key.id, before.key.tenant
                 ),
             ));

@@ -8,7 +8,9 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::state::State;
 use everturn_core::turn::{Status, Turn};
-use everturn_engine::backup::{BackedUp, Comparison, FolderOptions, archives_of, check, contents};
+use everturn_engine::backup::{
+    BackedUp, Comparison, FolderOptions, LeftOut, archives_of, check, contents, left_out,
+};
 use everturn_engine::{
     AppendOptions, Everturn, ListQuery, NewConversation, NewKey, NewStream, NewTurn, Options, Scope,
 };
@@ -434,10 +436,22 @@ fn a_store_is_held_against_a_backup() {
     let found = compare(&store, &full);
     assert_eq!((problems(&found), found.erased, found.deleted), (Vec::new(), 1, 1));
 
+    // A key that was revoked since, and one that is valid again.
+    let key = store.keys().list("acme").unwrap()[0].id;
+    store.keys().revoke("acme", key).unwrap();
+    let found = compare(&store, &full);
+    assert_eq!((problems(&found), found.keys, found.revoked), (Vec::new(), 2, 1));
+
     // An older copy of the store, and one that went another way.
     let new = scope.begin();
     backup(&store, &folder);
     let both = archives_of(&folder, None).unwrap();
+    assert_eq!(left_out(&folder, &both).unwrap(), LeftOut::default());
+    let since = LeftOut { erased: 1, deleted: 1, revoked: 1 };
+    assert_eq!(left_out(&folder, &full).unwrap(), since);
+    let anew = FolderOptions { full: true, keep: None };
+    store.backup_to_folder(&folder, anew, &mut |_, _| {}).unwrap();
+    assert_eq!(left_out(&folder, &full).unwrap(), since, "also where the newest backup begins anew");
     let copy = old.open();
     let differences = |found: &Comparison, of: ConversationId| {
         let about = |d: &&everturn_engine::backup::Difference| d.conversation == Some(of);
@@ -446,8 +460,11 @@ fn a_store_is_held_against_a_backup() {
     let found = compare(&copy, &both);
     assert!(differences(&found, new).contains("is missing, with 1 event, and was not deleted"), "{found:?}");
     assert!(differences(&found, id).contains("is cut: it ends at seq 2, the backup has 3"), "{found:?}");
+    assert!(differences(&found, id).contains("seq 2: was erased, and its words are here again"), "{found:?}");
+    let valid_again = format!("the access key {key} was revoked, and is valid again");
+    assert!(problems(&found).contains(&valid_again.as_str()), "{found:?}");
     let next = copy.backup_to_folder(&folder, FolderOptions::default(), &mut |_, _| {});
-    refused(next, "backup.other_store", "begin anew");
+    refused(next, "backup.other_store", "name another target");
     copy.tenant("acme").unwrap().say(id, NewTurn::user("something else"));
     copy.tenant("acme").unwrap().say(id, NewTurn::user("and more"));
     let found = compare(&copy, &both);
@@ -590,6 +607,9 @@ fn only_an_archive_is_replaced_by_an_archive() {
         refused(store.backup_to_file(&taken, none, &mut |_, _| {}), "backup.target", "is no backup");
         assert_eq!(std::fs::read(&taken).unwrap(), before);
     }
+    let damaged = stage.folder.path().join("damaged.zst");
+    std::fs::write(&damaged, [0x28, 0xb5, 0x2f, 0xfd, 0, 0]).unwrap();
+    refused(store.backup_to_file(&damaged, none, &mut |_, _| {}), "backup.target", "is a damaged backup");
     let archive = stage.folder.path().join("full.zst");
     for _ in 0..2 {
         store.backup_to_file(&archive, none, &mut |_, _| {}).unwrap();
@@ -777,7 +797,11 @@ fn stores_and_backups_are_for_their_owner() {
         restore(&archives_of(&archives, None).unwrap(), &copy);
         drop(copy.open());
         let beside = ["wal", "head", "copies"].map(|name| stage.path().with_extension(format!("db-{name}")));
-        let others = [stage.path().with_extension("db.lock"), copy.path().with_extension("db-head")];
+        let others = [
+            stage.path().with_extension("db.lock"),
+            copy.path().with_extension("db-head"),
+            archives.join(".everturn-backup.lock"),
+        ];
         for path in [stage.path(), copy.path(), made].into_iter().chain(beside).chain(others) {
             assert_eq!(mode(&path), of_files, "{} in a folder of mode {folder:o}", path.display());
         }

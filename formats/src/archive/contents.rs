@@ -5,7 +5,7 @@ use super::{Counts, Header, Item, ParentNo, Ranges, Reader};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Tombstone;
-use everturn_core::id::{Key, Tenant};
+use everturn_core::id::{Key, KeyId, Tenant};
 use everturn_core::time::Timestamp;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
@@ -20,6 +20,8 @@ pub struct Contents {
     pub assets: HashSet<(Tenant, Hash)>,
     /// Where assets are shown: number of the conversation, and place of the event that brought it.
     pub shown: HashMap<(Tenant, Hash), Vec<(u64, u64)>>,
+    /// Access keys of the last archive, and whether each is revoked.
+    pub keys: BTreeMap<KeyId, bool>,
     /// Header and id of the last archive.
     pub last: Option<(Header, Hash)>,
     /// All archives together.
@@ -65,6 +67,8 @@ impl Contents {
         let header = reader.header().clone();
         self.check_order(&header)?;
         let mut current: Option<u64> = None;
+        // Each archive has all keys of its time.
+        self.keys.clear();
         while let Some(item) = reader.next_item()? {
             match item {
                 Item::Block(block) => {
@@ -116,7 +120,10 @@ impl Contents {
                 Item::Event(_) | Item::Request(_) | Item::Text(_) if current.is_none() => {
                     return Err(malformed("a record is out of place"));
                 }
-                Item::Event(_) | Item::Request(_) | Item::Text(_) | Item::Key(_) | Item::Loose(_) => {}
+                Item::Key(key) => {
+                    self.keys.insert(key.id, key.revoked.is_some());
+                }
+                Item::Event(_) | Item::Request(_) | Item::Text(_) | Item::Loose(_) => {}
             }
         }
         let counts = *reader.counts();

@@ -19,6 +19,7 @@ use std::io::{BufRead, BufReader, Read};
 /// What Zstandard may ask for to look back, as a power of two: 16 MiB. What [`super::Writer`] writes needs 2 MiB.
 const WINDOW_LOG_MAX: u32 = 24;
 
+const HEADER: &str = "{\"backup\":";
 const EVENT: &str = "{\"event\":";
 const LOOSE: &str = "{\"loose\":";
 
@@ -85,10 +86,15 @@ impl<R: Read> Reader<R> {
         };
         let first = match reader.line() {
             Ok(Some(line)) => line,
-            Err(Error::Corrupt(_)) if !reader.is_zstandard() => return Err(foreign()),
+            Ok(None) | Err(Error::Corrupt(_)) if !reader.is_zstandard() => return Err(foreign()),
+            Ok(None) => return Err(cut()),
             Err(error) => return Err(error),
-            Ok(None) => return Err(foreign()),
         };
+        // Other programs compress with Zstandard too.
+        if !first.starts_with(HEADER) {
+            return Err(foreign());
+        }
+        let damaged = || malformed("its first record is malformed");
         // Whatever a later version writes into its header, its number can be read.
         #[derive(serde::Deserialize)]
         struct First {
@@ -98,7 +104,7 @@ impl<R: Read> Reader<R> {
         struct Format {
             format: u64,
         }
-        let format = serde_json::from_str::<First>(&first).map_err(|_| foreign())?.backup.format;
+        let format = serde_json::from_str::<First>(&first).map_err(|_| damaged())?.backup.format;
         if format > FORMAT {
             let text = format!(
                 "the backup has format {format}, this program reads up to {FORMAT}; use a newer everturn"
@@ -107,7 +113,7 @@ impl<R: Read> Reader<R> {
         }
         match serde_json::from_str(&first) {
             Ok(Line::Backup(header)) => reader.header = header,
-            _ => return Err(foreign()),
+            _ => return Err(damaged()),
         }
         Ok(reader)
     }

@@ -37,6 +37,11 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
                     code,
                     "the store's file was removed, renamed or replaced; put it back, or restart this server",
                 ),
+                code @ "store.full" => (code, "the disk that holds the store is full; free some space"),
+                code @ "store.io" => (
+                    code,
+                    "the store cannot be written: its disk fails, or a limit on the size of files is reached; check both",
+                ),
                 _ => ("store.unready", "the store cannot be read; see the server's log"),
             };
             Err(Error::busy(code, text).into())

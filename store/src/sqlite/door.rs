@@ -3,7 +3,7 @@
 use super::{ownership, rows};
 use everturn_core::Error;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -364,6 +364,16 @@ pub fn close_like(file: &File, database: &Path) {
 #[cfg(not(unix))]
 pub fn close_like(_: &File, _: &Path) {}
 
+/// Opens a file beside the database, and makes it if needed. A symbolic link in its place is refused: whatever it leads to
+/// would be overwritten.
+pub fn open_beside(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.create(true).truncate(false).read(true).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+    options.open(path)
+}
+
 /// Makes the entry of a file in its folder durable.
 #[cfg(unix)]
 pub fn sync_folder(path: &Path) -> std::io::Result<()> {
@@ -486,6 +496,14 @@ pub fn explain(path: &Path, error: &rusqlite::Error) -> Error {
         Some(ErrorCode::PermissionDenied) => {
             Error::invalid("store.denied", format!("no permission for {file}; check its owner and mode"))
         }
+        Some(ErrorCode::SystemIoFailure)
+            if error.sqlite_error().is_some_and(|e| e.extended_code == ffi::SQLITE_IOERR_WRITE) =>
+        {
+            let text = format!(
+                "{file} or a file beside it cannot be written: its disk fails, or a limit on the size of files (`ulimit -f`) is reached; nothing of this request was written; check the disk and the limit"
+            );
+            Error::internal("store.io", text)
+        }
         Some(ErrorCode::SystemIoFailure) => Error::internal(
             "store.io",
             format!(
@@ -564,6 +582,35 @@ pub fn check_names(path: &Path) -> Result<(), Error> {
 #[cfg(not(unix))]
 pub fn check_names(_: &Path) -> Result<(), Error> {
     Ok(())
+}
+
+/// Whether an open file was removed. Cheaper than looking at its path, which also tells where it was renamed.
+#[cfg(unix)]
+pub fn is_removed(file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    file.metadata().is_ok_and(|file| file.nlink() == 0)
+}
+
+/// Whether a path leads to an open file.
+#[cfg(unix)]
+pub fn is_open_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let of = |file: std::fs::Metadata| (file.dev(), file.ino());
+    file.metadata()
+        .map(of)
+        .ok()
+        .is_some_and(|open| std::fs::symlink_metadata(path).map(of).is_ok_and(|at| at == open))
+}
+
+/// Elsewhere an open file can be neither removed nor replaced.
+#[cfg(not(unix))]
+pub fn is_removed(_: &File) -> bool {
+    false
+}
+
+#[cfg(not(unix))]
+pub fn is_open_at(_: &File, _: &Path) -> bool {
+    true
 }
 
 /// The files of a store that a process opened, by device and inode. Their paths may come to lead to others.
@@ -647,18 +694,16 @@ impl WriteLock {
         let lock = beside(path, ".lock");
         let cannot = |e: &std::io::Error| match e.kind() {
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => read_only(path),
+            _ if lock.is_symlink() => Error::invalid(
+                "store.cannot_open",
+                format!("{} is a symbolic link, and is not written through; remove it", lock.display()),
+            ),
             _ => Error::invalid(
                 "store.cannot_open",
                 format!("cannot open {}: {e}; check that its folder exists", lock.display()),
             ),
         };
-        let mut file = File::options()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(&lock)
-            .map_err(|e| cannot(&e))?;
+        let mut file = open_beside(&lock).map_err(|e| cannot(&e))?;
         close_like(&file, path);
         let deadline = Instant::now() + patience;
         loop {

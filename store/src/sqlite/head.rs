@@ -7,7 +7,7 @@
 //!
 //! The file is made and synced before the mark is set. After that it is overwritten after each commit and never synced: it
 //! costs no more than a system call, and since the commit was synced before, it never names what is not durable. After a
-//! power loss it may be older, which says nothing.
+//! power loss it may be older, which says nothing. If it is removed while somebody writes, it is made again.
 
 use super::rows::Bytes;
 use super::{door, ownership};
@@ -15,8 +15,7 @@ use everturn_core::Error;
 use everturn_core::chain::Hash;
 use rusqlite::{Connection, OptionalExtension};
 use std::fs::File;
-use std::io::{Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Begins a record. Frozen.
 const MAGIC: &[u8; 8] = b"Evtnhd1\n";
@@ -31,7 +30,7 @@ pub struct StoreHead {
     pub event: i64,
     /// Its hash.
     pub hash: Hash,
-    /// Changes that added no event.
+    /// Changes that added no event: deletions, changes of keys, text of open turns.
     pub changes: i64,
 }
 
@@ -72,29 +71,47 @@ impl StoreHead {
 pub struct HeadFile {
     file: File,
     head: StoreHead,
+    /// The database that it is beside.
+    database: PathBuf,
 }
 
 impl HeadFile {
     /// Opens the record, which is made and durable when this returns. Comes before the database is marked as in use.
     pub fn open(path: &Path, db: &Connection) -> Result<HeadFile, Error> {
         let now = StoreHead::of(db).map_err(|e| door::explain(path, &e))?;
-        let durable = recorded(path).is_some();
-        let head = door::head_path(path);
-        let opened = File::options().create(true).truncate(false).write(true).open(&head).and_then(|file| {
-            door::close_like(&file, path);
-            let mut opened = HeadFile { file, head: now };
-            opened.write()?;
-            if !durable {
-                opened.file.set_len(RECORD_BYTES as u64)?;
-                opened.file.sync_all()?;
-                door::sync_folder(&head)?;
-            }
-            Ok(opened)
-        });
-        opened.map_err(|e| {
+        HeadFile::open_with(path, now).map_err(|e| {
+            let head = door::head_path(path);
             let text = format!("cannot write {} ({e}); make it writable, or remove it", head.display());
             Error::invalid("store.cannot_open", text)
         })
+    }
+
+    fn open_with(database: &Path, head: StoreHead) -> std::io::Result<HeadFile> {
+        let durable = recorded(database).is_some();
+        let path = door::head_path(database);
+        let file = door::open_beside(&path)?;
+        door::close_like(&file, database);
+        let mut opened = HeadFile { file, head, database: database.to_path_buf() };
+        opened.write()?;
+        if !durable {
+            opened.file.set_len(RECORD_BYTES as u64)?;
+            opened.file.sync_all()?;
+            door::sync_folder(&path)?;
+        }
+        Ok(opened)
+    }
+
+    /// Makes the file again if it was removed, renamed or replaced: without it, a crash would leave a store that is refused.
+    pub fn keep(&mut self) {
+        if door::is_open_at(&self.file, &door::head_path(&self.database)) {
+            return;
+        }
+        match HeadFile::open_with(&self.database, self.head) {
+            Ok(again) => *self = again,
+            Err(error) => {
+                tracing::warn!(%error, "the record of the store's head is lost and cannot be made again")
+            }
+        }
     }
 
     /// Takes over what the database has, once nobody else writes to it.
@@ -115,13 +132,23 @@ impl HeadFile {
     }
 
     fn overwrite(&mut self) {
+        if door::is_removed(&self.file) {
+            return self.keep();
+        }
         if let Err(error) = self.write() {
             // What was committed is safe all the same; an older record does no harm.
             tracing::debug!(%error, "cannot write the record of the store's head");
         }
     }
 
+    #[cfg(unix)]
     fn write(&mut self) -> std::io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(&self.file, &self.head.to_bytes(), 0)
+    }
+
+    #[cfg(not(unix))]
+    fn write(&mut self) -> std::io::Result<()> {
+        use std::io::{Seek, Write};
         self.file.rewind()?;
         self.file.write_all(&self.head.to_bytes())
     }
@@ -216,7 +243,9 @@ fn lacking(db: &Connection, path: &Path, recorded: StoreHead) -> rusqlite::Resul
     // A row that is lost is made again, and says nothing about changes.
     let changes = ownership::changes(db)?.filter(|changes| *changes < recorded.changes);
     let lost = changes.map(|changes| recorded.changes - changes);
-    Ok(lost.map(|lost| format!("{file} lacks the last {lost} deletions or changes of keys")))
+    Ok(lost.map(|lost| {
+        format!("{file} lacks the last {lost} deletions, changes of keys or pieces of open turns")
+    }))
 }
 
 #[cfg(test)]

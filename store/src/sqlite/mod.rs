@@ -76,6 +76,8 @@ pub struct Sqlite {
     catalog: Catalog,
     /// Bodies that were erased and committed as such.
     erasures: AtomicU64,
+    /// The last write failed because of the disk.
+    unwritable: AtomicBool,
 }
 
 struct Writer {
@@ -147,6 +149,7 @@ impl Sqlite {
             files: Some(files),
             overtaken: AtomicBool::new(false),
             erasures: AtomicU64::new(0),
+            unwritable: AtomicBool::new(false),
         };
         store.settle()?;
         Ok(store)
@@ -176,6 +179,7 @@ impl Sqlite {
             files: None,
             overtaken: AtomicBool::new(false),
             erasures: AtomicU64::new(0),
+            unwritable: AtomicBool::new(false),
         })
     }
 
@@ -250,7 +254,17 @@ impl Sqlite {
             transaction.commit()?;
             Ok(answer)
         });
-        written.map_err(|failure| failed(&self.path, failure))
+        let written = written.map_err(|failure| failed(&self.path, failure));
+        self.note_written(written.as_ref().err());
+        written
+    }
+
+    /// Notes whether the disk took a write, for [`Log::ready`].
+    fn note_written(&self, error: Option<&Error>) {
+        let unwritable = error.is_some_and(|error| matches!(error.code(), "store.full" | "store.io"));
+        if self.unwritable.load(Ordering::Relaxed) != unwritable {
+            self.unwritable.store(unwritable, Ordering::SeqCst);
+        }
     }
 
     /// What of a conversation is not settled yet. Taken before the database is looked at: what is settled in between
@@ -425,6 +439,7 @@ impl Log for Sqlite {
         let deletes = |write: &&Write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. });
         let deleted: Vec<Tenant> =
             batch.iter().filter(deletes).map(|write| write.key.tenant.clone()).collect();
+        let speaks = batch.iter().any(|write| matches!(write.action, Action::Chunk { .. }));
         let written = (|| {
             let transaction = self.begin(connection, *ownership)?;
             let before = self.recent.read().unwrap_or_else(PoisonError::into_inner);
@@ -439,9 +454,12 @@ impl Log for Sqlite {
             }
             let (settled, added, last) = (work.settled, work.added, work.last);
             drop(before);
-            let changes = (!deleted.is_empty()).then(|| ownership::count_change(&transaction)).transpose()?;
+            // What adds no event is counted, so that it is not lost unnoticed.
+            let counted = speaks || !deleted.is_empty();
+            let changes = counted.then(|| ownership::count_change(&transaction)).transpose()?;
             self.finish(transaction, settled, added)?;
             head.note(last, changes);
+            self.note_written(None);
             Ok(answers)
         })();
         // Only now: whoever reads this number must not read words afterwards that were erased before.
@@ -471,7 +489,9 @@ impl Log for Sqlite {
             }
             Err(failure) => {
                 known.forget();
-                all(failed(&self.path, failure))
+                let error = failed(&self.path, failure);
+                self.note_written(Some(&error));
+                all(error)
             }
         }
     }
@@ -486,7 +506,13 @@ impl Log for Sqlite {
     fn ready(&self) -> Result<(), Error> {
         let ownership = self.writer()?.ownership;
         self.check_files()?;
-        self.reading(|db| self.check_ownership(db, ownership))
+        self.reading(|db| self.check_ownership(db, ownership))?;
+        if self.unwritable.load(Ordering::SeqCst) {
+            // Only a write tells whether there is room again.
+            self.changing(|_| Ok(()))?;
+        }
+        self.writer()?.head.keep();
+        Ok(())
     }
 
     fn stored_events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
@@ -950,6 +976,7 @@ impl Drop for Sqlite {
         let Some(writer) = self.writer.take() else { return };
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let mut writer = writer.into_inner().unwrap_or_else(PoisonError::into_inner);
+        writer.head.keep();
         if !matches!(check_whole(&self.path), Ok(None)) {
             // A log that was cut or overwritten meanwhile must not be copied into the database.
             tracing::error!(

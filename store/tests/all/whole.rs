@@ -175,6 +175,85 @@ fn a_lost_deletion_and_a_lost_revocation_are_noticed() {
     replay(&store);
 }
 
+/// Text of an open turn is acknowledged before it is an event: an older write-ahead log lost it unnoticed.
+#[test]
+fn lost_text_of_an_open_turn_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let (m, store) = (Maker::default(), open(&path).unwrap());
+    let key = m.key();
+    let open_turn = m.open();
+    let turn = turn_of(&open_turn);
+    create(&store, &key, vec![m.created(), open_turn]);
+    done(&store, chunk(&key, turn, 0, "half a "));
+    let before = copied(&path, &key);
+    assert_eq!(open(&before.path()).unwrap().open_text(&key, turn).unwrap(), "half a ");
+    let before = copied(&path, &key);
+    done(&store, chunk(&key, turn, 7, "sentence"));
+    let after = copied(&path, &key);
+    std::fs::copy(before.wal(), after.wal()).unwrap();
+    let error = refused_with(&after.path(), "store.cut");
+    assert!(
+        error.text().contains("the last 1 deletions, changes of keys or pieces of open turns"),
+        "{error}"
+    );
+}
+
+/// A crash after the record was removed left a store that is refused, although nothing else was lost.
+#[cfg(unix)]
+#[test]
+fn a_record_that_is_removed_while_somebody_writes_is_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let (m, store) = (Maker::default(), open(&path).unwrap());
+    let key = m.key();
+    create(&store, &key, vec![m.created()]);
+    let head = beside(&path, "-head");
+    let whole = |events: u64| {
+        let crashed = copied(&path, &key);
+        assert_eq!(verify(&open(&crashed.path()).unwrap(), &key).events, events);
+    };
+    std::fs::remove_file(&head).unwrap();
+    append(&store, &key, vec![m.say("at the next commit")]);
+    whole(2);
+    let aside = folder.path().join("aside");
+    std::fs::rename(&head, &aside).unwrap();
+    store.ready().unwrap();
+    whole(2);
+    // The new file is the one that is written from now on.
+    let record = std::fs::read(&head).unwrap();
+    append(&store, &key, vec![m.say("later")]);
+    assert_ne!(std::fs::read(&head).unwrap(), record);
+    std::fs::rename(&head, &aside).unwrap();
+    drop(store);
+    assert_eq!(verify(&open(&path).unwrap(), &key).events, 3, "a clean end is one without it too");
+}
+
+/// The process that opened the store wrote its number into whatever the link led to.
+#[cfg(unix)]
+#[test]
+fn symbolic_links_beside_a_store_are_not_written_through() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let victim = folder.path().join("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    for suffix in [".lock", "-head"] {
+        drop(open(&path).unwrap());
+        let link = beside(&path, suffix);
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        let error = open(&path).err().unwrap();
+        assert_eq!(error.code(), "store.cannot_open", "{error}");
+        assert!(
+            error.text().contains(&format!("store.db{suffix}")) && error.text().contains("remove it"),
+            "{error}"
+        );
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious", "{suffix}");
+        std::fs::remove_file(&link).unwrap();
+    }
+    open(&path).unwrap();
+}
+
 /// With the record gone, an emptied and a half-cut write-ahead log looked like whole ones.
 #[test]
 fn a_store_in_use_without_its_record_of_the_head_is_refused() {
