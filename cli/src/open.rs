@@ -107,6 +107,15 @@ pub fn server(args: &Args) -> Result<Option<&str>, Error> {
     Ok(Some(url))
 }
 
+/// Refuses `--tenant` for a verb that is about all tenants: it would be ignored.
+pub fn all_tenants(args: &Args, verb: &str) -> Result<(), Error> {
+    if args.sources.tenant == Some(ValueSource::CommandLine) {
+        let text = format!("{verb} is about the whole store, of all tenants; leave --tenant out");
+        return Err(Error::invalid("tenant.all", text));
+    }
+    Ok(())
+}
+
 /// The key to the server. It is not taken from the command line, where everybody on this machine could read it.
 fn key(args: &Args) -> Result<Option<String>, Error> {
     let key = match &args.key_file {

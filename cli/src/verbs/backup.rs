@@ -154,7 +154,7 @@ fn is_file(target: &str) -> Result<bool, Error> {
     }
 }
 
-/// Refuses a server: its keys are of one tenant each, and a backup is of all.
+/// Refuses a server, whose keys are of one tenant each, and a tenant: a backup is of all.
 pub fn beside_the_store(args: &Args, verb: &str) -> Result<(), Error> {
     if open::server(args)?.is_some() {
         let text = format!(
@@ -162,5 +162,5 @@ pub fn beside_the_store(args: &Args, verb: &str) -> Result<(), Error> {
         );
         return Err(Error::invalid("url.backup", text));
     }
-    Ok(())
+    open::all_tenants(args, verb)
 }

@@ -27,6 +27,7 @@ pub struct Doctor {
 }
 
 pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
+    open::all_tenants(args, "doctor")?;
     let changes = verb.rebuild || verb.compact || verb.repair || verb.accept_loss;
     if changes && open::server(args)?.is_some() {
         let text = "--rebuild, --compact, --repair and --accept-loss need the store itself: run them where it is, while its server is stopped";
@@ -37,7 +38,11 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
         let options = Options { accept_loss: verb.accept_loss, create: false, ..Options::default() };
         let store = open::store(args, options)?;
         if verb.repair {
-            for done in store.repair()? {
+            let repaired = store.repair()?;
+            if repaired.is_empty() {
+                eprintln!("nothing to repair: no second process wrote beside a log");
+            }
+            for done in repaired {
                 let events = show::count(done.events, "event");
                 eprintln!(
                     "{}: {events} that a second process wrote after seq {} are now in its fork {}",
@@ -49,9 +54,11 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
             for lost in store.rebuild()? {
                 eprintln!("given up: {}{}", about(&lost), lost.problem);
             }
+            eprintln!("made all derived rows again from the log");
         }
         if verb.compact {
             store.compact()?;
+            eprintln!("gave unused space back");
         }
     }
     let store = open::reading(args)?;

@@ -111,8 +111,8 @@ fn greet(started: &Started, store: &str) {
     let url = format!("{scheme}://{}", started.address);
     let access = match (started.open, started.jwt) {
         (true, _) => "everybody on this machine, as admin of the tenant default (no keys yet)",
-        (false, false) => "whoever has a key (everturn keys)",
-        (false, true) => "whoever has a key (everturn keys) or a token (jwt)",
+        (false, false) => "with a key (made by `everturn keys`)",
+        (false, true) => "with a key (made by `everturn keys`) or a token (jwt)",
     };
     let models = if started.models.is_empty() { "none".to_string() } else { started.models.join(", ") };
     eprintln!("everturn listens on {url}");

@@ -74,7 +74,15 @@ fn the_doctor_finds_nothing_in_a_healthy_store_and_something_in_a_changed_one() 
     checked 1 conversation, 2 events, 0 assets
     everything is in order
     ");
-    assert_eq!(shell.run(&["doctor", "--rebuild", "--compact"]).code, 0);
+    let said = shell.run(&["doctor", "--repair", "--rebuild", "--compact"]);
+    assert_eq!(said.code, 0);
+    assert_shows!(said.err, @r"
+    nothing to repair: no second process wrote beside a log
+    made all derived rows again from the log
+    gave unused space back
+    ");
+    let refused = shell.run(&["doctor", "--tenant", "acme"]);
+    assert!(refused.code == 1 && refused.err.contains("leave --tenant out"), "{}", refused.err);
     damage(&shell, b"hello there");
     let said = shell.run(&["doctor"]);
     assert_eq!(said.code, 1);
