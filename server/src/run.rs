@@ -1,15 +1,11 @@
 //! Everything at once, as `everturn serve` does it: settings, store, telemetry, port, signals, the end.
 
 use crate::app::App;
-use crate::serve::{Server, serve};
+use crate::serve::{BLOCKING_PATIENCE, Server, serve};
 use crate::settings::Settings;
 use everturn_core::Error;
 use everturn_engine::{Everturn, Options};
 use std::net::SocketAddr;
-use std::time::Duration;
-
-/// How long requests that read the disk may still do so after everything else has ended.
-const BLOCKING_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What runs now.
 pub struct Started {
@@ -41,7 +37,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         quotas: settings.quotas(),
         ..Options::default()
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|e| Error::internal("serve.runtime", format!("cannot start threads: {e}")))?;
     let served = runtime.block_on(async {

@@ -3,10 +3,23 @@
 use crate::app::App;
 use crate::door::Door;
 use crate::tls;
-use axum_server::tls_rustls::RustlsConfig;
+use axum::extract::connect_info::Connected;
+use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use axum_server::{AddrListener, Address};
 use everturn_core::Error;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::runtime::Builder;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+
+/// How long requests that read the disk may still do so after everything else has ended.
+pub const BLOCKING_PATIENCE: Duration = Duration::from_secs(2);
+/// How long nobody is let in after a connection could not be taken.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// A server that listens and does not answer yet.
 pub struct Server {
@@ -80,34 +93,138 @@ fn check_exposure(app: &App) -> Result<(), Error> {
 }
 
 /// Answers until `stop` resolves, then ends streams with a place to resume from and waits for what runs.
+///
+/// Every core has a thread, and each connection stays on the one that it is dealt to. Where threads share connections, one is
+/// woken for nearly every request of another, which costs more than answering it.
 pub async fn serve(server: Server, stop: impl Future<Output = ()> + Send + 'static) -> Result<(), Error> {
-    let Server { listener, app, tls, .. } = server;
+    let Server { listener, app, tls, address, .. } = server;
     let (stopping, limit) = (app.stopping.clone(), app.config.shutdown);
     let handle = axum_server::Handle::new();
-    let ending = tokio::spawn({
+    let _ending = AbortOnDropHandle::new(tokio::spawn({
         let (handle, stopping) = (handle.clone(), stopping.clone());
         async move {
             stop.await;
             stopping.cancel();
             handle.graceful_shutdown(Some(limit));
         }
-    });
+    }));
     tokio::spawn(crate::metrics::upkeep(stopping.clone()));
     let door = Door::new(&app.config);
     tokio::spawn(door.clone().watch(stopping.clone()));
-    let files = app.config.tls.clone();
-    let service = crate::router(app).into_make_service_with_connect_info::<SocketAddr>();
-    let served = match (tls, files) {
-        (Some(config), Some(files)) => {
-            tokio::spawn(tls::watch(files, config.clone(), stopping));
-            let server = axum_server::from_tcp_rustls(listener, config);
-            async { server?.handle(handle).map(|tls| tls.acceptor(door)).serve(service).await }.await
+    if let (Some(config), Some(files)) = (&tls, &app.config.tls) {
+        tokio::spawn(tls::watch(files.clone(), config.clone(), stopping.clone()));
+    }
+    let failed = |e: io::Error| Error::internal("serve.failed", format!("the server failed: {e}"));
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+    let router = crate::router(app);
+    let _ended_early = EndOnDrop(handle.clone());
+    let (mut hands, mut threads) = (Vec::new(), Vec::new());
+    for number in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+        let (hand, dealt) = mpsc::unbounded_channel();
+        let listener = Dealt { address, connections: Mutex::new(dealt) };
+        let answering = answer(listener, tls.clone(), handle.clone(), door.clone(), router.clone());
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let (done, ended) = oneshot::channel();
+        let run = move || {
+            // Nobody waits any more if the receiver is gone.
+            let _ = done.send(runtime.block_on(answering));
+            runtime.shutdown_timeout(BLOCKING_PATIENCE);
+        };
+        let thread = std::thread::Builder::new().name(format!("everturn-http-{number}"));
+        threads.push((ended, thread.spawn(run).map_err(failed)?));
+        hands.push(hand);
+    }
+    stopping.run_until_cancelled_owned(deal(listener, hands)).await;
+    let mut served = Ok(());
+    for (ended, thread) in threads {
+        served =
+            served.and(ended.await.unwrap_or_else(|_| Err(io::Error::other("a thread ended by itself"))));
+        let _ = tokio::task::spawn_blocking(|| thread.join()).await;
+    }
+    served.map_err(failed)
+}
+
+/// Ends the threads of a server that nobody waits for.
+struct EndOnDrop(axum_server::Handle<Place>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.shutdown();
+    }
+}
+
+/// Takes connections and gives them to the threads in turn.
+async fn deal(listener: tokio::net::TcpListener, hands: Vec<mpsc::UnboundedSender<Connection>>) {
+    for hand in hands.iter().cycle() {
+        let connection = loop {
+            let accepted = listener.accept().await;
+            match accepted.and_then(|(stream, address)| Ok((stream.into_std()?, address))) {
+                Ok(connection) => break connection,
+                Err(error) => {
+                    tracing::debug!(%error, "a connection could not be taken");
+                    // Too many files are open, perhaps: some may be closed soon.
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        };
+        // A thread that ended is noticed by its other end.
+        let _ = hand.send(connection);
+    }
+}
+
+type Connection = (std::net::TcpStream, SocketAddr);
+
+/// The connections that a thread is dealt, as something that it listens to.
+struct Dealt {
+    address: SocketAddr,
+    connections: Mutex<mpsc::UnboundedReceiver<Connection>>,
+}
+
+/// Where a connection that was dealt comes from.
+#[derive(Clone, Debug)]
+struct Place(SocketAddr);
+
+impl Address for Place {
+    type Stream = TcpStream;
+    type Listener = Dealt;
+}
+
+impl Connected<Place> for SocketAddr {
+    fn connect_info(place: Place) -> SocketAddr {
+        place.0
+    }
+}
+
+impl AddrListener<TcpStream, Place> for Dealt {
+    async fn bind_to(_: Place) -> io::Result<Dealt> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    async fn accept_stream(&self) -> io::Result<(TcpStream, Place)> {
+        match self.connections.lock().await.recv().await {
+            Some((stream, address)) => Ok((TcpStream::from_std(stream)?, Place(address))),
+            // Nothing is dealt any more; what was goes on.
+            None => std::future::pending().await,
         }
-        _ => {
-            let server = axum_server::from_tcp(listener);
-            async { server?.handle(handle).acceptor(door).serve(service).await }.await
-        }
-    };
-    ending.abort();
-    served.map_err(|e| Error::internal("serve.failed", format!("the server failed: {e}")))
+    }
+
+    fn get_local_addr(&self) -> io::Result<Place> {
+        Ok(Place(self.address))
+    }
+}
+
+/// Answers what this thread is dealt.
+async fn answer(
+    dealt: Dealt,
+    tls: Option<RustlsConfig>,
+    handle: axum_server::Handle<Place>,
+    door: Door,
+    router: axum::Router,
+) -> io::Result<()> {
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    let server = axum_server::Server::from_listener(dealt).handle(handle);
+    match tls {
+        Some(config) => server.acceptor(RustlsAcceptor::new(config).acceptor(door)).serve(service).await,
+        None => server.acceptor(door).serve(service).await,
+    }
 }
