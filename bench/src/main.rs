@@ -106,6 +106,9 @@ enum What {
         /// Who says what texts mean: builtin or folder:PATH
         #[arg(long, default_value = "builtin")]
         embedder: String,
+        /// Who orders the best 50 once more: folder:PATH
+        #[arg(long)]
+        rerank: Option<String>,
         #[command(flatten)]
         public: quality::Public,
     },
@@ -189,9 +192,10 @@ fn run(args: &Args) -> Result<()> {
     if let What::Sessions { longhand } = args.what {
         done(&args.what, &mut rows, two_years::run(&place, args.quick, longhand)?);
     }
-    if let What::RecallQuality { embedder, public } = &args.what {
-        let embedder = embedder.parse::<everturn_engine::model::Embedder>()?.open()?;
-        done(&args.what, &mut rows, quality::run(embedder, public)?);
+    if let What::RecallQuality { embedder, rerank, public } = &args.what {
+        let open = |name: &String| name.parse::<everturn_engine::model::Embedder>()?.open_with(2);
+        let (embedder, reranker) = (open(embedder)?, rerank.as_ref().map(open).transpose()?);
+        done(&args.what, &mut rows, quality::run(&embedder, reranker.as_ref(), public)?);
     }
     if let What::Embed = args.what {
         done(&args.what, &mut rows, embed::run(scale)?);

@@ -161,8 +161,11 @@ impl Set {
 }
 
 /// Asks everything by words, by meaning and by both.
-pub fn run(embedder: Arc<dyn Embed>, public: &Public) -> Result<Vec<Row>> {
-    let name = embedder.model().to_string();
+pub fn run(
+    embedder: &Arc<dyn Embed>,
+    reranker: Option<&Arc<dyn Embed>>,
+    public: &Public,
+) -> Result<Vec<Row>> {
     let mut sets = vec![
         Set::of_pairs("chosen on", pairs()),
         Set::of_pairs("held out", read_pairs(HELD_OUT)?),
@@ -172,16 +175,18 @@ pub fn run(embedder: Arc<dyn Embed>, public: &Public) -> Result<Vec<Row>> {
     sets.extend(public.beam.as_deref().map(public::beam).transpose()?);
     let mut rows = Vec::new();
     for set in sets {
-        rows.extend(measured(set, embedder.clone())?);
+        let options =
+            Options { embedder: Some(embedder.clone()), reranker: reranker.cloned(), ..Options::default() };
+        rows.extend(measured(set, options)?);
     }
-    rows.push(Row::new("embedder", name, ""));
+    rows.push(Row::new("embedder", embedder.model(), ""));
+    rows.extend(reranker.map(|reranker| Row::new("reranker", reranker.model(), "")));
     Ok(rows)
 }
 
 const MODES: [RecallMode; 3] = [RecallMode::Hybrid, RecallMode::Lexical, RecallMode::Vector];
 
-fn measured(set: Set, embedder: Arc<dyn Embed>) -> Result<Vec<Row>> {
-    let options = Options { embedder: Some(embedder), ..Options::default() };
+fn measured(set: Set, options: Options) -> Result<Vec<Row>> {
     let store = Everturn::open_with("memory:", options)?;
     let scope = store.tenant("quality")?;
     let started = Instant::now();

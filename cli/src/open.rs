@@ -48,18 +48,20 @@ pub fn embedder(args: &Args) -> Result<Option<Arc<dyn Embed>>, Error> {
 }
 
 /// The tenant's view, for reading beside whoever writes what words and meaning find.
-pub fn recalling(args: &Args, embedder: &str) -> Result<Box<dyn Store>, Failure> {
-    let embedder = match embedder {
-        "none" => None,
+pub fn recalling(args: &Args, embedder: &str, reranker: Option<&str>) -> Result<Box<dyn Store>, Failure> {
+    let remote = server(args)?.is_some();
+    let model = |name: &str| match name {
+        "none" => Ok(None),
         // A server has its own.
-        _ if server(args)?.is_some() => None,
+        _ if remote => Ok(None),
         name => {
             // Somebody waits for it, be it for a question or for the whole index.
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            Some(name.parse::<Embedder>()?.open_with(cores)?)
+            name.parse::<Embedder>()?.open_with(cores).map(Some)
         }
     };
-    with(args, Options { read_only: true, embedder, ..Options::default() })
+    let (embedder, reranker) = (model(embedder)?, model(reranker.unwrap_or("none"))?);
+    with(args, Options { read_only: true, embedder, reranker, ..Options::default() })
 }
 
 /// The tenant's view; the options are for a store of this machine.

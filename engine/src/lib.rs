@@ -163,6 +163,8 @@ pub struct Options {
     pub embedder: Option<Arc<dyn model::Embed>>,
     /// Who said it before: asked until everything has a vector of the embedder. The built-in one need not be named.
     pub former_embedder: Option<Arc<dyn model::Embed>>,
+    /// Who orders the best 50 answers of recall once more: a better model than the embedder, since it reads only those.
+    pub reranker: Option<Arc<dyn model::Embed>>,
     /// A folder in which a file per conversation is kept up to date.
     pub mirror: Option<PathBuf>,
     /// Where time and randomness come from.
@@ -187,6 +189,7 @@ impl Default for Options {
             index: true,
             embedder: None,
             former_embedder: None,
+            reranker: None,
             mirror: None,
             world: Arc::new(SystemWorld),
         }

@@ -32,6 +32,8 @@ const SHORT_ROUNDS: u32 = 8;
 const EMBEDDED_BYTES_MAX: usize = 8 * 1024;
 /// How long a question waits for its vector; then words must do.
 const QUESTION_PATIENCE: Duration = Duration::from_secs(3);
+/// How long an answer waits for the one that orders it once more.
+const RERANK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long to wait after a failure: the first one, and at most.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(60);
@@ -118,11 +120,30 @@ pub fn of_question(shared: &Shared, tenant: &Tenant, text: &str) -> Result<Optio
             let vector = QuestionVector { numbers: vector, knows_language: true, nearness_min: -1.0 };
             Ok(Some(Question { model: kept_as(&*embedder, dimensions), vector }))
         }
-        None => Err(Error::busy(
-            "embedder.slow",
-            format!("{} did not answer within {} s", embedder.model(), QUESTION_PATIENCE.as_secs()),
-        )),
+        None => Err(slow(&*embedder, QUESTION_PATIENCE)),
     }
+}
+
+/// How near texts are to a question in the eyes of another model.
+pub fn nearness(embedder: &dyn Embed, question: &str, texts: &[String]) -> Result<Vec<f64>, Error> {
+    let all = std::iter::once(question).chain(texts.iter().map(String::as_str)).map(cut).collect();
+    let Some(vectors) = model::wait_for(embedder.embed(all), Some(RERANK_PATIENCE)) else {
+        return Err(slow(embedder, RERANK_PATIENCE));
+    };
+    let mut vectors = vectors?.into_iter();
+    let question = vectors.next().filter(|_| vectors.len() == texts.len()).ok_or_else(miscounted)?;
+    Ok(vectors.map(|vector| cosine(&question, &vector)).collect())
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
+}
+
+fn slow(embedder: &dyn Embed, patience: Duration) -> Error {
+    let text = format!("{} did not answer within {} s", embedder.model(), patience.as_secs());
+    Error::busy("embedder.slow", text)
 }
 
 /// The embedder, or while the tenant has fewer vectors of it than of the old one, the old one.

@@ -33,6 +33,7 @@ pub fn run(settings: &Settings, store: &str, started: impl FnOnce(&Started)) -> 
         summarizers: settings.summarizers(&models)?,
         models: models.clone(),
         embedder: settings.embedder(&embedders)?,
+        reranker: settings.reranker(&embedders)?,
         whole_bytes_max: config.limits.whole_bytes as u64,
         quotas: settings.quotas(),
         ..Options::default()

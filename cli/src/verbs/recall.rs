@@ -66,6 +66,9 @@ pub struct Recall {
         value_name = "NAME"
     )]
     embedder: String,
+    /// Have a better model order the best 50 once more: folder:PATH, with the feature bert
+    #[arg(long, env = "EVERTURN_RECALL_RERANK", hide_env_values = true, value_name = "NAME")]
+    rerank: Option<String>,
 }
 
 const DIM: anstyle::Style = anstyle::Style::new().dimmed();
@@ -76,7 +79,7 @@ const MARK: anstyle::Style = anstyle::AnsiColor::Yellow.on_default().bold();
 const CONTEXT_CHARS: usize = 160;
 
 pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
-    let store = open::recalling(args, &verb.embedder)?;
+    let store = open::recalling(args, &verb.embedder, verb.rerank.as_deref())?;
     if verb.index {
         let bar = output::progress(0, "turns and facts");
         store.index(&mut |behind| {

@@ -101,7 +101,9 @@ fn check(settings: Result<Settings, Error>) -> Result<(), Failure> {
     settings.config(&environment)?;
     settings.telemetry()?;
     settings.summarizers(&settings.models(&environment)?)?;
-    settings.embedder(&settings.embedders(&environment)?)?;
+    let embedders = settings.embedders(&environment)?;
+    settings.embedder(&embedders)?;
+    settings.reranker(&embedders)?;
     Ok(())
 }
 

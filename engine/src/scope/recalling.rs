@@ -2,7 +2,7 @@
 
 use super::{Scope, page_limit};
 use crate::meaning;
-use crate::model::Closeness;
+use crate::model::{Closeness, Embed};
 use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
@@ -35,6 +35,10 @@ const EMBEDDED_FIRST: usize = 200;
 const WORDS_SHARE_MIN: f64 = 0.3;
 /// The best by words stands at least here, counted from 0.
 const BEST_BY_WORDS_PLACE: usize = 9;
+/// So many of the best are ordered once more by a reranker.
+const RERANKED: usize = 50;
+/// What its cosine counts beside the score so far.
+const RERANKED_WEIGHT: f64 = 2.0;
 /// So often more are asked for, where what was found does not stand any more.
 const ROUNDS_MAX: u32 = 4;
 
@@ -343,8 +347,9 @@ impl Scope {
         };
         let mut known = KnownFacts::new();
         for round in 1.. {
+            let mut not_reranked = None;
             let mut ranked = match (&meant, mode) {
-                (Some(meant), Mode::Hybrid) => self.joined(&search, &by_words, meant)?,
+                (Some(meant), Mode::Hybrid) => self.joined(&search, &by_words, meant, &mut not_reranked)?,
                 (Some(meant), _) => {
                     alone(&meant.near, |rank| Matched { vector: Some(rank), ..Matched::default() })
                 }
@@ -364,11 +369,13 @@ impl Scope {
             if hits.len() == limit || all || round == ROUNDS_MAX {
                 let only_words = hits.iter().all(|hit| hit.matched.vector.is_none());
                 let asked = meant.filter(|_| mode == Mode::Hybrid && only_words && !hits.is_empty());
-                let note = note.or(asked.map(|meant| match meant.question.vector.numbers.is_empty() {
-                    true => {
-                        "the embedder knows no word of the question: only words were compared".to_string()
+                let note = note.or(not_reranked).or(asked.map(|meant| {
+                    match meant.question.vector.numbers.is_empty() {
+                        true => {
+                            "the embedder knows no word of the question: only words were compared".to_string()
+                        }
+                        false => "no vectors yet: only words found these".to_string(),
                     }
-                    false => "no vectors yet: only words found these".to_string(),
                 }));
                 return Ok((hits, mode, note));
             }
@@ -421,8 +428,15 @@ impl Scope {
         Ok(Meant { question, near })
     }
 
-    /// Both rankings as one, best first: what either found, and turns beside the best of it.
-    fn joined(&self, search: &Search, by_words: &ByWords, meant: &Meant) -> Result<Vec<Ranked>, Error> {
+    /// Both rankings as one, best first: what either found, and turns beside the best of it. Says in `not_reranked` why these
+    /// were not ordered once more, if they should have been.
+    fn joined(
+        &self,
+        search: &Search,
+        by_words: &ByWords,
+        meant: &Meant,
+        not_reranked: &mut Option<String>,
+    ) -> Result<Vec<Ranked>, Error> {
         let mut matched: HashMap<EntryNo, Matched> = HashMap::new();
         let mut candidates: Vec<Found> = Vec::new();
         let places = |found: &[Found]| -> Vec<(EntryNo, Rank)> {
@@ -494,8 +508,36 @@ impl Scope {
             }
         }
         ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.found.no.cmp(&a.found.no)));
+        if let Some(reranker) = &self.shared().options.reranker {
+            let reranked = self.rerank(&**reranker, search.query, &mut ranked)?;
+            *not_reranked = reranked.err().map(|error| {
+                format!("the reranker failed, so the order is the one without it: {}", error.text())
+            });
+        }
         not_below(&mut ranked, by_words, &unsure);
         Ok(ranked)
+    }
+
+    /// Orders the best once more, by what another model says of them too. The inner error is the model's: the order is as it was.
+    fn rerank(
+        &self,
+        reranker: &dyn Embed,
+        question: &str,
+        ranked: &mut [Ranked],
+    ) -> Result<Result<(), Error>, Error> {
+        let count = RERANKED.min(ranked.len());
+        let best = &mut ranked[..count];
+        let mut known = KnownFacts::new();
+        let text = |ranked: &Ranked| Ok(self.found_text(&ranked.found, &mut known)?.unwrap_or_default());
+        let texts = best.iter().map(text).collect::<Result<Vec<String>, Error>>()?;
+        match meaning::nearness(reranker, question, &texts) {
+            Err(error) => return Ok(Err(error)),
+            Ok(near) => best.iter_mut().zip(near).for_each(|(ranked, near)| {
+                ranked.score += RERANKED_WEIGHT * near.max(0.0);
+            }),
+        }
+        best.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.found.no.cmp(&a.found.no)));
+        Ok(Ok(()))
     }
 
     /// What words and meaning find in a time.

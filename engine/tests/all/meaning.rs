@@ -439,3 +439,33 @@ fn what_has_no_vector_yet_is_not_ranked_below_its_place_by_words() {
         recall(&scope, question, RecallMode::Hybrid).data.iter().map(|hit| hit.score).collect();
     assert!(scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
 }
+
+/// The built-in table does not know that these two are the same; a better model does.
+#[test]
+fn a_reranker_orders_the_best_once_more_and_may_fail() {
+    let stage = Stage::new();
+    let toy = Toy::new("better/v1");
+    let options = Options {
+        embedder: Some(Arc::new(BuiltinEmbedder::new())),
+        reranker: Some(toy.clone()),
+        ..Options::default()
+    };
+    let store = stage.open_with(options);
+    let scope = store.tenant("acme").unwrap();
+    say(&scope, &["the small cat slept", "the loaf is on the table", "the baguette is on the table"]);
+    store.index_now().unwrap();
+    let ask = || recall(&scope, "a small loaf", RecallMode::Hybrid);
+    let hits = ask();
+    let order: Vec<&str> = hits.data.iter().map(|hit| hit.snippet.text.as_str()).collect();
+    assert_eq!(order.len(), 3);
+    assert_eq!(order[2], "the small cat slept", "{order:?}");
+    assert_eq!(hits.note, None);
+    assert_eq!(toy.state().texts.len(), 4, "the question and what was found, nothing else");
+
+    toy.state().fails = true;
+    let without = ask();
+    assert_eq!(without.data.len(), 3);
+    assert!(without.note.unwrap().contains("the order is the one without it"));
+    let order: Vec<&str> = without.data.iter().map(|hit| hit.snippet.text.as_str()).collect();
+    assert_ne!(order[2], "the small cat slept", "by itself the built-in table puts it higher: {order:?}");
+}

@@ -263,8 +263,24 @@ impl Settings {
         &self,
         embedders: &BTreeMap<String, Arc<dyn Embed>>,
     ) -> Result<Option<Arc<dyn Embed>>, Error> {
-        const KEY: &str = "recall.embedder";
-        let name = self.text(KEY).unwrap_or("builtin");
+        self.embedder_of("recall.embedder", "builtin", embedders)
+    }
+
+    /// Who orders the best answers of recall once more, if anybody.
+    pub fn reranker(
+        &self,
+        embedders: &BTreeMap<String, Arc<dyn Embed>>,
+    ) -> Result<Option<Arc<dyn Embed>>, Error> {
+        self.embedder_of("recall.rerank", "none", embedders)
+    }
+
+    fn embedder_of(
+        &self,
+        key: &str,
+        default: &str,
+        embedders: &BTreeMap<String, Arc<dyn Embed>>,
+    ) -> Result<Option<Arc<dyn Embed>>, Error> {
+        let name = self.text(key).unwrap_or(default);
         if name == "none" {
             return Ok(None);
         }
@@ -273,7 +289,7 @@ impl Settings {
         }
         let embedder = name.parse::<Embedder>().map_err(|_| {
             self.wrong(
-                KEY,
+                key,
                 "must be builtin, none, folder:PATH, or a name that is described under [embedders]",
             )
         })?;

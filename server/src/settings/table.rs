@@ -116,6 +116,7 @@ pub const KNOWN: &[Known] = &[
     known("embedders.*.model", Text, ""),
     known("embedders.*.api_key_env", Text, ""),
     known("recall.embedder", Text, "builtin"),
+    known("recall.rerank", Text, "none"),
     known("summarizers.*", Text, ""),
 ];
 
