@@ -117,7 +117,7 @@ pub fn of_question(shared: &Shared, tenant: &Tenant, text: &str) -> Result<Optio
             let vector = vectors?.into_iter().next().ok_or_else(miscounted)?;
             let dimensions = embedder.dimensions().unwrap_or(vector.len());
             // What other models know, and how near a meaning must be to them, nobody says.
-            let vector = QuestionVector { numbers: vector, knows_language: true, nearness_min: -1.0 };
+            let vector = QuestionVector { numbers: vector, words_hold: f64::INFINITY, nearness_min: -1.0 };
             Ok(Some(Question { model: kept_as(&*embedder, dimensions), vector }))
         }
         None => Err(slow(&*embedder, QUESTION_PATIENCE)),

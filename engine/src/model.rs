@@ -119,8 +119,9 @@ pub trait EmbedAtOnce {
 pub struct QuestionVector {
     /// Empty if nothing in it has a meaning to the model.
     pub numbers: Vec<f32>,
-    /// Whether the model knows the language. Otherwise words decide, and meaning only adds to what they find.
-    pub knows_language: bool,
+    /// What has at least this share of the question by words stands no lower than words put it, and meaning only adds to
+    /// that: 0 in a language of which the model knows nothing, above 1 in one that it knows.
+    pub words_hold: f64,
     /// If nothing is nearer than this, nothing has to do with the question.
     pub nearness_min: f64,
 }

@@ -11,6 +11,8 @@ const SOURCE_SHARE_MIN: f64 = 0.5;
 pub const NEIGHBOURS: [f64; 2] = [0.5, 0.3];
 /// A turn of this many words counts its neighbours in full: in a chat, one turn answers another.
 const SHORT_WORDS: f64 = 60.0;
+/// What fits this part as well as the best counts its neighbours in full: small talk beside an answer is no answer.
+const OWN_SHARE: f64 = 0.5;
 /// One of this many words stands for itself.
 const LONG_WORDS: f64 = 180.0;
 
@@ -48,10 +50,12 @@ pub fn excess(scores: &[f64]) -> Vec<f64> {
     scores.iter().map(|score| (score - floor).max(0.0)).collect()
 }
 
-/// What a turn of so many words counts of one that is `distance` turns away and stands out by `excess`.
-pub fn lift(excess: f64, distance: usize, words: usize) -> f64 {
+/// What a turn of so many words, which by itself fits `share` as well as the best, counts of one that is `distance` turns away and
+/// stands out by `excess`.
+pub fn lift(excess: f64, distance: usize, words: usize, share: f64) -> f64 {
     let weight = distance.checked_sub(1).and_then(|at| NEIGHBOURS.get(at)).copied().unwrap_or(0.0);
-    excess * weight * ((LONG_WORDS - words as f64) / (LONG_WORDS - SHORT_WORDS)).clamp(0.0, 1.0)
+    let short = ((LONG_WORDS - words as f64) / (LONG_WORDS - SHORT_WORDS)).clamp(0.0, 1.0);
+    excess * weight * short * (share / OWN_SHARE).clamp(0.0, 1.0)
 }
 
 #[cfg(test)]
@@ -86,10 +90,11 @@ mod tests {
 
     #[test]
     fn short_turns_count_their_neighbours() {
-        assert_eq!(lift(1.0, 1, 20), 0.5);
-        assert_eq!(lift(1.0, 2, 20), 0.3);
-        assert_eq!(lift(1.0, 3, 20), 0.0);
-        assert_eq!(lift(1.0, 1, 120), 0.25);
-        assert_eq!(lift(1.0, 1, 500), 0.0, "a long one stands for itself");
+        assert_eq!(lift(1.0, 1, 20, 1.0), 0.5);
+        assert_eq!(lift(1.0, 2, 20, 0.5), 0.3);
+        assert_eq!(lift(1.0, 3, 20, 1.0), 0.0);
+        assert_eq!(lift(1.0, 1, 120, 1.0), 0.25);
+        assert_eq!(lift(1.0, 1, 500, 1.0), 0.0, "a long one stands for itself");
+        assert_eq!(lift(1.0, 1, 20, 0.25), 0.25, "one that hardly fits counts less of what is beside it");
     }
 }

@@ -24,6 +24,9 @@ const PARTS_SHARE_MAX: f64 = 0.5;
 /// not all of them.
 const NEARNESS_MIN: f64 = 0.2;
 
+/// In another language with Latin letters, what has less of a question by words shares a word by chance.
+const FOREIGN_WORDS_HOLD: f64 = 0.3;
+
 static ENCODER: LazyLock<Encoder> = LazyLock::new(Encoder::open);
 
 /// The built-in embedder: potion-base-8M, 256 numbers, English. Reads the whole of a text.
@@ -73,11 +76,11 @@ impl EmbedAtOnce for BuiltinEmbedder {
     }
 
     fn question(&self, text: &str) -> QuestionVector {
-        let knows_language = ENCODER.knows_language(text);
-        let spelt = !knows_language || ENCODER.parts_share(text) <= PARTS_SHARE_MAX;
+        let words_hold = ENCODER.words_hold(text);
+        let spelt = words_hold <= 1.0 || ENCODER.parts_share(text) <= PARTS_SHARE_MAX;
         QuestionVector {
             numbers: if spelt { ENCODER.vector(text) } else { Vec::new() },
-            knows_language,
+            words_hold,
             nearness_min: NEARNESS_MIN,
         }
     }
@@ -96,10 +99,18 @@ impl Encoder {
 
     /// Whether a question is in English, or in no language.
     fn knows_language(&self, question: &str) -> bool {
+        self.words_hold(question) > 1.0
+    }
+
+    /// See [`QuestionVector::words_hold`].
+    fn words_hold(&self, question: &str) -> f64 {
         let terms = terms(question);
         let latin = terms.words.iter().filter(|(word, _)| word.is_ascii()).count();
-        latin * 2 > terms.words.len()
-            && Language::of(&terms).is_none_or(|language| language == Language::English)
+        match Language::of(&terms) {
+            _ if latin * 2 <= terms.words.len() => 0.0,
+            None | Some(Language::English) => f64::INFINITY,
+            Some(_) => FOREIGN_WORDS_HOLD,
+        }
     }
 
     /// The share of tokens that are only parts of words, where the words of a name in code stand apart.

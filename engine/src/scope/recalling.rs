@@ -30,9 +30,6 @@ const IN_PERIOD: usize = 20;
 /// So many that share words with a question are embedded before it is asked: more than an answer looks at, since the best by
 /// meaning need not be the best by words.
 const EMBEDDED_FIRST: usize = 200;
-/// In a language that the embedder does not know, what has this share of a question stands where words put it. What has less
-/// shares a word by chance.
-const WORDS_SHARE_MIN: f64 = 0.3;
 /// The best by words stands at least here, counted from 0.
 const BEST_BY_WORDS_PLACE: usize = 9;
 /// So many of the best are ordered once more by a reranker.
@@ -250,9 +247,13 @@ impl Scope {
         if let Some(id) = options.conversation {
             self.shared().index.conversation(&self.key(id))?;
         }
+        // The index may catch up while it is searched, and only then be found to be lost: whatever may have been missed counts.
+        // The second also wakes the indexer, which nothing else tells of a loss.
+        let before = meaning::behind(self.shared(), &self.tenant)?;
         let (data, mode, note) = self.find(query, &options.filter(), options.mode, limit)?;
-        // Also wakes the indexer: the index may just have been found to be lost, and nothing else tells it.
-        let behind = meaning::behind(self.shared(), &self.tenant)?;
+        let after = meaning::behind(self.shared(), &self.tenant)?;
+        let behind =
+            Behind { events: before.events.max(after.events), vectors: before.vectors.max(after.vectors) };
         let notes: Vec<String> = note.into_iter().chain(self.unsearched(behind.events)).collect();
         let note = (!notes.is_empty()).then(|| notes.join("; "));
         Ok(Recalled { mode, note, behind, data })
@@ -494,14 +495,15 @@ impl Scope {
             })
             .collect();
         let own: Vec<f64> = ranked.iter().map(|ranked| ranked.score).collect();
+        let best = own.iter().fold(f64::MIN_POSITIVE, |best, own| best.max(*own));
         let mut most = vec![0.0; ranked.len()];
         for ((source, excess), beside) in sources.iter().zip(&beside) {
             for (turn, distance) in beside {
                 let Some(at) = places.get(&turn.no).copied() else { continue };
-                let lifted = lift(*excess, *distance, fits[at].length);
+                let lifted = lift(*excess, *distance, fits[at].length, own[at] / best);
                 ranked[at].score += lifted;
                 // What fits by itself needs no other reason.
-                if lifted > most[at] && lifted > own[at] / 2.0 {
+                if lifted > most[at] && lifted > own[at] / 4.0 {
                     most[at] = lifted;
                     ranked[at].matched.beside = Some(candidates[places[source]].seq);
                 }
@@ -598,7 +600,7 @@ impl Scope {
         let mut unsure = HashSet::new();
         for ((fit, no), near) in fits.iter_mut().zip(numbers).zip(near) {
             fit.meaning += near.unwrap_or(0.0).max(0.0);
-            if near.is_none() || !vector.knows_language && fit.words >= WORDS_SHARE_MIN {
+            if near.is_none() || fit.words >= vector.words_hold {
                 unsure.insert(no);
             }
         }
