@@ -1,6 +1,6 @@
 //! Bodies, queries and paths of requests: read strictly, refused with a reason.
 
-use crate::app::App;
+use crate::app::{App, blocking};
 use crate::config::Config;
 use crate::lanes::{self, SMALL_BYTES};
 use crate::problem::Problem;
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// [`Raw`]: everturn_core::json::Raw
 pub struct Json<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Json<T>, Problem> {
@@ -37,6 +37,10 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Json<T> {
                     "the body must be JSON; send it with Content-Type: application/json",
                 ));
             }
+        }
+        if text.len() > SMALL_BYTES {
+            // It takes milliseconds, and other connections of this thread would wait.
+            return blocking(move || Ok(read(&text))).await?.map(Json);
         }
         read(&text).map(Json)
     }

@@ -1,6 +1,6 @@
 //! Where conversations are kept.
 //!
-//! Short traits, their backends, and [`mod@conformance`]: the one list of promises that every backend runs. A
+//! Short traits, their backends, and the module `conformance` (a feature): the one list of promises that every backend runs. A
 //! behaviour that is not in that list is not promised. All rules about what may be written are in `core::write`; a
 //! backend only looks up, writes down and makes durable.
 //!
@@ -9,6 +9,7 @@
 
 pub mod assets;
 mod checked;
+#[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod memory;
 mod recall;
