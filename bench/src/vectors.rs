@@ -13,7 +13,7 @@ use everturn_core::vectors::{Codes, RESCORED, WEIGHED, code, normalized, pack, r
 use everturn_engine::Error;
 use everturn_engine::model::{BuiltinEmbedder, Embed};
 use futures_util::future::{BoxFuture, ready};
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// Numbers in a vector: those of the built-in embedder.
 const DIMENSIONS: usize = 256;
@@ -111,7 +111,7 @@ impl Embed for MadeUp {
             let read: Vec<&str> = ENGLISH.split_whitespace().cycle().skip(from % 58).take(words).collect();
             return self.real.embed(vec![read.join(" ")]);
         }
-        let mut noise = self.noise.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noise = self.noise.lock();
         let centre = |text: &String| &self.centres[text.len() * 31 % self.centres.len()];
         let vectors = texts.iter().map(|text| noise.near(centre(text))).collect();
         Box::pin(ready(Ok(vectors)))

@@ -87,6 +87,8 @@ pub struct Sources {
     pub tenant: Option<ValueSource>,
     pub mirror: Option<ValueSource>,
     pub base_url: Option<ValueSource>,
+    /// The strongest of `recall --embedder` and `recall --rerank`.
+    pub recall_model: Option<ValueSource>,
 }
 
 impl Args {
@@ -116,6 +118,10 @@ impl Args {
             tenant: matches.value_source("tenant"),
             mirror: matches.value_source("mirror"),
             base_url: asks_model.and_then(|own| own.value_source("base_url")),
+            recall_model: match matches.subcommand() {
+                Some(("recall", own)) => own.value_source("embedder").max(own.value_source("rerank")),
+                _ => None,
+            },
         };
         Ok(args)
     }

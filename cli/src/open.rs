@@ -50,6 +50,10 @@ pub fn embedder(args: &Args) -> Result<Option<Arc<dyn Embed>>, Error> {
 /// The tenant's view, for reading beside whoever writes what words and meaning find.
 pub fn recalling(args: &Args, embedder: &str, reranker: Option<&str>) -> Result<Box<dyn Store>, Failure> {
     let remote = server(args)?.is_some();
+    if remote && args.sources.recall_model == Some(ValueSource::CommandLine) {
+        let text = "a server has models of its own (recall.embedder, recall.rerank); leave --embedder and --rerank out";
+        return Err(Error::invalid("url.embedder", text).into());
+    }
     let model = |name: &str| match name {
         "none" => Ok(None),
         // A server has its own.

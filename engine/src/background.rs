@@ -10,7 +10,6 @@ use everturn_core::id::{Key, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::write::{Action, Write};
 use std::sync::Arc;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -42,7 +41,7 @@ pub fn debounce(shared: &Shared) {
     let mut streams = shared.streams.open();
     while !shared.stopping.load(Ordering::SeqCst) {
         if !streams.values().any(|open| open.dirty_since.is_some()) {
-            streams = shared.streams.dirty.wait(streams).unwrap_or_else(PoisonError::into_inner);
+            shared.streams.dirty.wait(&mut streams);
             continue;
         }
         // The first chunk starts the wait; those that come meanwhile go along.
@@ -77,9 +76,8 @@ pub fn flush(shared: &Shared) {
 
 /// Sleeps, but not past the end.
 pub fn pause(shared: &Shared, time: Duration) {
-    let guard = shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
-    let stopping = |_: &mut ()| !shared.stopping.load(Ordering::SeqCst);
-    drop(shared.wake.wait_timeout_while(guard, time, stopping).unwrap_or_else(PoisonError::into_inner));
+    let goes_on = |_: &mut ()| !shared.stopping.load(Ordering::SeqCst);
+    shared.wake.wait_while_for(&mut shared.idle.lock(), goes_on, time);
 }
 
 /// Sweeps at intervals.

@@ -16,11 +16,11 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnBody};
 use everturn_core::write::{self, Summarized, Write};
 use everturn_store::TurnQuery;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::ControlFlow;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Compactions that may be needed until there is room.
 const ROUNDS_MAX: usize = 16;
@@ -44,12 +44,12 @@ impl Budgets {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         let lock = &self.making_room[hasher.finish() as usize % LOCKS];
-        lock.lock().unwrap_or_else(PoisonError::into_inner)
+        lock.lock()
     }
 
     /// Whether a rejection is to be recorded now; the next within a minute is not.
     fn records(&self, key: &Key, limit: &'static str, now: Timestamp) -> bool {
-        let mut rejections = self.rejections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rejections = self.rejections.lock();
         rejections.retain(|_, at| is_recent(*at, now));
         match rejections.entry((key.clone(), limit)) {
             std::collections::hash_map::Entry::Occupied(_) => false,
@@ -62,7 +62,7 @@ impl Budgets {
 
     /// The conversation was deleted.
     pub fn forget(&self, key: &Key) {
-        let mut rejections = self.rejections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rejections = self.rejections.lock();
         rejections.retain(|(of, _), _| of != key);
     }
 }

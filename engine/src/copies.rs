@@ -7,12 +7,12 @@
 use crate::backup::folder_of;
 use crate::private;
 use everturn_core::Error;
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A folder with copies of words. Frozen: this is a line of the file.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ impl Copies {
     }
 
     fn noted(&self) -> MutexGuard<'_, BTreeSet<Copy>> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.noted.lock()
     }
 
     /// Durable before anything is written into the folder.

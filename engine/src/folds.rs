@@ -8,10 +8,11 @@ use everturn_core::id::{Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::state::{self, Fold};
 use everturn_core::tokens::Family;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Events read at a time.
 const PAGE: u64 = 512;
@@ -40,11 +41,11 @@ pub struct Folds(Mutex<HashMap<Key, Arc<Fold>>>);
 
 impl Folds {
     fn get(&self, key: &Key) -> Option<Arc<Fold>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.0.lock().get(key).cloned()
     }
 
     fn put(&self, key: &Key, fold: Arc<Fold>) {
-        let mut folds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut folds = self.0.lock();
         if folds.len() >= REMEMBERED_MAX {
             folds.clear();
         }
@@ -53,7 +54,7 @@ impl Folds {
 
     /// A conversation is gone, or everything derived is made again.
     pub fn forget(&self, key: Option<&Key>) {
-        let mut folds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut folds = self.0.lock();
         match key {
             Some(key) => drop(folds.remove(key)),
             None => folds.clear(),
@@ -130,11 +131,11 @@ impl Shared {
 
     /// What a turn costs, counted once.
     pub fn count(&self, family: Family, turn: TurnId, message: &Value) -> u64 {
-        if let Some(count) = self.counts.lock().unwrap_or_else(PoisonError::into_inner).get(&(turn, family)) {
+        if let Some(count) = self.counts.lock().get(&(turn, family)) {
             return *count;
         }
         let count = family.message(message);
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.lock();
         if counts.len() >= COUNTED_MAX {
             counts.clear();
         }

@@ -11,11 +11,12 @@ use everturn_core::turn::Turn;
 use futures_core::Stream;
 use futures_util::StreamExt;
 use futures_util::task::AtomicWaker;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -172,7 +173,7 @@ struct Waiting {
 
 impl News {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     /// Another piece. If the one before was not taken yet, it grows: many small pieces must not take more room than
@@ -265,7 +266,7 @@ pub struct Seat {
 
 impl Generations {
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// Takes a seat, unless another answer runs in that conversation.
@@ -356,8 +357,7 @@ impl Generations {
         let mut known = self.known();
         known.closed = true;
         known.running.values_mut().for_each(|running| running.halt(Halt::Closed));
-        let waited = self.left.wait_timeout_while(known, CLOSE_WAIT, |known| known.at_work > 0);
-        if waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+        if self.left.wait_while_for(&mut known, |known| known.at_work > 0, CLOSE_WAIT).timed_out() {
             tracing::warn!("an answer did not end within {} s of closing", CLOSE_WAIT.as_secs());
         }
     }

@@ -11,13 +11,14 @@ use everturn_core::id::{Key, Tenant, TurnId, clip};
 use everturn_core::limits::{SUBSCRIBER_LAG_BYTES_MAX, SUBSCRIBER_LAG_EVENTS_MAX};
 use everturn_core::write::Place;
 use futures_core::Stream;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -158,13 +159,13 @@ fn weight(update: &Update) -> usize {
 
 impl Topic {
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
 impl Hub {
     fn topics(&self) -> MutexGuard<'_, HashMap<Key, Arc<Topic>>> {
-        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+        self.topics.lock()
     }
 
     /// Tells everyone who follows this conversation.

@@ -10,8 +10,8 @@ use everturn_core::recall::{Embedded, Entry, EntryId};
 use everturn_core::turn::Turn;
 use everturn_core::write::ErasedBody;
 use everturn_store::IndexChange;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::Ordering;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long commits are gathered: a transaction for each would cost more than the words.
@@ -47,7 +47,7 @@ struct News {
 
 impl Indexer {
     fn news(&self) -> MutexGuard<'_, News> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+        self.news.lock()
     }
 
     /// Something was committed.
@@ -82,10 +82,9 @@ pub fn run(shared: &Shared) {
         while !stopping() && !news.events {
             let left = next_scrub.saturating_duration_since(Instant::now());
             if !news.removals {
-                news = shared.indexer.changed.wait(news).unwrap_or_else(PoisonError::into_inner);
+                shared.indexer.changed.wait(&mut news);
             } else if !left.is_zero() {
-                let waited = shared.indexer.changed.wait_timeout(news, left);
-                news = waited.unwrap_or_else(PoisonError::into_inner).0;
+                shared.indexer.changed.wait_for(&mut news, left);
             } else {
                 break;
             }
@@ -175,7 +174,7 @@ pub fn forget_erased(shared: &Shared, tenant: &Tenant) {
 
 /// Takes in one batch. Says whether there was anything.
 fn take_in(shared: &Shared, events: usize) -> Result<bool, Error> {
-    let _working = shared.indexer.working.lock().unwrap_or_else(PoisonError::into_inner);
+    let _working = shared.indexer.working.lock();
     let unindexed = shared.recall.unindexed(events)?;
     if unindexed.span.through == unindexed.span.after {
         metrics::gauge!("everturn_recall_behind_events").set(0);

@@ -7,9 +7,10 @@
 use crate::{Scope, Shared, load};
 use everturn_core::Error;
 use everturn_core::id::Key;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a conversation must be quiet.
@@ -41,7 +42,7 @@ struct Waiting {
 
 impl Changed {
     fn waiting(&self) -> MutexGuard<'_, HashMap<Key, Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     /// Something was appended.
@@ -102,10 +103,10 @@ impl Changed {
                 }
                 soonest = Some(soonest.map_or(left, |soonest| soonest.min(left)));
             }
-            waiting = match soonest {
-                Some(left) => self.news.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.news.wait(waiting).unwrap_or_else(PoisonError::into_inner),
-            };
+            match soonest {
+                Some(left) => drop(self.news.wait_for(&mut waiting, left)),
+                None => self.news.wait(&mut waiting),
+            }
         }
     }
 

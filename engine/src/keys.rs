@@ -10,8 +10,9 @@ use everturn_core::chain::Hash;
 use everturn_core::id::{KeyId, Tenant};
 use everturn_core::limits::NAME_BYTES_MAX;
 use everturn_core::time::Timestamp;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
@@ -141,7 +142,7 @@ impl Keys {
     /// Notes that a key was used. Writes at most once a minute for each key, and may wait for the disk then.
     pub fn touch(&self, id: KeyId) -> Result<(), Error> {
         let now = self.shared().now();
-        let mut touched = self.shared().key_notes.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut touched = self.shared().key_notes.touched.lock();
         let recently = |at: &Timestamp| *at <= now && now < at.plus_s(TOUCH_EVERY_S);
         if self.shared().options.read_only || touched.get(&id).is_some_and(recently) {
             return Ok(());

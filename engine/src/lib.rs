@@ -92,10 +92,11 @@ use keeper::Changed;
 use load::{Load, Slots};
 use meaning::Meaning;
 use mirror::Mirror;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use stream::{Open, Streams};
@@ -513,7 +514,7 @@ enum Priority {
 
 impl Inner {
     fn start(&self) -> Result<(), Error> {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = self.threads.lock();
         let mut spawn = |name: &str, priority: Priority, body: fn(&Arc<Shared>)| {
             let shared = self.shared.clone();
             let builder = std::thread::Builder::new().name(format!("everturn-{name}"));
@@ -553,7 +554,7 @@ impl Drop for Inner {
         // Before the last chunks are written: what an answer said so far is kept, and it comes back as interrupted.
         self.shared.generations.close();
         self.shared.stop();
-        for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for thread in self.threads.lock().drain(..) {
             // A thread that ended badly has said so itself.
             let _ = thread.join();
         }
@@ -566,7 +567,7 @@ impl Drop for Inner {
 
 impl Shared {
     fn known(&self) -> MutexGuard<'_, HashMap<Key, Arc<Conversation>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// The same, if it is in memory.
@@ -753,7 +754,7 @@ impl Shared {
     }
 
     fn uploads(&self) -> MutexGuard<'_, HashMap<(Tenant, Hash), usize>> {
-        self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+        self.uploads.lock()
     }
 
     /// Puts bytes, and keeps them from being collected until [`Shared::uploaded`] says that their event is there.

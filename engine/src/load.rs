@@ -6,8 +6,8 @@
 
 use crate::Shared;
 use crate::background::pause;
+use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// While requests keep coming, each background thread works for one part in this many of the time.
@@ -83,8 +83,8 @@ impl Slots {
 
     /// Blocks until one is free.
     pub fn take(&self) -> Slot<'_> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut free = self.freed.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
+        self.freed.wait_while(&mut free, |free| *free == 0);
         *free -= 1;
         Slot(self)
     }
@@ -92,7 +92,7 @@ impl Slots {
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *self.0.free.lock() += 1;
         self.0.freed.notify_one();
     }
 }

@@ -14,9 +14,10 @@ use everturn_core::fact::Fact;
 use everturn_core::id::Tenant;
 use everturn_core::recall::{EntryId, EntryNo, searched_text};
 use everturn_store::{Behind, Unembedded};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Entries in one round of the background: few, since requests wait for the processor meanwhile.
@@ -53,7 +54,7 @@ pub struct Meaning {
 
 impl Meaning {
     fn news(&self) -> MutexGuard<'_, bool> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+        self.news.lock()
     }
 
     /// Something waits for a vector, or the store closes.
@@ -185,9 +186,8 @@ pub fn run(shared: &Shared) {
                 }
             }
             Ok(false) => {
-                let news = shared.meaning.news();
                 let idle = |news: &mut bool| !*news && !stopping();
-                drop(shared.meaning.changed.wait_while(news, idle).unwrap_or_else(PoisonError::into_inner));
+                shared.meaning.changed.wait_while(&mut shared.meaning.news(), idle);
             }
             Err(_) if stopping() => return,
             Err(error) => {
@@ -196,10 +196,9 @@ pub fn run(shared: &Shared) {
                 }
                 let pause = AGAIN_MIN.saturating_mul(1 << failures.min(6)).min(AGAIN_MAX);
                 failures += 1;
-                let (news, end) = (shared.meaning.news(), Instant::now() + pause);
                 // News do not shorten it: a server that is down is not asked for every turn.
-                let idle = |_: &mut bool| !stopping() && Instant::now() < end;
-                drop(shared.meaning.changed.wait_timeout_while(news, pause, idle));
+                let goes_on = |_: &mut bool| !stopping();
+                shared.meaning.changed.wait_while_for(&mut shared.meaning.news(), goes_on, pause);
             }
         }
     }
@@ -282,19 +281,9 @@ fn drop_others(shared: &Shared, kept: &str) -> Result<(), Error> {
 
 /// Waits until nobody else embeds, at most until the time ends: who has the turn may be waiting for a model that hangs.
 fn turn(shared: &Shared, end: Option<Instant>) -> Option<MutexGuard<'_, ()>> {
-    let Some(end) = end else {
-        return Some(shared.meaning.working.lock().unwrap_or_else(PoisonError::into_inner));
-    };
-    loop {
-        match shared.meaning.working.try_lock() {
-            Ok(turn) => return Some(turn),
-            Err(TryLockError::Poisoned(turn)) => return Some(turn.into_inner()),
-            // A lock cannot be waited for with a time.
-            Err(TryLockError::WouldBlock) if Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(5))
-            }
-            Err(TryLockError::WouldBlock) => return None,
-        }
+    match end {
+        Some(end) => shared.meaning.working.try_lock_until(end),
+        None => Some(shared.meaning.working.lock()),
     }
 }
 

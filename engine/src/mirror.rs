@@ -14,11 +14,12 @@ mod work;
 use crate::{Shared, load};
 use everturn_core::Error;
 use everturn_core::id::Key;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use work::Work;
@@ -112,7 +113,7 @@ impl Mirror {
             }
         });
         let thread = thread.map_err(|e| Error::internal("thread", format!("cannot start a thread: {e}")))?;
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *self.thread.lock() = Some(thread);
         Ok(())
     }
 
@@ -136,7 +137,7 @@ impl Mirror {
     pub fn stop(&self) {
         self.queue().stopping = true;
         self.changed.notify_all();
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = self.thread.lock().take() {
             // A thread that ended badly has said so itself.
             let _ = thread.join();
         }
@@ -150,13 +151,13 @@ impl Mirror {
     /// Only now may another process take over. Closing the file would not be enough: a child process that is just being
     /// started holds it open a moment longer.
     fn unlock(&self) {
-        if let Some(lock) = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(lock) = self.lock.lock().take() {
             let _ = lock.unlock();
         }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     fn run(&self, shared: &Shared) {
@@ -218,12 +219,11 @@ impl Mirror {
     fn next(&self, caught_up: bool, failing: bool) -> (HashMap<Key, Change>, bool) {
         let mut queue = self.queue();
         if failing {
-            let timed = self.changed.wait_timeout_while(queue, RETRY_AFTER, |queue| !queue.stopping);
-            queue = timed.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_while_for(&mut queue, |queue| !queue.stopping, RETRY_AFTER);
         }
         while caught_up && queue.changes.is_empty() && !queue.stopping {
             queue.asleep = true;
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut queue);
         }
         queue.asleep = false;
         (std::mem::take(&mut queue.changes), queue.stopping)

@@ -12,8 +12,8 @@ use everturn_core::event::{Body, Draft, Event, kind};
 use everturn_core::id::Tenant;
 use everturn_core::write::{Action, Write};
 use everturn_store::TenantUsage;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How much one tenant may store; `None`: any number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -63,7 +63,7 @@ struct Counts {
 
 impl Stored {
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

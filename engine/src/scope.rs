@@ -325,7 +325,7 @@ fn page_limit(limit: usize) -> Result<usize, Error> {
             "PAGE_ENTRIES_MAX",
             PAGE_ENTRIES_MAX as u64,
             limit as u64,
-            "read in several pages",
+            "ask for fewer, or read in several pages",
         )),
         limit => Ok(limit),
     }

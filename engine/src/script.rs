@@ -23,10 +23,11 @@ use everturn_core::Error;
 use everturn_core::id::clip;
 use everturn_core::projection::{Message, Options, Projector};
 use limits::Limit;
+use parking_lot::{Condvar, Mutex};
 use rhai::{AST, Dynamic, Engine, EvalAltResult, OptimizationLevel, ParseErrorType, Position, Scope};
 use serde_json::Value;
 use std::cell::Cell;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Values nest as deep as time allows, and copying or dropping one takes a stack frame for every level: some ten
@@ -142,11 +143,10 @@ struct Slot;
 
 impl Slot {
     fn wait() -> Result<Slot, Error> {
-        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = RUNNING.lock();
         let wait = Duration::from_millis(SCRIPT_WAIT_MS_MAX);
-        let (mut running, waited) = ENDED
-            .wait_timeout_while(running, wait, |running| *running >= SCRIPTS_AT_ONCE_MAX)
-            .unwrap_or_else(PoisonError::into_inner);
+        let busy = |running: &mut usize| *running >= SCRIPTS_AT_ONCE_MAX;
+        let waited = ENDED.wait_while_for(&mut running, busy, wait);
         if waited.timed_out() {
             let text = format!(
                 "SCRIPTS_AT_ONCE_MAX is {SCRIPTS_AT_ONCE_MAX}, and none ended within {SCRIPT_WAIT_MS_MAX} ms; \
@@ -161,7 +161,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *RUNNING.lock() -= 1;
         ENDED.notify_one();
     }
 }

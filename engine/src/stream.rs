@@ -7,8 +7,9 @@ use everturn_core::json::{self, Raw};
 use everturn_core::limits::STREAM_BYTES_MAX;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Every open turn of this process.
 #[derive(Default)]
@@ -66,7 +67,7 @@ pub struct Piece {
 
 impl Streams {
     pub(crate) fn open(&self) -> MutexGuard<'_, HashMap<(Key, TurnId), Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     /// Adds a piece at an offset and shows it. Gives the length afterwards, or `None` if the turn is not open here.

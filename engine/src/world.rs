@@ -3,7 +3,8 @@
 use everturn_core::Error;
 use everturn_core::event::Body;
 use everturn_core::time::Timestamp;
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use ulid::Ulid;
 
@@ -59,7 +60,7 @@ impl Source {
 
     /// A new ULID, greater than every one before it, also when the clock stands or jumps back.
     pub fn ulid(&self) -> Result<Ulid, Error> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let random = u128::from_be_bytes(self.bytes(&mut state)?);
         let fresh = Ulid::from_parts(self.world.now().millis(), random);
         state.last = if fresh.timestamp_ms() > state.last.timestamp_ms() {
@@ -72,7 +73,7 @@ impl Source {
 
     /// A body with a salt of its own.
     pub fn body(&self, text: String) -> Result<Body, Error> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let mut salt: [u8; 16] = self.bytes(&mut state)?;
         if salt == [0; 16] {
             // All zero means erased in a store.

@@ -7,11 +7,12 @@ use everturn_core::id::Tenant;
 use everturn_core::limits::WRITER_QUEUE_MAX;
 use everturn_core::write::{Action, Write};
 use everturn_store::Committed;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -56,7 +57,7 @@ struct Waiting {
 
 impl Queue {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     /// Queues a job, or gives it back with the reason why not. The writer thread is not told yet.
@@ -86,7 +87,7 @@ impl Queue {
     fn is_quick(&self) -> bool {
         self.last_commit_us.load(Ordering::Relaxed) <= QUICK_COMMIT.as_micros() as u64
             && self.waiting().jobs.len() == 1
-            && self.writing.try_lock().is_ok()
+            && !self.writing.is_locked()
     }
 
     /// No more jobs; the writer ends when it has written what waits.
@@ -113,13 +114,11 @@ impl Queue {
             }
             waiting.asleep = true;
             if waiting.unsettled == 0 {
-                waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut waiting);
                 continue;
             }
             let before = waiting.unsettled;
-            let time;
-            (waiting, time) =
-                self.changed.wait_timeout(waiting, SETTLE_AFTER).unwrap_or_else(PoisonError::into_inner);
+            let time = self.changed.wait_for(&mut waiting, SETTLE_AFTER);
             waiting.asleep = false;
             if time.timed_out() && waiting.jobs.is_empty() && waiting.unsettled == before {
                 waiting.unsettled = 0;
@@ -140,7 +139,7 @@ pub fn run(shared: &Shared) {
     loop {
         match shared.queue.next() {
             Next::Write => {
-                let _writing = shared.queue.writing.lock().unwrap_or_else(PoisonError::into_inner);
+                let _writing = shared.queue.writing.lock();
                 write(shared, shared.queue.take());
             }
             Next::Settle => settle(shared),
@@ -162,12 +161,8 @@ fn settle(shared: &Shared) {
 /// comes meanwhile is left to the writer thread.
 fn lead(shared: &Shared) {
     let queue = &shared.queue;
-    let writing = match queue.writing.try_lock() {
-        Ok(writing) => writing,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        // Whoever writes looks once more at the queue when it is done.
-        Err(TryLockError::WouldBlock) => return,
-    };
+    // The one that writes looks once more at the queue when it is done.
+    let Some(writing) = queue.writing.try_lock() else { return };
     write(shared, queue.take());
     drop(writing);
     if !queue.waiting().jobs.is_empty() {

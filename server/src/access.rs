@@ -31,9 +31,10 @@ use everturn_engine::{KEY_PREFIX, Scope};
 use jwt::Verifier;
 pub use lease::{Credential, Lease};
 use limits::Limiters;
+use parking_lot::Mutex;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What was found in the store is believed this long: a key that another process takes back ends this late here.
@@ -99,7 +100,7 @@ impl Access {
         }
         let keys = app.store.keys();
         let changes = keys.changes();
-        let looked = *self.door.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let looked = *self.door.looked.lock();
         let fresh = looked.is_some_and(|at| at.elapsed() < BELIEVED);
         if fresh && self.door.seen.load(Ordering::SeqCst) == changes {
             return Ok(true);
@@ -107,7 +108,7 @@ impl Access {
         let any = blocking(move || keys.any()).await?;
         self.door.closed.fetch_or(any, Ordering::SeqCst);
         self.door.seen.store(changes, Ordering::SeqCst);
-        *self.door.looked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.door.looked.lock() = Some(Instant::now());
         Ok(!any)
     }
 

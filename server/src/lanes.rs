@@ -9,10 +9,11 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use everturn_core::Error;
 use everturn_core::id::Tenant;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -74,7 +75,7 @@ impl Lanes {
     }
 
     pub fn of(&self, tenant: &Tenant) -> Arc<Lane> {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.lock();
         if let Some(lane) = lanes.get(tenant) {
             return lane.clone();
         }
@@ -122,7 +123,7 @@ impl Errand {
             async { self.lane.bodies.clone().acquire_many_owned(permits).await.into_iter().collect() };
         let mut reserved =
             self.lane.within("limits.tenant_body_bytes", limits.tenant_body_bytes, memory).await?;
-        *self.body.lock().unwrap_or_else(PoisonError::into_inner) = reserved.permits.pop();
+        *self.body.lock() = reserved.permits.pop();
         Ok(())
     }
 }

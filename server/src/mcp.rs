@@ -28,13 +28,14 @@ pub use stdio::{Stdio, stdio};
 use everturn_core::Error;
 use everturn_core::id::Tenant;
 use everturn_engine::{Listings, Scope};
+use parking_lot::Mutex;
 use record::Recorder;
 use rmcp::ErrorData;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use serde_json::json;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// What all sessions of a process share.
@@ -79,7 +80,7 @@ impl Shared {
     /// What records a request outside of a session.
     fn loose_recorder(&self, scope: &Scope) -> Option<Arc<Recorder>> {
         let folder = self.record.as_ref()?;
-        let mut loose = self.loose.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loose = self.loose.lock();
         let recorder = loose
             .entry(scope.tenant().clone())
             .or_insert_with(|| Arc::new(Recorder::begin(folder, scope, self.transport, None)));

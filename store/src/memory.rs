@@ -23,8 +23,8 @@ use everturn_core::turn::{TurnRow, join_chunks};
 use everturn_core::write::{
     Action, AssetReference, AssetRow, FactRow, ForkPoint, SummaryRow, Write, absent, absent_turn,
 };
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A store that ends with the process.
 pub struct Memory {
@@ -86,7 +86,7 @@ struct Level<'a> {
 
 impl Memory {
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 }
 

@@ -57,6 +57,11 @@ pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
     }
     // Read before the store is opened, so that a slow pipe does not keep others from writing.
     let text = if verb.text == "-" { standard_input()? } else { verb.text.clone() };
+    // A tool may have answered nothing; a person who says nothing has forgotten it.
+    if text.trim().is_empty() && !verb.message && role == Role::User {
+        let text = "there is nothing to append: the text is empty; give it as TEXT, or on standard input";
+        return Err(Error::invalid("append.empty", text).into());
+    }
     let mut turn = match verb.message {
         true => NewTurn::message(text),
         false => NewTurn::text(role, text.trim_end_matches('\n')),

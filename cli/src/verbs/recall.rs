@@ -7,6 +7,7 @@ use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn_core::Error;
 use everturn_core::recall::{Mode, text_of};
+use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_engine::{Entry, HistoryQuery, Hit, Matched, Order, RecallOptions};
 use serde_json::json;
@@ -42,7 +43,7 @@ pub struct Recall {
     /// Only turns, or only facts
     #[arg(long)]
     kind: Vec<String>,
-    /// At most this many
+    /// At most this many, 1000 or fewer
     #[arg(long, short, default_value_t = 10, value_name = "N")]
     limit: usize,
     /// Show this many turns before and after each
@@ -78,6 +79,9 @@ const MARK: anstyle::Style = anstyle::AnsiColor::Yellow.on_default().bold();
 /// How much of a turn around a hit is shown.
 const CONTEXT_CHARS: usize = 160;
 
+/// With a lower cosine, two texts have nothing to do with each other in the eyes of any model.
+const NEAR_MIN: f64 = 0.2;
+
 pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     let store = open::recalling(args, &verb.embedder, verb.rerank.as_deref())?;
     if verb.index {
@@ -88,7 +92,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         })?;
         bar.finish_and_clear();
         if verb.query.is_empty() {
-            return Ok(());
+            return output::text("everything can be found");
         }
     }
     let conversation = verb.conversation.as_deref().map(|name| store.resolve(name)).transpose()?;
@@ -96,8 +100,8 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         conversation,
         actors: verb.actor.clone(),
         roles: verb.role.iter().map(|role| role.parse()).collect::<Result<_, _>>()?,
-        after: verb.after.as_deref().map(str::parse).transpose()?,
-        before: verb.before.as_deref().map(str::parse).transpose()?,
+        after: verb.after.as_deref().map(time).transpose()?,
+        before: verb.before.as_deref().map(time).transpose()?,
         kinds: verb.kind.iter().map(|kind| kind.parse()).collect::<Result<_, _>>()?,
         limit: verb.limit,
         mode: verb.mode.parse()?,
@@ -123,7 +127,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         eprintln!("note: {left} turns and facts are found by their words only, until they are embedded");
     }
     if recalled.data.is_empty() {
-        return output::text("nothing found; try other words, or fewer");
+        return output::text("nothing found; try other words, or leave some out");
     }
     for (at, hits) in by_conversation(&recalled.data).iter().enumerate() {
         if at > 0 {
@@ -136,6 +140,12 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// A time, or the beginning of a day.
+fn time(text: &str) -> Result<Timestamp, Error> {
+    let is_day = text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+    if is_day { format!("{text}T00:00:00Z").parse() } else { text.parse() }
 }
 
 /// The hits of each conversation together, in the order of the best of them.
@@ -175,7 +185,8 @@ fn shown(hit: &Hit, all: &[&Hit]) -> String {
 
 /// Why a hit is among the answers.
 fn why(matched: &Matched) -> String {
-    let own = match (matched.lexical, matched.vector) {
+    let near = matched.vector.filter(|meaning| meaning.score >= NEAR_MIN);
+    let own = match (matched.lexical, near) {
         (Some(words), Some(meaning)) if words.rank == 1 && meaning.rank == 1 => {
             "best by words and by meaning"
         }

@@ -86,15 +86,13 @@ struct Done<'a> {
 /// What is in archives, for people.
 pub fn summary(restored: &Restored) -> String {
     let counts = &restored.counts;
+    let erased = if counts.erased > 0 { format!(" ({} erased)", counts.erased) } else { String::new() };
     let mut parts = vec![
         show::count(counts.conversations, "conversation"),
-        show::count(counts.events, "event"),
+        show::count(counts.events, "event") + erased.as_str(),
         show::count(counts.assets, "asset"),
         show::count(counts.keys, "key"),
     ];
-    if counts.erased > 0 {
-        parts.push(format!("{} erased", counts.erased));
-    }
     if counts.deleted > 0 {
         parts.push(format!("{} deleted", counts.deleted));
     }

@@ -30,7 +30,7 @@ fn errors_say_what_to_do() {
         (&["history", &id, "--limit", "0"], "limit is 0; ask for at least 1"),
         (
             &["history", &id, "--limit", "5000"],
-            "PAGE_ENTRIES_MAX is 1000, this is 5000; read in several pages",
+            "PAGE_ENTRIES_MAX is 1000, this is 5000; ask for fewer, or read in several pages",
         ),
         (&["erase", "turn_x", "--reason", "r"], "is not an id of the form turn_01J"),
         (&["list", "--tenant", "a/b"], "tenant \"a/b\" is not usable"),

@@ -124,6 +124,8 @@ fn a_server_makes_what_is_said_findable_by_itself() {
     };
     assert_eq!(found["data"][0]["snippet"]["text"], SAID[2], "{found}");
     assert_eq!(found["data"][0]["conversation"], *id);
+    let refused = shell.run(&["recall", "pet", "--rerank", "builtin", "--url", &server.url]);
+    assert!(refused.code == 1 && refused.err.contains("models of its own"), "{}", refused.err);
     let refused = shell.run(&["recall", "--index", "--url", &server.url]);
     assert!(refused.code == 1 && refused.err.contains("leave --index out"), "{}", refused.err);
 }
@@ -136,7 +138,7 @@ fn a_folder_that_is_no_model_is_named() {
     assert!(said.code == 1 && said.err.contains("nowhere"), "{}", said.err);
     assert_eq!(said.err.contains("--features bert"), !cfg!(feature = "bert"), "{}", said.err);
     let said = shell.refused(&["recall", "pet", "--embedder", "magic"]);
-    assert!(said.contains("builtin or folder:PATH"), "{said}");
+    assert!(said.contains("builtin, none or folder:PATH"), "{said}");
 }
 
 /// Changes who may write a folder and everything in it.

@@ -58,7 +58,10 @@ impl FromStr for Embedder {
             Some(("folder", path)) if !path.is_empty() => Ok(Embedder::Folder(PathBuf::from(path))),
             _ => Err(Error::invalid(
                 "embedder.unknown",
-                format!("{:?} is no embedder; use builtin or folder:PATH", everturn_core::id::clip(text)),
+                format!(
+                    "{:?} is not an embedder; use builtin, none or folder:PATH",
+                    everturn_core::id::clip(text)
+                ),
             )),
         }
     }

@@ -496,12 +496,13 @@ impl Scope {
             .collect();
         let own: Vec<f64> = ranked.iter().map(|ranked| ranked.score).collect();
         let best = own.iter().fold(f64::MIN_POSITIVE, |best, own| best.max(*own));
-        let mut most = vec![0.0; ranked.len()];
+        let (mut most, mut is_beside) = (vec![0.0; ranked.len()], vec![false; ranked.len()]);
         for ((source, excess), beside) in sources.iter().zip(&beside) {
             for (turn, distance) in beside {
                 let Some(at) = places.get(&turn.no).copied() else { continue };
                 let lifted = lift(*excess, *distance, fits[at].length, own[at] / best);
                 ranked[at].score += lifted;
+                is_beside[at] |= lifted > 0.0;
                 // What fits by itself needs no other reason.
                 if lifted > most[at] && lifted > own[at] / 4.0 {
                     most[at] = lifted;
@@ -509,6 +510,14 @@ impl Scope {
                 }
             }
         }
+        // What shares no word with the question and is far from its meaning has nothing to do with it.
+        let nearness_min = meant.question.vector.nearness_min;
+        let mut reasons = fits.iter().copied().zip(is_beside);
+        ranked.retain(|ranked| {
+            let near = ranked.matched.vector.is_some_and(|rank| rank.score >= nearness_min);
+            let (fit, is_beside) = reasons.next().unwrap_or_default();
+            near || is_beside || fit.words > 0.0 || fit.in_period || unsure.contains(&ranked.found.no)
+        });
         ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.found.no.cmp(&a.found.no)));
         if let Some(reranker) = &self.shared().options.reranker {
             let reranked = self.rerank(&**reranker, search.query, &mut ranked)?;

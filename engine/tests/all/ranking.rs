@@ -158,3 +158,14 @@ fn a_time_in_the_question_lifts_what_was_said_then() {
         assert_eq!((texts(&found)[0], found.data.len()), (text, 3), "{question}");
     }
 }
+
+/// A small store does not answer every question with everything that it has.
+#[test]
+fn what_has_nothing_to_do_with_a_question_is_left_out() {
+    let (store, scope) = memory();
+    said(&store, &scope, &["The giraffe was born in the zoo of Prague."]);
+    said(&store, &scope, &["Bump the parser to 1.4, then the build is green."]);
+    let found = recall(&scope, "which animal was born?", RecallMode::Hybrid);
+    assert_eq!(texts(&found), ["The giraffe was born in the zoo of Prague."]);
+    assert_eq!(recall(&scope, "which animal was born?", RecallMode::Vector).data.len(), 2);
+}

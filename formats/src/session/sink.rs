@@ -4,8 +4,8 @@ use super::entry::{Entry, Fields};
 use super::write::{Session, Summary};
 use everturn_core::Error;
 use everturn_core::time::Timestamp;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Records what a program does, as well as it can. A disk that is full or cannot be written to costs entries and never a
 /// tool call: failures are counted, and the first one is told.
@@ -56,7 +56,7 @@ impl Sink {
 
     /// Why the last of them failed.
     pub fn last_error(&self) -> Option<Error> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last.lock().clone()
     }
 
     fn heard<T>(&self, result: Result<T, Error>) -> Option<T> {
@@ -66,7 +66,7 @@ impl Sink {
                 if self.failures.fetch_add(1, Ordering::Relaxed) == 0 {
                     (self.on_first_failure)(&error);
                 }
-                *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *self.last.lock() = Some(error);
                 None
             }
         }

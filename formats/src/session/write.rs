@@ -9,13 +9,14 @@ use everturn_core::Error;
 use everturn_core::event::check_name;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -345,7 +346,7 @@ impl State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// One line, one `write`. What a failed one left is cut off at once or before the next, so that every line begins
@@ -419,15 +420,12 @@ impl Shared {
         let mut state = self.state();
         while !state.closing {
             if !state.dirty {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut state);
                 continue;
             }
             // From the first unsynced line on; what comes meanwhile goes along.
-            let (waited, _) = self
-                .changed
-                .wait_timeout_while(state, interval, |state| !state.closing)
-                .unwrap_or_else(PoisonError::into_inner);
-            drop(waited);
+            self.changed.wait_while_for(&mut state, |state| !state.closing, interval);
+            drop(state);
             let synced = self.sync();
             state = self.state();
             if let Err(error) = synced {

@@ -9,8 +9,9 @@ use crate::problem::Problem;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_engine::Grant;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Past this many keys the memory starts over.
@@ -31,7 +32,7 @@ struct Found {
 
 impl Cache {
     fn found(&self) -> MutexGuard<'_, HashMap<Hash, Found>> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+        self.found.lock()
     }
 
     /// The owner of these words, if they were found a moment ago.

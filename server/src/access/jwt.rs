@@ -7,8 +7,9 @@ use everturn_core::access::Role;
 use everturn_core::time::Timestamp;
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use parking_lot::{Mutex, RwLock};
 use serde_json::{Map, Value};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A token that names an unknown key makes us look again, at most this often.
@@ -66,7 +67,7 @@ impl Verifier {
 
     /// Reads the keys. Those of before stay if that fails.
     pub async fn load(&self) -> Result<(), Error> {
-        *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.looked.lock() = Some(Instant::now());
         let keys = match &self.config.keys {
             JwtKeys::Secret(secret) => {
                 vec![KnownKey { kid: None, key: DecodingKey::from_secret(secret.0.as_bytes()) }]
@@ -86,7 +87,7 @@ impl Verifier {
                 parse(&text, self.config.algorithm)?
             }
         };
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+        *self.keys.write() = Arc::new(keys);
         Ok(())
     }
 
@@ -107,7 +108,7 @@ impl Verifier {
             self.load_or_warn().await;
             candidates = self.candidates(header.kid.as_deref());
         }
-        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let keys = self.keys.read().clone();
         let mut why = "no key of its issuer fits".to_string();
         for at in candidates {
             let Some(known) = keys.get(at) else { continue };
@@ -139,7 +140,7 @@ impl Verifier {
 
     /// Which keys to try.
     fn candidates(&self, kid: Option<&str>) -> Vec<usize> {
-        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let keys = self.keys.read().clone();
         let fits = |key: &KnownKey| match (kid, &key.kid) {
             (Some(wanted), Some(kid)) => wanted == kid,
             _ => true,
@@ -148,7 +149,7 @@ impl Verifier {
     }
 
     fn older_than(&self, age: Duration) -> bool {
-        let looked = *self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let looked = *self.looked.lock();
         !matches!(self.config.keys, JwtKeys::Secret(_)) && looked.is_none_or(|at| at.elapsed() > age)
     }
 

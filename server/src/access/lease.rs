@@ -16,9 +16,10 @@ use everturn_core::id::KeyId;
 use everturn_core::time::Timestamp;
 use everturn_engine::Keys;
 use futures_util::StreamExt;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// Credential of a request.
@@ -54,7 +55,7 @@ impl Leases {
             Credential::None => None,
             Credential::Token { expires } => Some(Lease::Token { keys, expires }),
             Credential::Key { id, expires } => {
-                let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut known = self.keys.lock();
                 let ended = known.entry(id).or_insert_with(|| {
                     let ended = Arc::new(CancellationToken::new());
                     tokio::spawn(watch(self.keys.clone(), keys, id, expires, ended.clone()));
@@ -84,7 +85,7 @@ async fn watch(
         }
         let revoked = matches!(valid, Ok(false));
         {
-            let mut watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut watched = watched.lock();
             // Nobody but the map and this task has it.
             if revoked || Arc::strong_count(&ended) <= 2 {
                 watched.remove(&id);

@@ -6,10 +6,11 @@ use crate::problem::Problem;
 use everturn_core::id::Tenant;
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -74,7 +75,7 @@ impl Limiters {
             let text = format!("{limit} requests or streams of this tenant run already");
             Problem::later("access.tenant_concurrency", Duration::from_secs(1), text)
         })?;
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.running.lock();
         if running.len() > KNOWN_MAX {
             running.retain(|_, semaphore| semaphore.available_permits() < self.limits.concurrent);
         }
@@ -91,7 +92,7 @@ impl Limiters {
 
     /// Refuses an address that tried wrong keys too often.
     pub fn check_peer(&self, peer: IpAddr) -> Result<(), Problem> {
-        let mut blocked = self.blocked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocked = self.blocked.lock();
         let Some(until) = blocked.get(&peer).copied() else { return Ok(()) };
         let wait = until.saturating_duration_since(Instant::now());
         if wait.is_zero() {
@@ -109,7 +110,7 @@ impl Limiters {
         }
         if let Err(until) = self.failures.check_key(&peer) {
             let until = Instant::now() + until.wait_time_from(self.clock.now());
-            let mut blocked = self.blocked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut blocked = self.blocked.lock();
             if blocked.len() > KNOWN_MAX {
                 blocked.retain(|_, until| *until > Instant::now());
             }

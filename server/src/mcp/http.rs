@@ -18,10 +18,11 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use everturn_core::id::Tenant;
 use futures_util::StreamExt;
+use parking_lot::{Mutex, MutexGuard};
 use rmcp::transport::streamable_http_server::session::SessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -87,7 +88,7 @@ impl Drop for Visit {
 
 impl Sessions {
     fn open(&self) -> MutexGuard<'_, HashMap<String, Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     /// `None` if there is no such session, or it is somebody else's.

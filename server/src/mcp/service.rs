@@ -9,13 +9,14 @@ use axum::http::request::Parts;
 use everturn_core::Error;
 use everturn_core::id::Tenant;
 use everturn_engine::Scope;
+use parking_lot::Mutex;
 use resources::Address;
 use rmcp::model::*;
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde::Serialize;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::broadcast::Receiver;
 use tokio_util::task::AbortOnDropHandle;
 use watch::Client;
@@ -144,7 +145,7 @@ impl Service {
 
     fn watch(&self, uri: String, task: impl Future<Output = ()> + Send + 'static) {
         let task = AbortOnDropHandle::new(tokio::spawn(task));
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner).insert(uri, task);
+        self.watches.lock().insert(uri, task);
     }
 }
 
@@ -186,7 +187,7 @@ impl ServerHandler for Service {
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let Ok(caller) = self.caller(&context.extensions) else { return };
-        let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let listed = self.listed.lock().take();
         if let Some(listed) = listed {
             let tenant = caller.scope.tenant().clone();
             self.watch(String::new(), watch::list(listed, tenant, Client::Session(context.peer)));
@@ -288,7 +289,7 @@ impl ServerHandler for Service {
         if self.shared.fixtures && fixtures::is_one(&request.uri) {
             return Ok(());
         }
-        let watched = self.watches.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let watched = self.watches.lock().len();
         if watched > SUBSCRIPTIONS_MAX {
             let (limit, got) = (SUBSCRIPTIONS_MAX as u64, watched as u64);
             let error = Error::limit("SUBSCRIPTIONS_MAX", limit, got, "unsubscribe from others first");
@@ -317,7 +318,7 @@ impl ServerHandler for Service {
         request: UnsubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner).remove(&request.uri);
+        self.watches.lock().remove(&request.uri);
         self.answer(&context, "resources/unsubscribe", &request, |_| Ok(())).await
     }
 

@@ -8,11 +8,12 @@ use crate::sqlite::door::{self, Derived};
 use everturn_core::Error;
 use everturn_core::id::{Key, Tenant};
 use everturn_core::limits::INDEXES_OPEN_MAX;
+use parking_lot::{Mutex, MutexGuard};
 use rusqlite::Connection;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Everything that can be found, by tenant.
 pub(crate) struct Catalog {
@@ -78,7 +79,7 @@ struct Tail {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// The name of a tenant's file. Only small letters, since some file systems take `A` for `a`, and a beginning that keeps it

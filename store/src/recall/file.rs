@@ -4,11 +4,11 @@
 
 use crate::sqlite::door::{self, Derived, explain};
 use everturn_core::Error;
+use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{Connection, TransactionBehavior};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Idle reading connections that are kept, over all databases.
 const READERS_IDLE_MAX: usize = 8;
@@ -49,7 +49,7 @@ fn file_id(_: Option<&Path>) -> FileId {
 
 impl Readers {
     fn idle(&self) -> MutexGuard<'_, VecDeque<(PathBuf, Opened)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn take(&self, path: &Path) -> Option<Opened> {
@@ -96,7 +96,7 @@ impl Database {
     }
 
     fn writer(&self) -> MutexGuard<'_, Option<Opened>> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writer.lock()
     }
 
     fn opened<'w>(&self, writer: &'w mut Option<Opened>) -> Result<&'w mut Connection, Error> {

@@ -14,9 +14,9 @@ use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, Tenant};
 use everturn_core::recall::{Counts, EntryId, EntryNo, Filter, TextQuery, Wanted};
 use everturn_core::time::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A word in more entries than this is not ranked by: what has it is as good as anything else that has it.
 const COUNTED_ENTRIES_MAX: u64 = 20_000;
@@ -345,7 +345,7 @@ fn loosely(common: &Mutex<Common>, wanted: &Wanted) -> String {
 }
 
 fn locked(common: &Mutex<Common>) -> MutexGuard<'_, Common> {
-    common.lock().unwrap_or_else(PoisonError::into_inner)
+    common.lock()
 }
 
 /// In about how many entries something wanted is, in any form.

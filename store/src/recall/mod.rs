@@ -25,7 +25,6 @@ use everturn_core::id::{ConversationId, EventId, Key, Tenant};
 use everturn_core::recall::{EntryNo, Filter, Kind, TextQuery};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// What the indexes are made from: the log of the backend that has them.
@@ -157,7 +156,7 @@ impl<T: Ground + Send + Sync> Recall for T {
             });
             if !complete {
                 // What is missing comes first, and this with it.
-                let mut lagging = catalog.lagging.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut lagging = catalog.lagging.lock();
                 lagging.entry(tenant.clone()).or_default();
             }
         }
@@ -248,14 +247,14 @@ impl<T: Ground + Send + Sync> Recall for T {
         // Everybody in turn, so that a tenant who imports a lot does not keep the others waiting.
         let mut tenants: Vec<Tenant> =
             catalog.fed(|db| feed::waiting(db, model))?.into_iter().map(|(tenant, _)| tenant).collect();
-        let last = catalog.embedded.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let last = catalog.embedded.lock().clone();
         let next = tenants.partition_point(|tenant| Some(tenant) <= last.as_ref());
         tenants.rotate_left(next);
         for tenant in tenants {
             let waiting: Result<_, Error> = of(&tenant, &[]);
             let waiting = waiting?;
             if !waiting.is_empty() {
-                *catalog.embedded.lock().unwrap_or_else(PoisonError::into_inner) = Some(tenant);
+                *catalog.embedded.lock() = Some(tenant);
                 return Ok(waiting);
             }
             catalog.note(&[tenant], |_| Ok(()))?;

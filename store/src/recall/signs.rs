@@ -2,10 +2,11 @@
 //! from the file when the first question comes, and caught up before each one.
 
 use everturn_core::vectors::{Codes, WEIGHED};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
 use std::panic::resume_unwind;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 
 /// Rows that a thread looks through for a question: with fewer, starting it takes longer than it helps.
@@ -21,19 +22,19 @@ pub struct Signs(Mutex<HashMap<i64, Arc<RwLock<Loaded>>>>);
 impl Signs {
     /// Forgets everything.
     pub fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.lock().clear();
     }
 
     /// The signs of a model as the file has them.
     pub fn of(&self, db: &Connection, model: i64, dimensions: usize) -> rusqlite::Result<Shared> {
         let loaded = {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.0.lock();
             all.entry(model).or_insert_with(|| Arc::new(RwLock::new(Loaded::new(dimensions)))).clone()
         };
         let now = Mark::read(db)?;
-        let known = loaded.read().unwrap_or_else(PoisonError::into_inner).mark;
+        let known = loaded.read().mark;
         if known != now {
-            loaded.write().unwrap_or_else(PoisonError::into_inner).catch_up(db, model, now)?;
+            loaded.write().catch_up(db, model, now)?;
         }
         Ok(Shared(loaded))
     }
@@ -45,7 +46,7 @@ pub struct Shared(Arc<RwLock<Loaded>>);
 impl Shared {
     /// Nothing changes while this is held.
     pub fn read(&self) -> RwLockReadGuard<'_, Loaded> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.0.read()
     }
 }
 
