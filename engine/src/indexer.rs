@@ -9,7 +9,7 @@ use everturn_core::id::{Key, Tenant};
 use everturn_core::recall::{Embedded, Entry, EntryId};
 use everturn_core::turn::Turn;
 use everturn_core::write::ErasedBody;
-use everturn_store::IndexChange;
+use everturn_store::{IndexChange, Span};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const GATHER: Duration = Duration::from_millis(100);
 /// How long to wait after a failure.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The same events come so often again where another process takes them in meanwhile, not more often.
+const REPEATS_MAX: u32 = 3;
 /// Events in one transaction.
 const BATCH_EVENTS: usize = 512;
 /// The same while requests keep coming, so that it gives way often.
@@ -127,25 +129,51 @@ fn close(shared: &Shared) {
 
 /// Takes in everything that is committed; stops early when the store closes.
 pub fn catch_up(shared: &Shared) -> Result<(), Error> {
-    let mut more = true;
-    while more && !shared.stopping.load(Ordering::SeqCst) {
-        more = take_in(shared, BATCH_EVENTS)?;
+    let mut progress = Progress::default();
+    while !shared.stopping.load(Ordering::SeqCst) {
+        if !progress.goes_on(take_in(shared, BATCH_EVENTS)?)? {
+            break;
+        }
     }
     Ok(())
 }
 
+/// Tells an index that cannot be written from one that follows: it is asked for the same again and again.
+#[derive(Default)]
+struct Progress {
+    last: Option<Span>,
+    repeats: u32,
+}
+
+impl Progress {
+    /// Whether there was anything.
+    fn goes_on(&mut self, span: Option<Span>) -> Result<bool, Error> {
+        let Some(span) = span else { return Ok(false) };
+        self.repeats = if self.last.as_ref() == Some(&span) { self.repeats + 1 } else { 0 };
+        self.last = Some(span);
+        if self.repeats > REPEATS_MAX {
+            let text = "an index of recall cannot be written; it is tried again later";
+            return Err(Error::busy("recall.stuck", text));
+        }
+        Ok(true)
+    }
+}
+
 /// The same, for the background.
 fn catch_up_in_slices(shared: &Shared) -> Result<(), Error> {
-    let mut more = true;
-    while more && !shared.stopping.load(Ordering::SeqCst) {
+    let mut progress = Progress::default();
+    while !shared.stopping.load(Ordering::SeqCst) {
         let events = if shared.load.is_busy() { BATCH_EVENTS_BUSY } else { BATCH_EVENTS };
-        more = load::slice(shared, || take_in(shared, events))?;
+        if !progress.goes_on(load::slice(shared, || take_in(shared, events))?)? {
+            break;
+        }
     }
     Ok(())
 }
 
 fn catch_up_to_the_end(shared: &Shared) -> Result<(), Error> {
-    while take_in(shared, BATCH_EVENTS)? {}
+    let mut progress = Progress::default();
+    while progress.goes_on(take_in(shared, BATCH_EVENTS)?)? {}
     Ok(())
 }
 
@@ -172,13 +200,13 @@ pub fn forget_erased(shared: &Shared, tenant: &Tenant) {
     }
 }
 
-/// Takes in one batch. Says whether there was anything.
-fn take_in(shared: &Shared, events: usize) -> Result<bool, Error> {
+/// Takes in one batch. Gives what it was, if there was anything.
+fn take_in(shared: &Shared, events: usize) -> Result<Option<Span>, Error> {
     let _working = shared.indexer.working.lock();
     let unindexed = shared.recall.unindexed(events)?;
     if unindexed.span.through == unindexed.span.after {
         metrics::gauge!("everturn_recall_behind_events").set(0);
-        return Ok(false);
+        return Ok(None);
     }
     let mut changes = Vec::with_capacity(unindexed.events.len());
     for (tenant, event) in &unindexed.events {
@@ -188,12 +216,13 @@ fn take_in(shared: &Shared, events: usize) -> Result<bool, Error> {
     if changes.iter().any(|change| matches!(change, IndexChange::Remove { .. })) {
         shared.indexer.news().removals = true;
     }
+    let span = unindexed.span.clone();
     shared.recall.index(changes, unindexed.span)?;
     shared.meaning.wake();
     if let Ok(behind) = shared.recall.behind_in_all(None) {
         metrics::gauge!("everturn_recall_behind_events").set(behind.events as f64);
     }
-    Ok(true)
+    Ok(Some(span))
 }
 
 /// Gives new entries their vectors, where that takes no longer than their words.
@@ -249,4 +278,19 @@ fn changes_of(
     }
     changes.extend(shared.fact_changes(&key, event)?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_events_again_and_again_are_an_error() {
+        let span = |after| Some(Span { tenant: None, after, through: after + 1 });
+        let mut progress = Progress::default();
+        assert!((0..100).all(|after| progress.goes_on(span(after)).unwrap()));
+        assert!(!progress.goes_on(None).unwrap());
+        let stuck = (0..100).find_map(|_| progress.goes_on(span(7)).err()).unwrap();
+        assert_eq!(stuck.code(), "recall.stuck");
+    }
 }

@@ -26,6 +26,8 @@ use work::Work;
 
 /// How long to wait before a disk that failed is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How long an erasure waits for the mirror.
+const ERASURE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What changed, and the thread that writes it down.
 pub struct Mirror {
@@ -34,6 +36,8 @@ pub struct Mirror {
     lock: Mutex<Option<File>>,
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Told when the thread has written what it took.
+    written: Condvar,
     failures: AtomicU64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -42,6 +46,8 @@ pub struct Mirror {
 struct Queue {
     changes: HashMap<Key, Change>,
     stopping: bool,
+    /// Whether the thread writes what it took.
+    writing: bool,
     /// Whether the thread waits to be told.
     asleep: bool,
 }
@@ -72,6 +78,7 @@ impl Mirror {
             lock: Mutex::new(Some(lock)),
             queue: Mutex::default(),
             changed: Condvar::new(),
+            written: Condvar::new(),
             failures: AtomicU64::new(0),
             thread: Mutex::default(),
         })
@@ -132,6 +139,13 @@ impl Mirror {
         }
     }
 
+    /// Waits until what was noted about a conversation is written: erased words are to be gone when the erasure is acknowledged.
+    /// Not for long: a disk that fails is tried again, and nobody else waits for it.
+    pub fn wait_for(&self, key: &Key) {
+        let waits = |queue: &mut Queue| !queue.stopping && (queue.writing || queue.changes.contains_key(key));
+        self.written.wait_while_for(&mut self.queue(), waits, ERASURE_PATIENCE);
+    }
+
     /// Writes what is known to be new, then ends the thread. What a failing disk did not take is made up for at the next
     /// start.
     pub fn stop(&self) {
@@ -172,6 +186,8 @@ impl Mirror {
                     failed = Some(self.again(key, change, error));
                 }
             }
+            self.queue().writing = false;
+            self.written.notify_all();
             if stopping {
                 if let Some(error) = failed {
                     tracing::warn!(%error, "the mirror is not up to date; the next start catches up");
@@ -225,7 +241,7 @@ impl Mirror {
             queue.asleep = true;
             self.changed.wait(&mut queue);
         }
-        queue.asleep = false;
+        (queue.asleep, queue.writing) = (false, true);
         (std::mem::take(&mut queue.changes), queue.stopping)
     }
 }

@@ -150,6 +150,11 @@ impl Door {
                 }
             }
         }
+        // Only requests that are being answered are waited for.
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            self.open().connections.values().filter(|one| one.is_idle()).for_each(|one| one.end());
+        }
     }
 }
 

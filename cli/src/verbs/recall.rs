@@ -46,9 +46,9 @@ pub struct Recall {
     /// At most this many, 1000 or fewer
     #[arg(long, short, default_value_t = 10, value_name = "N")]
     limit: usize,
-    /// Show this many turns before and after each
-    #[arg(long, short = 'C', default_value_t = 0, value_name = "N")]
-    context: usize,
+    /// Show this many turns before and after each, 100 or fewer
+    #[arg(long, short = 'C', default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u16).range(..=100))]
+    context: u16,
     /// By words (lexical), by meaning (vector), or both (hybrid)
     #[arg(long, default_value = "hybrid")]
     mode: String,
@@ -114,7 +114,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     if args.json {
         let mut value = json!(recalled);
         for (hit, value) in recalled.data.iter().zip(value["data"].as_array_mut().into_iter().flatten()) {
-            let (before, after) = around(&*store, hit, verb.context)?;
+            let (before, after) = around(&*store, hit, verb.context.into())?;
             (value["before"], value["after"]) = (json!(before), json!(after));
         }
         return output::json(&value);
@@ -136,7 +136,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         output::text(heading(hits[0]))?;
         match verb.context {
             0 => hits.iter().try_for_each(|hit| output::text(shown(hit, hits)))?,
-            around => output::text(in_context(&*store, hits, around)?)?,
+            around => output::text(in_context(&*store, hits, around.into())?)?,
         }
     }
     Ok(())

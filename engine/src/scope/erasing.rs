@@ -289,18 +289,28 @@ impl Scope {
         })
     }
 
-    /// Takes erased words out of mirrors that nobody keeps up to date at the moment.
+    /// Takes erased words out of mirrors, also those that nobody keeps up to date at the moment.
     fn erase_in_mirrors(&self, ids: impl IntoIterator<Item = ConversationId>) -> Result<(), Error> {
-        let erased = Change { erased: true, deleted: false };
-        let changes: Vec<_> = ids.into_iter().map(|id| (self.key(id), erased)).collect();
-        Mirror::update_others(self.shared(), &changes)
+        self.change_mirrors(ids, Change { erased: true, deleted: false })
+    }
+
+    fn change_mirrors(
+        &self,
+        ids: impl IntoIterator<Item = ConversationId>,
+        change: Change,
+    ) -> Result<(), Error> {
+        let changes: Vec<_> = ids.into_iter().map(|id| (self.key(id), change)).collect();
+        Mirror::update_others(self.shared(), &changes)?;
+        if let Some(mirror) = &self.shared().mirror {
+            changes.iter().for_each(|(key, _)| mirror.wait_for(key));
+        }
+        Ok(())
     }
 
     /// Takes a deleted conversation out of records and mirrors.
     pub(super) fn delete_copies(&self, id: ConversationId) -> Result<(), Error> {
         self.erase_in_records(&Erased { ids: vec![id.to_string()], words: Vec::new() })?;
-        let deleted = Change { erased: false, deleted: true };
-        Mirror::update_others(self.shared(), &[(self.key(id), deleted)])
+        self.change_mirrors([id], Change { erased: false, deleted: true })
     }
 
     /// Events that repeat a turn without naming it. A title among them is taken from its conversation first, so that no fork

@@ -360,3 +360,18 @@ fn one_folder_is_the_mirror_of_one_process_and_of_one_that_writes() {
     let nowhere = Options { mirror: Some(file), ..Options::default() };
     refused(Everturn::open_with("memory:", nowhere), "mirror.folder", "choose another folder");
 }
+
+/// The thread that writes the mirror may be behind by the very append whose words are erased.
+#[test]
+fn erased_words_are_gone_from_the_mirror_when_the_erasure_is_acknowledged() {
+    let stage = Stage::new();
+    let (_store, scope) = stage.mirrored();
+    let id = scope.begin();
+    for n in 0..20 {
+        let canary = format!("canary {n}");
+        let turn = scope.say(id, NewTurn::user(&canary));
+        scope.erase(id, turn.id, None, "asked for").wait().unwrap();
+        let file = std::fs::read_to_string(stage.file(id)).unwrap_or_default();
+        assert!(!file.contains(&canary), "{n}: {file}");
+    }
+}

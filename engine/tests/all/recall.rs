@@ -11,7 +11,7 @@ use everturn_engine::{
     Context, ContextOptions, Everturn, NewStream, NewTurn, Options, RecallOptions, RecallRequest, Recalled,
     Scope,
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The file with a tenant's index.
@@ -432,4 +432,29 @@ fn a_context_of_the_past_recalls_as_it_stood_then() {
 
 fn shown_in(scope: &Scope, id: ConversationId, query: &str) -> Vec<String> {
     shown(&scope.recall(query, &within(id)).unwrap())
+}
+
+/// It holds the words of the store, which only its owner may read.
+#[cfg(unix)]
+#[test]
+fn an_index_that_is_made_again_is_as_closed_as_the_store() {
+    use std::os::unix::fs::PermissionsExt;
+    let stage = Stage::new();
+    drop(stage.open());
+    std::fs::set_permissions(stage.path(), PermissionsExt::from_mode(0o600)).unwrap();
+    let store = stage.open();
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let folder = stage.folder.path().join("store.db-index");
+    for text in ["the lighthouse", "another lighthouse"] {
+        scope.say(id, NewTurn::user(text));
+        store.index_now().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&folder), 0o700);
+        for file in std::fs::read_dir(&folder).unwrap() {
+            let file = file.unwrap().path();
+            assert_eq!(mode(&file), 0o600, "{}", file.display());
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -203,9 +203,7 @@ pub fn open_derived(path: Option<&Path>, kind: Derived) -> Result<Connection, Er
         Error::Invalid(_) => index_is_read_only(path),
         error => error,
     };
-    if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
-        std::fs::create_dir_all(folder).map_err(|_| index_is_read_only(path))?;
-    }
+    make_private(path)?;
     let open = || -> rusqlite::Result<Option<Connection>> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -333,6 +331,41 @@ pub fn remove_shared_index(path: &Path) {
 pub fn index_folder(path: &Path) -> PathBuf {
     beside(path, "-index")
 }
+
+/// Makes the folder of an index, and its file, with the mode of the database, unless they are there: they hold the same words.
+fn make_private(path: &Path) -> Result<(), Error> {
+    let cannot = |_| index_is_read_only(path);
+    let Some(folder) = path.parent() else { return Ok(()) };
+    let database = folder.to_str().and_then(|folder| folder.strip_suffix("-index")).map(Path::new);
+    if !folder.is_dir() {
+        // A store that was moved away: nothing is made where it was.
+        if database.is_some_and(|database| !database.exists()) {
+            return Err(index_is_read_only(path));
+        }
+        std::fs::create_dir_all(folder).map_err(cannot)?;
+        if let Some(database) = database {
+            let folder = File::open(folder).map_err(cannot)?;
+            close_like(&folder, database);
+            open_to_enter(&folder);
+        }
+    }
+    if let Some(database) = database.filter(|_| !path.exists()) {
+        close_like(&open_beside(path).map_err(cannot)?, database);
+    }
+    Ok(())
+}
+
+/// Lets those into a folder who may read it.
+#[cfg(unix)]
+fn open_to_enter(folder: &File) {
+    use std::os::unix::fs::PermissionsExt;
+    if let Ok(mode) = folder.metadata().map(|folder| folder.permissions().mode()) {
+        let _ = folder.set_permissions(PermissionsExt::from_mode(mode | (mode & 0o444) >> 2));
+    }
+}
+
+#[cfg(not(unix))]
+fn open_to_enter(_: &File) {}
 
 fn index_is_read_only(path: &Path) -> Error {
     let folder = path.parent().unwrap_or(path).display();
@@ -617,25 +650,41 @@ pub fn is_open_at(_: &File, _: &Path) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Identity([(u64, u64); 2]);
 
+/// The error for a write-ahead log that is shorter than it was: what it held may be lost, and what follows would be too.
+pub fn wal_was_cut(path: &Path) -> Error {
+    let text = format!(
+        "the write-ahead log of {} was cut since this process wrote to it, so nothing more is written; restart this process, which says what is missing",
+        path.display()
+    );
+    Error::busy("store.cut", text)
+}
+
 impl Identity {
     /// The files that the path leads to now: the database and its write-ahead log.
-    #[cfg(unix)]
     pub fn of(path: &Path) -> std::io::Result<Identity> {
+        Identity::with_size(path).map(|(identity, _)| identity)
+    }
+
+    /// With the size of the write-ahead log.
+    #[cfg(unix)]
+    fn with_size(path: &Path) -> std::io::Result<(Identity, u64)> {
         use std::os::unix::fs::MetadataExt;
-        let one = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino()));
-        Ok(Identity([one(path)?, one(&beside(path, "-wal"))?]))
+        let (database, wal) = (std::fs::metadata(path)?, std::fs::metadata(beside(path, "-wal"))?);
+        Ok((Identity([(database.dev(), database.ino()), (wal.dev(), wal.ino())]), wal.len()))
     }
 
     /// Elsewhere an open file can be neither removed nor replaced.
     #[cfg(not(unix))]
-    pub fn of(_: &Path) -> std::io::Result<Identity> {
-        Ok(Identity([(0, 0); 2]))
+    fn with_size(path: &Path) -> std::io::Result<(Identity, u64)> {
+        Ok((Identity([(0, 0); 2]), wal_bytes(path).unwrap_or(0)))
     }
 
     /// Refuses to go on where the path leads to other files: what is written to the open ones may be lost with this process.
-    pub fn check(self, path: &Path) -> Result<(), Error> {
-        if Identity::of(path).is_ok_and(|now| now == self) {
-            return Ok(());
+    /// Gives the size of the write-ahead log.
+    pub fn check(self, path: &Path) -> Result<u64, Error> {
+        match Identity::with_size(path) {
+            Ok((now, wal)) if now == self => return Ok(wal),
+            _ => {}
         }
         Err(Error::busy(
             "store.moved",

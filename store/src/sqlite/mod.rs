@@ -87,6 +87,8 @@ struct Writer {
     known: write::Known,
     /// Past this size the write-ahead log is emptied.
     wal_limit: u64,
+    /// Its size before the last transaction. It shrinks only when this process empties it.
+    wal_seen: u64,
     /// About how much was written since its size was looked at.
     unlooked: usize,
     /// Held as long as this process may write.
@@ -122,6 +124,7 @@ impl Sqlite {
             Err(error) => return Err(error),
         }
         let broken = |error: rusqlite::Error| explain(&path, &error);
+        let was_in_use = door::marked_in_use(&path);
         let mut connection = door::open_for_writing(&path)?;
         let mut head = HeadFile::open(&path, &connection)?;
         let ownership = Ownership::take(&mut connection, &path).map_err(broken)?;
@@ -137,6 +140,7 @@ impl Sqlite {
             head,
             known: write::Known::default(),
             wal_limit: door::WAL_BYTES_MAX,
+            wal_seen: 0,
             unlooked: 0,
             _lock: lock,
         };
@@ -152,6 +156,10 @@ impl Sqlite {
             unwritable: AtomicBool::new(false),
         };
         store.settle()?;
+        if was_in_use && let Err(error) = store.scrub_log() {
+            // The process before may have ended between an erasure and this.
+            tracing::warn!(%error, "words that were erased just before the last end may be in the write-ahead log");
+        }
         Ok(store)
     }
 
@@ -203,21 +211,27 @@ impl Sqlite {
         self.writer.is_some() && !self.overtaken.load(Ordering::SeqCst)
     }
 
-    /// Begins a transaction of the writer. Refused while the path leads to other files, and for good once another process has
-    /// opened the store for writing.
+    /// Begins a transaction of the writer. Refused while the path leads to other files, where the write-ahead log was cut, and
+    /// for good once another process has opened the store for writing.
     fn begin<'c>(
         &self,
         connection: &'c mut Connection,
         ownership: Ownership,
+        wal_seen: &mut u64,
     ) -> Result<Transaction<'c>, Failure> {
-        self.check_files()?;
+        let wal = self.check_files()?;
+        if wal < (*wal_seen).min(door::WAL_BYTES_MAX) {
+            return Err(door::wal_was_cut(&self.path).into());
+        }
+        *wal_seen = wal;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         self.check_ownership(&transaction, ownership)?;
         Ok(transaction)
     }
 
-    fn check_files(&self) -> Result<(), Error> {
-        self.files.map_or(Ok(()), |files| files.check(&self.path))
+    /// Gives the size of the write-ahead log.
+    fn check_files(&self) -> Result<u64, Error> {
+        self.files.map_or(Ok(0), |files| files.check(&self.path))
     }
 
     /// What a process remembers may be wrong once another one has opened the store for writing: it is forgotten.
@@ -249,7 +263,8 @@ impl Sqlite {
         writer: &mut Writer,
         body: impl FnOnce(&Connection) -> Result<T, Failure>,
     ) -> Result<T, Error> {
-        let written = self.begin(&mut writer.connection, writer.ownership).and_then(|transaction| {
+        let Writer { connection, ownership, wal_seen, .. } = writer;
+        let written = self.begin(connection, *ownership, wal_seen).and_then(|transaction| {
             let answer = body(&transaction)?;
             transaction.commit()?;
             Ok(answer)
@@ -369,9 +384,10 @@ impl Sqlite {
     /// Writes the rows of everything that waits.
     fn settle_as(&self, writer: &mut Writer) -> Result<(), Error> {
         let settled = (|| {
-            let transaction = self.begin(&mut writer.connection, writer.ownership)?;
+            let Writer { connection, ownership, wal_seen, known, .. } = &mut *writer;
+            let transaction = self.begin(connection, *ownership, wal_seen)?;
             let before = self.recent.read().unwrap_or_else(PoisonError::into_inner);
-            write::Batch::new(&transaction, &mut writer.known, &before).settle()?;
+            write::Batch::new(&transaction, known, &before).settle()?;
             drop(before);
             Ok(self.finish(transaction, true, Recent::default())?)
         })();
@@ -395,7 +411,8 @@ impl Sqlite {
     fn scrub_log(&self) -> Result<(), Error> {
         let deadline = Instant::now() + door::BUSY_TIMEOUT;
         loop {
-            let writer = self.writer()?;
+            let mut writer = self.writer()?;
+            writer.wal_seen = 0;
             let busy = writer.connection.busy_timeout(Duration::ZERO).and_then(|()| {
                 writer.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
             });
@@ -429,7 +446,7 @@ impl Log for Sqlite {
             Ok(guard) => guard,
             Err(error) => return all(error),
         };
-        let Writer { connection, ownership, head, known, wal_limit, unlooked, .. } = &mut *guard;
+        let Writer { connection, ownership, head, known, wal_limit, wal_seen, unlooked, .. } = &mut *guard;
         let erases: Vec<bool> = batch
             .iter()
             .map(|write| {
@@ -441,7 +458,7 @@ impl Log for Sqlite {
             batch.iter().filter(deletes).map(|write| write.key.tenant.clone()).collect();
         let speaks = batch.iter().any(|write| matches!(write.action, Action::Chunk { .. }));
         let written = (|| {
-            let transaction = self.begin(connection, *ownership)?;
+            let transaction = self.begin(connection, *ownership, wal_seen)?;
             let before = self.recent.read().unwrap_or_else(PoisonError::into_inner);
             let mut work = write::Batch::new(&transaction, known, &before);
             let mut answers = Vec::with_capacity(count);
@@ -484,6 +501,7 @@ impl Log for Sqlite {
                 if *unlooked > WAL_LOOK_BYTES {
                     *unlooked = 0;
                     *wal_limit = door::bound_wal(connection, &self.path, *wal_limit);
+                    *wal_seen = 0;
                 }
                 answers
             }

@@ -397,25 +397,63 @@ fn files_beside_the_database_are_as_closed_as_it_is() {
     }
 }
 
-/// A clean end would copy what is left of the log into the database: zeros over its first page.
+/// A clean end would copy what is left of the log into the database: zeros over its first page. Once more was written behind the cut,
+/// nothing told it from a whole one.
 #[test]
-fn a_write_ahead_log_that_was_emptied_in_place_is_not_copied_into_the_database() {
+fn a_write_ahead_log_that_was_cut_in_place_is_not_written_to_nor_copied_into_the_database() {
+    for (left, later) in [(0, false), (0, true), (1, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.db");
+        let (m, store) = (Maker::default(), open(&path).unwrap());
+        let key = m.key();
+        create(&store, &key, vec![m.created()]);
+        for n in 0..20 {
+            append(&store, &key, vec![m.say(&format!("turn {n}"))]);
+        }
+        let before = std::fs::read(&path).unwrap();
+        let wal = std::fs::File::options().write(true).open(beside(&path, "-wal")).unwrap();
+        wal.set_len(wal.metadata().unwrap().len() * left / 2).unwrap();
+        for n in 0..40 * usize::from(later) {
+            refused(&store, addition(&key, vec![m.say(&format!("later {n}"))]), "store.cut");
+        }
+        drop(store);
+        assert!(std::fs::read(&path).unwrap() == before, "the database is as it was");
+        assert!(matches!(open(&path), Err(Error::Corrupt(_))));
+    }
+}
+
+/// A process that is killed between an erasure and the end of its scrubbing left the words in the write-ahead log for good.
+#[test]
+fn an_erasure_that_was_cut_off_is_finished_by_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let (m, store) = (Maker::default(), open(&path).unwrap());
     let key = m.key();
     create(&store, &key, vec![m.created()]);
-    for n in 0..20 {
-        append(&store, &key, vec![m.say(&format!("turn {n}"))]);
+    let canary = m.say("canary");
+    let turn = turn_of(&canary);
+    append(&store, &key, vec![canary]);
+    let holds = |path: &Path, word: &str| {
+        std::fs::read(path).is_ok_and(|bytes| bytes.windows(word.len()).any(|part| part == word.as_bytes()))
+    };
+    // As long as somebody reads, the log cannot be emptied.
+    let reader = Connection::open(&path).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM events").unwrap();
+    let killed = std::thread::scope(|threads| {
+        let erasure = m.erase(&key, &[turn]);
+        let erasing = threads.spawn(|| store.commit(vec![erasure]));
+        while !holds(&beside(&path, "-wal"), "turn.erased") {
+            std::thread::yield_now();
+        }
+        let killed = copied(&path, &key);
+        reader.execute_batch("COMMIT").unwrap();
+        erasing.join().unwrap().remove(0).unwrap();
+        killed
+    });
+    assert!(holds(&killed.wal(), "canary"), "it was killed in time");
+    let again = open(&killed.path()).unwrap();
+    assert!(verify(&again, &key).erased > 0);
+    for suffix in ["", "-wal"] {
+        assert!(!holds(&beside(&killed.path(), suffix), "canary"), "{suffix}");
     }
-    let before = std::fs::read(&path).unwrap();
-    std::fs::File::options()
-        .write(true)
-        .open(folder.path().join("store.db-wal"))
-        .unwrap()
-        .set_len(0)
-        .unwrap();
-    drop(store);
-    assert!(std::fs::read(&path).unwrap() == before, "the database is as it was");
-    assert!(matches!(open(&path), Err(Error::Corrupt(_))));
 }
