@@ -138,7 +138,7 @@ pub struct HistoryQuery {
     pub order: Order,
     /// Only turns of these actors, if any are named.
     pub actors: Vec<String>,
-    /// Also turns that others took the place of.
+    /// Also superseded turns.
     pub include_superseded: bool,
     /// Also events that are not turns.
     pub include_events: bool,

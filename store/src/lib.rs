@@ -606,7 +606,7 @@ pub struct TurnQuery {
     pub descending: bool,
     /// Only these actors', if any are named.
     pub actors: Vec<String>,
-    /// Also those that another took the place of.
+    /// Also superseded ones.
     pub include_superseded: bool,
     /// As they stood when the log ended here.
     pub as_of: Option<u64>,

@@ -27,7 +27,7 @@ pub struct Erase {
     /// Erase everything that this actor said, in all conversations of the tenant
     #[arg(long, value_name = "NAME")]
     said_by: Option<String>,
-    /// Do not ask back: needed with --said-by
+    /// Erase without asking; needed with --said-by
     #[arg(long)]
     yes: bool,
     /// Why; kept in the log

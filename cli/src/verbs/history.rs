@@ -31,7 +31,7 @@ pub struct History {
     /// Only turns of this actor; may be given several times
     #[arg(long, value_name = "ACTOR")]
     actor: Vec<String>,
-    /// Also turns that others took the place of
+    /// Also superseded turns
     #[arg(long)]
     superseded: bool,
     /// Also events that are not turns

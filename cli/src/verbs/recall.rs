@@ -52,7 +52,7 @@ pub struct Recall {
     /// By words (lexical), by meaning (vector), or both (hybrid)
     #[arg(long, default_value = "hybrid")]
     mode: String,
-    /// Also turns that others took the place of
+    /// Also superseded turns
     #[arg(long)]
     all: bool,
     /// First make everything findable, by words and by meaning, however long that takes; a server does it by itself

@@ -64,6 +64,12 @@ pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
     let verdicts = match verb.target.as_deref() {
         None => all(args)?,
         Some(target) if Path::new(target).is_file() => vec![file(Path::new(target), head)?],
+        // No id has these.
+        Some(target) if target.contains(['.', '/']) => {
+            let text =
+                format!("there is no file {target}; name an exported file, a backup or a conversation");
+            return Err(Error::not_found("verify.absent", text).into());
+        }
         Some(target) => {
             let store = open::reading(args)?;
             let id = store.resolve(target)?;

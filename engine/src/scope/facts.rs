@@ -16,7 +16,7 @@ use serde::Serialize;
 pub struct FactQuery {
     /// As they were when the log ended here.
     pub as_of: Option<u64>,
-    /// Also those that another took the place of.
+    /// Also superseded ones.
     pub include_superseded: bool,
     /// Also those that were taken back.
     pub include_retracted: bool,

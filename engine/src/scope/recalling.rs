@@ -59,7 +59,7 @@ pub struct RecallOptions {
     pub limit: usize,
     /// By words, by meaning, or both.
     pub mode: Mode,
-    /// Also turns that another took the place of, and aborted ones.
+    /// Also superseded and aborted turns.
     pub include_superseded: bool,
 }
 

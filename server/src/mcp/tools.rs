@@ -157,7 +157,7 @@ struct History {
     /// Only turns of these actors.
     #[serde(default)]
     actors: Vec<String>,
-    /// Also turns that others took the place of.
+    /// Also superseded turns.
     #[serde(default)]
     include_superseded: bool,
     /// Also events that are not turns: compactions, pins, receipts.

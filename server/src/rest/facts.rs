@@ -33,7 +33,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 struct Which {
     /// As they were when the log ended here.
     as_of: Option<u64>,
-    /// Also those that another took the place of.
+    /// Also superseded ones.
     #[serde(default)]
     #[param(value_type = Option<bool>)]
     include_superseded: bool,

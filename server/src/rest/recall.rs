@@ -53,7 +53,7 @@ struct Ask {
     #[serde(default)]
     #[schema(value_type = Option<schema::RecallMode>)]
     mode: Mode,
-    /// Also turns that another took the place of, and aborted ones.
+    /// Also superseded and aborted turns.
     #[serde(default)]
     #[schema(value_type = Option<bool>)]
     include_superseded: bool,

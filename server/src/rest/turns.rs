@@ -171,7 +171,7 @@ struct History {
     /// `asc` (the default) or `desc`.
     #[param(value_type = Option<schema::Order>)]
     order: Option<Direction>,
-    /// Also turns that others took the place of.
+    /// Also superseded turns.
     #[serde(default)]
     #[param(value_type = Option<bool>)]
     include_superseded: bool,

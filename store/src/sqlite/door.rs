@@ -646,9 +646,22 @@ pub fn is_open_at(_: &File, _: &Path) -> bool {
     true
 }
 
+/// What SQLite writes before the frames of a write-ahead log, and before the page of each.
+const WAL_HEADER_BYTES: i64 = 32;
+const WAL_FRAME_HEADER_BYTES: i64 = 24;
+
 /// The files of a store that a process opened, by device and inode. Their paths may come to lead to others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Identity([(u64, u64); 2]);
+
+/// Whether the write-ahead log is shorter than the frames that SQLite knows to be in it. Another process may have emptied it in good
+/// order: then it knows of none.
+pub fn wal_is_cut(connection: &Connection, path: &Path) -> rusqlite::Result<bool> {
+    let frames: i64 = connection.query_row("PRAGMA wal_checkpoint(NOOP)", [], |row| row.get(1))?;
+    let page: i64 = connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
+    let bytes = if frames > 0 { WAL_HEADER_BYTES + frames * (WAL_FRAME_HEADER_BYTES + page) } else { 0 };
+    Ok(wal_bytes(path).unwrap_or(0) < bytes as u64)
+}
 
 /// The error for a write-ahead log that is shorter than it was: what it held may be lost, and what follows would be too.
 pub fn wal_was_cut(path: &Path) -> Error {

@@ -87,7 +87,7 @@ struct Writer {
     known: write::Known,
     /// Past this size the write-ahead log is emptied.
     wal_limit: u64,
-    /// Its size before the last transaction. It shrinks only when this process empties it.
+    /// Its size before the last transaction.
     wal_seen: u64,
     /// About how much was written since its size was looked at.
     unlooked: usize,
@@ -220,12 +220,15 @@ impl Sqlite {
         wal_seen: &mut u64,
     ) -> Result<Transaction<'c>, Failure> {
         let wal = self.check_files()?;
-        if wal < (*wal_seen).min(door::WAL_BYTES_MAX) {
+        let shrank = wal < (*wal_seen).min(door::WAL_BYTES_MAX);
+        let is_cut = shrank && door::wal_is_cut(connection, &self.path)?;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // A process that has opened the store since may have emptied the log: that is said first.
+        self.check_ownership(&transaction, ownership)?;
+        if is_cut {
             return Err(door::wal_was_cut(&self.path).into());
         }
         *wal_seen = wal;
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        self.check_ownership(&transaction, ownership)?;
         Ok(transaction)
     }
 
@@ -995,7 +998,8 @@ impl Drop for Sqlite {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let mut writer = writer.into_inner().unwrap_or_else(PoisonError::into_inner);
         writer.head.keep();
-        if !matches!(check_whole(&self.path), Ok(None)) {
+        let is_cut = door::wal_is_cut(&writer.connection, &self.path).unwrap_or(true);
+        if is_cut || !matches!(check_whole(&self.path), Ok(None)) {
             // A log that was cut or overwritten meanwhile must not be copied into the database.
             tracing::error!(
                 "{} has lost something while it was open; it is left as it lies",

@@ -15,7 +15,7 @@ struct Facts {
     conversation: String,
     /// As they were when the log ended at this place.
     as_of: Option<u64>,
-    /// Also those that another took the place of.
+    /// Also superseded ones.
     #[serde(default)]
     include_superseded: bool,
     /// At most this many; 50 if left out.
