@@ -190,7 +190,8 @@ fn every_limit_says_its_name_and_both_numbers() {
         "METADATA_BYTES_MAX is 65536, this is 70003",
     );
     for limit in [PAGE_ENTRIES_MAX + 1, usize::MAX] {
-        let says = format!("PAGE_ENTRIES_MAX is 1000, this is {limit}; read in several pages");
+        let says =
+            format!("PAGE_ENTRIES_MAX is 1000, this is {limit}; ask for fewer, or read in several pages");
         let page = HistoryQuery { limit, ..HistoryQuery::default() };
         refused(scope.history(id, page.clone()), "limit.exceeded", &says);
         refused(scope.history(id, HistoryQuery { include_events: true, ..page }), "limit.exceeded", &says);
