@@ -1,6 +1,6 @@
 //! A store in memory: for trying things out, for tests, and as the simplest reading of what a store must do.
 //!
-//! It keeps every promise of [`mod@crate::conformance`] except that nothing outlives the process.
+//! It keeps every promise of `conformance` except that nothing outlives the process.
 
 mod backup;
 mod erase;
