@@ -258,6 +258,13 @@ pub fn normalized(vector: &[f32]) -> Option<Vec<f32>> {
         .then(|| vector.iter().map(|number| (f64::from(*number) / length) as f32).collect())
 }
 
+/// How near two vectors are; 0 where one has no direction.
+pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
+}
+
 /// Candidates by their packed vectors, best first, equal ones in their order. One whose vector has another length is
 /// left out.
 pub fn rank<T: Ord + Copy>(

@@ -13,6 +13,7 @@ use everturn_core::Error;
 use everturn_core::fact::Fact;
 use everturn_core::id::Tenant;
 use everturn_core::recall::{EntryId, EntryNo, searched_text};
+use everturn_core::vectors::cosine;
 use everturn_store::{Behind, Unembedded};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ops::RangeInclusive;
@@ -134,12 +135,6 @@ pub fn nearness(embedder: &dyn Embed, question: &str, texts: &[String]) -> Resul
     let mut vectors = vectors?.into_iter();
     let question = vectors.next().filter(|_| vectors.len() == texts.len()).ok_or_else(miscounted)?;
     Ok(vectors.map(|vector| cosine(&question, &vector)).collect())
-}
-
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
-    let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
 }
 
 fn slow(embedder: &dyn Embed, patience: Duration) -> Error {

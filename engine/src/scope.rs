@@ -11,6 +11,7 @@ mod finding;
 mod generating;
 mod learning;
 mod projecting;
+mod ranking;
 mod reading;
 mod recalled;
 mod recalling;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::runtime::Builder;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
 /// How long requests that read the disk may still do so after everything else has ended.
@@ -124,24 +124,25 @@ pub async fn serve(server: Server, stop: impl Future<Output = ()> + Send + 'stat
         let listener = Dealt { address, connections: Mutex::new(dealt) };
         let answering = answer(listener, tls.clone(), handle.clone(), door.clone(), router.clone());
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let (done, ended) = oneshot::channel();
         let run = move || {
-            // Nobody waits any more if the receiver is gone.
-            let _ = done.send(runtime.block_on(answering));
+            let served = runtime.block_on(answering);
             runtime.shutdown_timeout(BLOCKING_PATIENCE);
+            served
         };
         let thread = std::thread::Builder::new().name(format!("everturn-http-{number}"));
-        threads.push((ended, thread.spawn(run).map_err(failed)?));
+        threads.push(thread.spawn(run).map_err(failed)?);
         hands.push(hand);
     }
     stopping.run_until_cancelled_owned(deal(listener, hands)).await;
-    let mut served = Ok(());
-    for (ended, thread) in threads {
-        served =
-            served.and(ended.await.unwrap_or_else(|_| Err(io::Error::other("a thread ended by itself"))));
-        let _ = tokio::task::spawn_blocking(|| thread.join()).await;
-    }
-    served.map_err(failed)
+    let ended = tokio::task::spawn_blocking(|| {
+        threads
+            .into_iter()
+            .map(|thread| thread.join())
+            .collect::<Vec<_>>()
+            .into_iter()
+            .try_for_each(|ended| ended.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
+    });
+    ended.await.map_err(io::Error::from).flatten().map_err(failed)
 }
 
 /// Ends the threads of a server that nobody waits for.

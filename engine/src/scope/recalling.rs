@@ -1,41 +1,29 @@
 //! Finding again what was said and learned.
 
+use super::ranking::{Ranked, alone};
 use super::{Scope, page_limit};
 use crate::meaning;
-use crate::model::{Closeness, Embed};
 use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
 use everturn_core::recall::{
-    Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, NEIGHBOURS, Snippet, TextQuery, Wanted, WordFit,
-    excess, has_phrases, lift, own_scores, period, searched_text, snippet, terms, text_of, word_fit,
+    Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, TextQuery, Wanted, WordFit, searched_text,
+    snippet, terms, text_of, word_fit,
 };
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_store::{Behind, Found, Proposed, TurnQuery};
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
-use std::ops::Range;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
 /// At least so many of each ranking are joined: what one ranks low may be what the other ranks high.
 const CANDIDATES_MIN: usize = 50;
-/// Turns beside so many of the best are looked at as well: the answer to a question that somebody asked has few of its words.
-const NEIGHBOURS_OF: usize = 10;
-/// So many by words and by meaning are looked for in the time that a question names: they may not be among the best of all times.
-const IN_PERIOD: usize = 20;
 /// So many that share words with a question are embedded before it is asked: more than an answer looks at, since the best by
 /// meaning need not be the best by words.
 const EMBEDDED_FIRST: usize = 200;
-/// The best by words stands at least here, counted from 0.
-const BEST_BY_WORDS_PLACE: usize = 9;
-/// So many of the best are ordered once more by a reranker.
-const RERANKED: usize = 50;
-/// What its cosine counts beside the score so far.
-const RERANKED_WEIGHT: f64 = 2.0;
 /// So often more are asked for, where what was found does not stand any more.
 const ROUNDS_MAX: u32 = 4;
 
@@ -170,73 +158,27 @@ pub struct Rank {
 }
 
 /// The facts of conversations, each read once for one answer.
-type KnownFacts = HashMap<ConversationId, Vec<Fact>>;
+pub(super) type KnownFacts = HashMap<ConversationId, Vec<Fact>>;
 
 /// A question and where its answers may be.
-struct Search<'a> {
-    query: &'a str,
-    words: TextQuery,
-    filter: &'a Filter,
+pub(super) struct Search<'a> {
+    pub query: &'a str,
+    pub words: TextQuery,
+    pub filter: &'a Filter,
 }
 
 /// What a question means, and what lies nearest to that, best first.
-struct Meant {
-    question: meaning::Question,
-    near: Vec<Found>,
+pub(super) struct Meant {
+    pub question: meaning::Question,
+    pub near: Vec<Found>,
 }
 
 /// What a question's words find, best first, what was counted of them, and each text with how it fits.
 #[derive(Default)]
-struct ByWords {
-    counts: Counts,
-    found: Vec<Found>,
-    texts: HashMap<EntryNo, (String, Fit)>,
-}
-
-/// What was found, before it is looked at.
-struct Ranked {
-    found: Found,
-    score: f64,
-    matched: Matched,
-}
-
-/// What candidates are held against.
-struct Fitting<'a> {
-    /// Without one, only vectors and words are compared.
-    closeness: Option<Closeness>,
-    /// The time that the question names.
-    period: Option<Range<Timestamp>>,
-    search: &'a Search<'a>,
-    by_words: &'a ByWords,
-    meant: &'a Meant,
-}
-
-/// A ranking alone.
-fn alone(found: &[Found], matched: fn(Rank) -> Matched) -> Vec<Ranked> {
-    let ranked = found.iter().enumerate().map(|(place, found)| Ranked {
-        found: found.clone(),
-        score: found.score,
-        matched: matched(Rank { rank: place + 1, score: found.score }),
-    });
-    ranked.collect()
-}
-
-/// Moves entries of which meaning knows nothing up to where words alone put them: it must not push them down. The best by words
-/// is shown in any case: it may be the only one with a rare word.
-fn not_below(ranked: &mut Vec<Ranked>, by_words: &ByWords, unsure: &HashSet<EntryNo>) {
-    for (place, found) in by_words.found.iter().enumerate() {
-        let lowest = match (unsure.contains(&found.no), place) {
-            (true, place) => place,
-            (false, 0) => BEST_BY_WORDS_PLACE,
-            _ => continue,
-        };
-        let at = ranked.iter().position(|ranked| ranked.found.no == found.no);
-        if let Some(at) = at.filter(|at| *at > lowest) {
-            let mut moved = ranked.remove(at);
-            moved.score = moved.score.max(ranked[lowest].score);
-            ranked.insert(lowest, moved);
-        }
-    }
+pub(super) struct ByWords {
+    pub counts: Counts,
+    pub found: Vec<Found>,
+    pub texts: HashMap<EntryNo, (String, Fit)>,
 }
 
 impl Scope {
@@ -348,14 +290,14 @@ impl Scope {
         };
         let mut known = KnownFacts::new();
         for round in 1.. {
-            let mut not_reranked = None;
-            let mut ranked = match (&meant, mode) {
-                (Some(meant), Mode::Hybrid) => self.joined(&search, &by_words, meant, &mut not_reranked)?,
+            let (mut ranked, not_reranked) = match (&meant, mode) {
+                (Some(meant), Mode::Hybrid) => self.joined(&search, &by_words, meant)?,
                 (Some(meant), _) => {
-                    alone(&meant.near, |rank| Matched { vector: Some(rank), ..Matched::default() })
+                    (alone(&meant.near, |rank| Matched { vector: Some(rank), ..Matched::default() }), None)
                 }
                 (None, _) => {
-                    alone(&by_words.found, |rank| Matched { lexical: Some(rank), ..Matched::default() })
+                    let matched = |rank| Matched { lexical: Some(rank), ..Matched::default() };
+                    (alone(&by_words.found, matched), None)
                 }
             };
             let all = ranked.len() < wanted;
@@ -429,195 +371,8 @@ impl Scope {
         Ok(Meant { question, near })
     }
 
-    /// Both rankings as one, best first: what either found, and turns beside the best of it. Says in `not_reranked` why these
-    /// were not ordered once more, if they should have been.
-    fn joined(
-        &self,
-        search: &Search,
-        by_words: &ByWords,
-        meant: &Meant,
-        not_reranked: &mut Option<String>,
-    ) -> Result<Vec<Ranked>, Error> {
-        let mut matched: HashMap<EntryNo, Matched> = HashMap::new();
-        let mut candidates: Vec<Found> = Vec::new();
-        let places = |found: &[Found]| -> Vec<(EntryNo, Rank)> {
-            let rank =
-                |(place, found): (usize, &Found)| (found.no, Rank { rank: place + 1, score: found.score });
-            found.iter().enumerate().map(rank).collect()
-        };
-        for (no, rank) in places(&by_words.found) {
-            matched.entry(no).or_default().lexical = Some(rank);
-        }
-        for (no, rank) in places(&meant.near) {
-            matched.entry(no).or_default().vector = Some(rank);
-        }
-        let period = period(search.query, self.shared().now());
-        let then = match &period {
-            Some(period) => self.in_period(search, meant, period)?,
-            None => Vec::new(),
-        };
-        let mut seen = HashSet::new();
-        let all = by_words.found.iter().chain(&meant.near).chain(&then);
-        candidates.extend(all.filter(|found| seen.insert(found.no)).cloned());
-        let closeness = Closeness::to(search.query);
-        let mut fitting = Fitting { closeness, period, search, by_words, meant };
-        let (mut fits, mut unsure) = self.fits(&mut fitting, &mut candidates)?;
-
-        let mut best: Vec<(EntryNo, f64)> =
-            candidates.iter().map(|found| found.no).zip(own_scores(&fits)).collect();
-        best.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let standing_out = best.iter().map(|(_, score)| *score).collect::<Vec<f64>>();
-        let sources: Vec<(EntryNo, f64)> = best
-            .iter()
-            .zip(excess(&standing_out))
-            .map(|((no, _), excess)| (*no, excess))
-            .take_while(|(_, excess)| *excess > 0.0)
-            .collect();
-        let numbers: Vec<EntryNo> = sources.iter().map(|(no, _)| *no).collect();
-        let beside =
-            self.shared().recall.neighbours(&self.tenant, search.filter, &numbers, NEIGHBOURS.len())?;
-        let new = beside.iter().take(NEIGHBOURS_OF).flatten().map(|(found, _)| found);
-        let mut new: Vec<Found> = new.filter(|found| seen.insert(found.no)).cloned().collect();
-        let (new_fits, new_unsure) = self.fits(&mut fitting, &mut new)?;
-        candidates.extend(new);
-        fits.extend(new_fits);
-        unsure.extend(new_unsure);
-
-        let places: HashMap<EntryNo, usize> =
-            candidates.iter().enumerate().map(|(place, found)| (found.no, place)).collect();
-        let mut ranked: Vec<Ranked> = candidates
-            .iter()
-            .zip(own_scores(&fits))
-            .map(|(found, score)| Ranked {
-                found: found.clone(),
-                score,
-                matched: matched.get(&found.no).copied().unwrap_or_default(),
-            })
-            .collect();
-        let own: Vec<f64> = ranked.iter().map(|ranked| ranked.score).collect();
-        let best = own.iter().fold(f64::MIN_POSITIVE, |best, own| best.max(*own));
-        let (mut most, mut is_beside) = (vec![0.0; ranked.len()], vec![false; ranked.len()]);
-        for ((source, excess), beside) in sources.iter().zip(&beside) {
-            for (turn, distance) in beside {
-                let Some(at) = places.get(&turn.no).copied() else { continue };
-                let lifted = lift(*excess, *distance, fits[at].length, own[at] / best);
-                ranked[at].score += lifted;
-                is_beside[at] |= lifted > 0.0;
-                // What fits by itself needs no other reason.
-                if lifted > most[at] && lifted > own[at] / 4.0 {
-                    most[at] = lifted;
-                    ranked[at].matched.beside = Some(candidates[places[source]].seq);
-                }
-            }
-        }
-        // What shares no word with the question and is far from its meaning has nothing to do with it.
-        let nearness_min = meant.question.vector.nearness_min;
-        let mut reasons = fits.iter().copied().zip(is_beside);
-        ranked.retain(|ranked| {
-            let near = ranked.matched.vector.is_some_and(|rank| rank.score >= nearness_min);
-            let (fit, is_beside) = reasons.next().unwrap_or_default();
-            near || is_beside || fit.words > 0.0 || fit.in_period || unsure.contains(&ranked.found.no)
-        });
-        ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.found.no.cmp(&a.found.no)));
-        if let Some(reranker) = &self.shared().options.reranker {
-            let reranked = self.rerank(&**reranker, search.query, &mut ranked)?;
-            *not_reranked = reranked.err().map(|error| {
-                format!("the reranker failed, so the order is the one without it: {}", error.text())
-            });
-        }
-        not_below(&mut ranked, by_words, &unsure);
-        Ok(ranked)
-    }
-
-    /// Orders the best once more, by what another model says of them too. The inner error is the model's: the order is as it was.
-    fn rerank(
-        &self,
-        reranker: &dyn Embed,
-        question: &str,
-        ranked: &mut [Ranked],
-    ) -> Result<Result<(), Error>, Error> {
-        let count = RERANKED.min(ranked.len());
-        let best = &mut ranked[..count];
-        let mut known = KnownFacts::new();
-        let text = |ranked: &Ranked| Ok(self.found_text(&ranked.found, &mut known)?.unwrap_or_default());
-        let texts = best.iter().map(text).collect::<Result<Vec<String>, Error>>()?;
-        match meaning::nearness(reranker, question, &texts) {
-            Err(error) => return Ok(Err(error)),
-            Ok(near) => best.iter_mut().zip(near).for_each(|(ranked, near)| {
-                ranked.score += RERANKED_WEIGHT * near.max(0.0);
-            }),
-        }
-        best.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.found.no.cmp(&a.found.no)));
-        Ok(Ok(()))
-    }
-
-    /// What words and meaning find in a time.
-    fn in_period(
-        &self,
-        search: &Search,
-        meant: &Meant,
-        period: &Range<Timestamp>,
-    ) -> Result<Vec<Found>, Error> {
-        let filter = Filter {
-            after: search.filter.after.max(Some(period.start)),
-            before: Some(search.filter.before.map_or(period.end, |before| before.min(period.end))),
-            ..search.filter.clone()
-        };
-        let (recall, question) = (&self.shared().recall, &meant.question);
-        let mut found = recall.find_text(&self.tenant, &search.words, &filter, IN_PERIOD)?.found;
-        found.extend(recall.find_near(
-            &self.tenant,
-            &question.model,
-            &question.vector.numbers,
-            &filter,
-            IN_PERIOD,
-        )?);
-        Ok(found)
-    }
-
-    /// How well candidates fit, and of which of them meaning knows nothing. Those that lack a phrase of the question are left out.
-    fn fits(
-        &self,
-        fitting: &mut Fitting,
-        candidates: &mut Vec<Found>,
-    ) -> Result<(Vec<Fit>, HashSet<EntryNo>), Error> {
-        let Fitting { closeness, period, search, by_words, meant } = fitting;
-        let (mut fits, mut fitting, mut known) = (Vec::new(), Vec::new(), KnownFacts::new());
-        for found in candidates.drain(..) {
-            let (text, mut fit) = match by_words.texts.get(&found.no) {
-                Some((text, fit)) => (Cow::Borrowed(text), *fit),
-                None => {
-                    // One that cannot be read any more is left out later, when it is looked at.
-                    let text = self.found_text(&found, &mut known)?.unwrap_or_default();
-                    let terms = terms(&text);
-                    if !has_phrases(&search.words, &terms) {
-                        continue;
-                    }
-                    let words = word_fit(&search.words, &by_words.counts, &terms).share;
-                    (Cow::Owned(text), Fit { words, length: terms.words.len(), ..Fit::default() })
-                }
-            };
-            fit.meaning = closeness.as_mut().map_or(0.0, |closeness| closeness.of(&text));
-            fit.in_period = period.as_ref().is_some_and(|period| period.contains(&found.at));
-            fits.push(fit);
-            fitting.push(found);
-        }
-        *candidates = fitting;
-        let numbers: Vec<EntryNo> = candidates.iter().map(|found| found.no).collect();
-        let meaning::Question { model, vector } = &meant.question;
-        let near = self.shared().recall.nearness(&self.tenant, model, &vector.numbers, &numbers)?;
-        let mut unsure = HashSet::new();
-        for ((fit, no), near) in fits.iter_mut().zip(numbers).zip(near) {
-            fit.meaning += near.unwrap_or(0.0).max(0.0);
-            if near.is_none() || fit.words >= vector.words_hold {
-                unsure.insert(no);
-            }
-        }
-        Ok((fits, unsure))
-    }
-
     /// The text that something was found by; `None` if it cannot be read any more.
-    fn found_text(&self, found: &Found, known: &mut KnownFacts) -> Result<Option<String>, Error> {
+    pub(super) fn found_text(&self, found: &Found, known: &mut KnownFacts) -> Result<Option<String>, Error> {
         let key = self.key(found.conversation);
         let text = match found.id {
             EntryId::Turn(id) => self.shared().index.turn_in(&key, id).map(|turn| searched_text(&turn)),

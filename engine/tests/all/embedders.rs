@@ -5,17 +5,13 @@ mod folder;
 #[cfg(feature = "bert")]
 mod tiny;
 
+use everturn_core::vectors::cosine;
 use everturn_engine::model::{BuiltinEmbedder, Embed, EmbedAtOnce, Embedder, wait};
 use serde::Deserialize;
 use std::sync::Arc;
 
 fn texts(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| text.to_string()).collect()
-}
-
-fn cosine(a: &[f32], b: &[f32]) -> f32 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
-    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
 /// A text, and what the original implementation makes of it.
@@ -57,7 +53,7 @@ fn the_built_in_embedder_knows_what_means_the_same() {
     let said = wait(embedder.embed(pairs.iter().map(|pair| pair.1.to_string()).collect())).unwrap();
     for (at, asked) in asked.iter().enumerate() {
         assert_eq!(Some(asked.len()), embedder.dimensions());
-        let scores: Vec<f32> = said.iter().map(|said| cosine(asked, said)).collect();
+        let scores: Vec<f64> = said.iter().map(|said| cosine(asked, said)).collect();
         let best = (0..3).max_by(|a, b| scores[*a].total_cmp(&scores[*b]));
         assert_eq!(best, Some(at), "{:?}: {scores:?}", pairs[at]);
     }

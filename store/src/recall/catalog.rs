@@ -2,9 +2,9 @@
 
 use super::file::{Database, Readers};
 use super::find::Common;
+use super::open::{self, Derived};
 use super::signs::Signs;
 use super::{Ground, entries, feed};
-use crate::sqlite::door::{self, Derived};
 use everturn_core::Error;
 use everturn_core::id::{Key, Tenant};
 use everturn_core::limits::INDEXES_OPEN_MAX;
@@ -78,10 +78,6 @@ struct Tail {
     counts: HashMap<Tenant, u64>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 /// The name of a tenant's file. Only small letters, since some file systems take `A` for `a`, and a beginning that keeps it
 /// apart from other files and from names that Windows reserves.
 fn file_name(tenant: &Tenant) -> String {
@@ -125,7 +121,7 @@ impl Catalog {
 
     /// A tenant's index. Makes no file.
     pub fn index(&self, tenant: &Tenant) -> Arc<Index> {
-        let mut open = locked(&self.open);
+        let mut open = self.open.lock();
         open.uses += 1;
         let now = open.uses;
         if let Some((index, used)) = open.indexes.get_mut(tenant) {
@@ -168,7 +164,7 @@ impl Catalog {
         body: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<Option<T>, Error> {
         if index.database.was_replaced() {
-            *locked(&index.common) = Common::default();
+            *index.common.lock() = Common::default();
             index.signs.clear();
         }
         index.database.reading(&self.readers, body)
@@ -205,15 +201,15 @@ impl Catalog {
 
     /// Drops everything.
     pub fn forget(&self) {
-        let indexes = std::mem::take(&mut locked(&self.open).indexes);
+        let indexes = std::mem::take(&mut self.open.lock().indexes);
         self.readers.close(None);
         indexes.values().for_each(|(index, _)| self.drop_index(index));
         for tenant in self.kept() {
             self.drop_index(&self.index(&tenant));
         }
         self.feed.remove(&self.readers);
-        locked(&self.lagging).clear();
-        *locked(&self.tail) = Tail::default();
+        self.lagging.lock().clear();
+        *self.tail.lock() = Tail::default();
     }
 
     /// Tenants that have a file.
@@ -257,22 +253,22 @@ impl Catalog {
         let handed = self.fed(feed::tenants)?;
         let whole = |tenant: &Tenant| match &self.folder {
             // Opened already: whoever reads it notices. Another descriptor would take its locks away when it is closed.
-            _ if locked(&self.open).indexes.contains_key(tenant) => true,
-            Some(folder) => door::looks_whole(&folder.join(file_name(tenant))),
+            _ if self.open.lock().indexes.contains_key(tenant) => true,
+            Some(folder) => open::looks_whole(&folder.join(file_name(tenant))),
             None => true,
         };
         let lost = handed.into_iter().filter(|tenant| !kept.contains(tenant) || !whole(tenant));
-        locked(&self.lagging).extend(lost.map(|tenant| (tenant, Lag::default())));
+        self.lagging.lock().extend(lost.map(|tenant| (tenant, Lag::default())));
         Ok(())
     }
 
     /// The next events that a lagging index has to take in again.
     pub fn next_lagging(&self, ground: &dyn Ground, limit: usize) -> Result<Option<Lagging>, Error> {
         loop {
-            let Some(tenant) = locked(&self.lagging).keys().next().cloned() else { return Ok(None) };
+            let Some(tenant) = self.lagging.lock().keys().next().cloned() else { return Ok(None) };
             let (at, last) = self.places(ground, &tenant)?;
             if at >= last {
-                locked(&self.lagging).remove(&tenant);
+                self.lagging.lock().remove(&tenant);
                 continue;
             }
             let (left, mut numbers) = self.left(ground, &tenant, at, last, limit + 1)?;
@@ -298,7 +294,7 @@ impl Catalog {
         last: u64,
         limit: usize,
     ) -> Result<(u64, Vec<u64>), Error> {
-        let mut lagging = locked(&self.lagging);
+        let mut lagging = self.lagging.lock();
         let lag = lagging.entry(tenant.clone()).or_default();
         if at < lag.after || at > lag.through {
             *lag = Lag { after: at, through: at, numbers: VecDeque::new() };
@@ -326,7 +322,7 @@ impl Catalog {
         self.look_for_lost()?;
         let after = self.position(ground)?.unwrap_or(0);
         let mut behind = ground.last_arrived()?.saturating_sub(after);
-        let lagging: Vec<Tenant> = locked(&self.lagging).keys().cloned().collect();
+        let lagging: Vec<Tenant> = self.lagging.lock().keys().cloned().collect();
         for tenant in lagging {
             let (at, last) = self.places(ground, &tenant)?;
             if at < last {
@@ -340,7 +336,7 @@ impl Catalog {
     /// somebody asks.
     fn tail(&self, ground: &dyn Ground) -> Result<MutexGuard<'_, Tail>, Error> {
         let after = self.position(ground)?.unwrap_or(0);
-        let mut tail = locked(&self.tail);
+        let mut tail = self.tail.lock();
         if after < tail.after {
             *tail = Tail::default();
         }
@@ -368,7 +364,7 @@ impl Catalog {
 
     /// Notes that conversations of a tenant were deleted.
     pub fn note_deletion(&self, tenant: &Tenant) {
-        if let Some(tenants) = &mut *locked(&self.deletions) {
+        if let Some(tenants) = &mut *self.deletions.lock() {
             tenants.insert(tenant.clone());
         }
     }
@@ -376,10 +372,10 @@ impl Catalog {
     /// Takes out what cannot be read any more, of conversations that were deleted.
     pub fn drop_deleted(&self, ground: &dyn Ground) -> Result<(), Error> {
         // Whatever is deleted from now on is noted for the next time.
-        let mut noted = locked(&self.deletions).replace(BTreeSet::new());
+        let mut noted = self.deletions.lock().replace(BTreeSet::new());
         let dropped = self.drop_deleted_in(ground, &mut noted);
         if dropped.is_err() {
-            let mut deletions = locked(&self.deletions);
+            let mut deletions = self.deletions.lock();
             match (&mut *deletions, noted) {
                 (Some(tenants), Some(left)) => tenants.extend(left),
                 (deletions, _) => *deletions = None,

@@ -212,7 +212,7 @@ pub fn write_anew(db: &Connection, in_file: bool) -> rusqlite::Result<bool> {
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 mod tests {
     use super::*;
-    use crate::sqlite::door::{Derived, open_derived};
+    use crate::recall::open::{Derived, open_derived};
     use everturn_core::id::{Key, Tenant, TurnId};
     use everturn_core::time::Timestamp;
     use everturn_core::turn::Role;

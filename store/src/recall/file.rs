@@ -2,7 +2,8 @@
 //!
 //! One that is damaged is dropped: whoever feeds it notices that it is empty and fills it again.
 
-use crate::sqlite::door::{self, Derived, explain};
+use super::open::{self, Derived};
+use crate::sqlite::door::explain;
 use everturn_core::Error;
 use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{Connection, TransactionBehavior};
@@ -104,7 +105,7 @@ impl Database {
         let opened = match writer.take().filter(|opened| opened.file == file_id(path)) {
             Some(opened) => opened,
             None => {
-                let connection = door::open_derived(path, self.kind)?;
+                let connection = open::open_derived(path, self.kind)?;
                 self.replaced.store(true, Ordering::SeqCst);
                 Opened { connection, file: file_id(path) }
             }
@@ -160,7 +161,7 @@ impl Database {
         }
         let mut connection = match idle.filter(|opened| opened.file == now) {
             Some(opened) => opened.connection,
-            None => match door::open_derived_for_reading(path, self.kind)? {
+            None => match open::open_derived_for_reading(path, self.kind)? {
                 Some(connection) => connection,
                 None => return Ok(None),
             },
@@ -206,7 +207,7 @@ impl Database {
         self.replaced.store(true, Ordering::SeqCst);
         if let Some(path) = &self.path {
             readers.close(Some(path));
-            door::remove_derived(path);
+            open::remove_derived(path);
         }
     }
 }

@@ -14,7 +14,7 @@ use everturn_core::Error;
 use everturn_core::id::{ConversationId, Key, Tenant};
 use everturn_core::recall::{Counts, EntryId, EntryNo, Filter, TextQuery, Wanted};
 use everturn_core::time::Timestamp;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
 
@@ -161,7 +161,7 @@ pub fn by_words(
 ) -> rusqlite::Result<Proposed> {
     let (entries, words) = entries::size(db)?;
     {
-        let mut common = locked(common);
+        let mut common = common.lock();
         if entries > common.total * 3 / 2 + 1000 {
             *common = Common { total: entries, ..Common::default() };
         }
@@ -337,15 +337,11 @@ fn expression(wanted: &Wanted) -> String {
 /// The same, without a beginning of too many words.
 fn loosely(common: &Mutex<Common>, wanted: &Wanted) -> String {
     if let ([word], None, true) = (&wanted.words[..], &wanted.name, wanted.prefix)
-        && let Some(words) = locked(common).beginnings.get(word)
+        && let Some(words) = common.lock().beginnings.get(word)
     {
         return format!("{{names text}} : ({})", quoted(words).join(" OR "));
     }
     expression(wanted)
-}
-
-fn locked(common: &Mutex<Common>) -> MutexGuard<'_, Common> {
-    common.lock()
 }
 
 /// In about how many entries something wanted is, in any form.
@@ -368,7 +364,7 @@ fn wanted_in(db: &Connection, common: &Mutex<Common>, wanted: &Wanted) -> rusqli
 fn count(db: &Connection, common: &Mutex<Common>, word: &str, prefix: bool) -> rusqlite::Result<u64> {
     // A beginning has no spaces either, so it is told from a word by one.
     let remembered = if prefix { format!("{word} *") } else { word.to_string() };
-    if let Some(entries) = locked(common).entries.get(&remembered) {
+    if let Some(entries) = common.lock().entries.get(&remembered) {
         return Ok(*entries);
     }
     let entries = if prefix {
@@ -382,7 +378,7 @@ fn count(db: &Connection, common: &Mutex<Common>, word: &str, prefix: bool) -> r
         if entries > COUNTED_ENTRIES_MAX {
             words.sort_unstable_by(|a, b| b.cmp(a));
             let commonest = words.into_iter().take(BEGINNING_WORDS_MAX).map(|(_, word)| word).collect();
-            locked(common).beginnings.insert(word.to_string(), commonest);
+            common.lock().beginnings.insert(word.to_string(), commonest);
         }
         entries
     } else {
@@ -392,7 +388,7 @@ fn count(db: &Connection, common: &Mutex<Common>, word: &str, prefix: bool) -> r
             .unwrap_or(0) as u64
     };
     if entries >= COMMON_ENTRIES_MIN {
-        locked(common).entries.insert(remembered, entries);
+        common.lock().entries.insert(remembered, entries);
     }
     Ok(entries)
 }
@@ -433,11 +429,11 @@ pub fn neighbours(
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 mod tests {
     use super::*;
-    use crate::sqlite::door;
+    use crate::recall::open;
 
     /// An index in which every entry says one of two words that begin alike, and every tenth another.
     fn index(entries: u64) -> Connection {
-        let db = door::open_derived(None, door::Derived::Index).unwrap();
+        let db = open::open_derived(None, open::Derived::Index).unwrap();
         db.execute_batch(&format!(
             "INSERT INTO conversations VALUES (1, zeroblob(16));
              WITH RECURSIVE n (no) AS (SELECT 1 UNION ALL SELECT no + 1 FROM n WHERE no < {entries})
@@ -461,7 +457,7 @@ mod tests {
             found.sort_unstable_by(|a, b| b.cmp(a));
             let newest: Vec<u64> = (1..=entries).rev().filter(|no| no % 10 != 0).take(20).collect();
             assert_eq!(found, newest, "of {entries}");
-            assert_eq!(locked(&common).beginnings.contains_key("cont"), entries > 200, "{entries}");
+            assert_eq!(common.lock().beginnings.contains_key("cont"), entries > 200, "{entries}");
         }
     }
 }

@@ -12,11 +12,13 @@ mod entries;
 mod feed;
 mod file;
 mod find;
+mod open;
 mod signs;
 mod vectors;
 
 pub(crate) use catalog::Catalog;
 use catalog::Lagging;
+pub(crate) use open::remove_derived;
 
 use crate::{Behind, Found, IndexChange, Proposed, Recall, Span, Unembedded, Unindexed};
 use everturn_core::Error;

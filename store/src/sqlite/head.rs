@@ -10,7 +10,7 @@
 //! power loss it may be older, which says nothing. If it is removed while somebody writes, it is made again.
 
 use super::rows::Bytes;
-use super::{door, ownership};
+use super::{door, ownership, wal};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use rusqlite::{Connection, OptionalExtension};
@@ -175,7 +175,7 @@ impl Loss {
 
 /// Looks for a database file that is marked as in use and has no write-ahead log, before SQLite makes a new one.
 pub fn check_wal(path: &Path) -> Option<Loss> {
-    if door::wal_bytes(path).is_some() || !path.is_file() {
+    if wal::bytes(path).is_some() || !path.is_file() {
         return None;
     }
     let db = door::open_as_it_lies(path).ok().filter(|db| ownership::in_use(db).unwrap_or(false))?;

@@ -9,12 +9,14 @@ pub(crate) mod door;
 mod erase;
 mod head;
 mod keys;
+mod lock;
 mod ownership;
 mod parents;
 mod read;
 mod recall;
 mod recent;
 pub(crate) mod rows;
+mod wal;
 mod write;
 
 use crate::recall::Catalog;
@@ -92,7 +94,7 @@ struct Writer {
     /// About how much was written since its size was looked at.
     unlooked: usize,
     /// Held as long as this process may write.
-    _lock: door::WriteLock,
+    _lock: lock::WriteLock,
 }
 
 impl Sqlite {
@@ -113,7 +115,7 @@ impl Sqlite {
             return door::open_for_writing(path).map(|_| unreachable!("a directory is refused"));
         }
         let path = resolve(path);
-        let lock = door::WriteLock::take(&path, patience)?;
+        let lock = lock::WriteLock::take(&path, patience)?;
         door::check_names(&path)?;
         match check_whole(&path) {
             Ok(None) => {}
@@ -124,10 +126,9 @@ impl Sqlite {
             Err(error) => return Err(error),
         }
         let broken = |error: rusqlite::Error| explain(&path, &error);
-        let was_in_use = door::marked_in_use(&path);
         let mut connection = door::open_for_writing(&path)?;
         let mut head = HeadFile::open(&path, &connection)?;
-        let ownership = Ownership::take(&mut connection, &path).map_err(broken)?;
+        let (ownership, was_in_use) = Ownership::take(&mut connection, &path).map_err(broken)?;
         head.catch_up(&connection).map_err(broken)?;
         let files = door::Identity::of(&path).map_err(|e| {
             Error::internal("store.io", format!("cannot look at {}: {e}; check the disk", path.display()))
@@ -139,7 +140,7 @@ impl Sqlite {
             ownership,
             head,
             known: write::Known::default(),
-            wal_limit: door::WAL_BYTES_MAX,
+            wal_limit: wal::BYTES_MAX,
             wal_seen: 0,
             unlooked: 0,
             _lock: lock,
@@ -220,13 +221,13 @@ impl Sqlite {
         wal_seen: &mut u64,
     ) -> Result<Transaction<'c>, Failure> {
         let wal = self.check_files()?;
-        let shrank = wal < (*wal_seen).min(door::WAL_BYTES_MAX);
-        let is_cut = shrank && door::wal_is_cut(connection, &self.path)?;
+        let shrank = wal < (*wal_seen).min(wal::BYTES_MAX);
+        let is_cut = shrank && wal::is_cut(connection, &self.path)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         // A process that has opened the store since may have emptied the log: that is said first.
         self.check_ownership(&transaction, ownership)?;
         if is_cut {
-            return Err(door::wal_was_cut(&self.path).into());
+            return Err(wal::was_cut(&self.path).into());
         }
         *wal_seen = wal;
         Ok(transaction)
@@ -503,7 +504,7 @@ impl Log for Sqlite {
                 *unlooked += WAL_COMMIT_BYTES + events.filter_map(Event::text).map(str::len).sum::<usize>();
                 if *unlooked > WAL_LOOK_BYTES {
                     *unlooked = 0;
-                    *wal_limit = door::bound_wal(connection, &self.path, *wal_limit);
+                    *wal_limit = wal::bound(connection, &self.path, *wal_limit);
                     *wal_seen = 0;
                 }
                 answers
@@ -998,7 +999,7 @@ impl Drop for Sqlite {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let mut writer = writer.into_inner().unwrap_or_else(PoisonError::into_inner);
         writer.head.keep();
-        let is_cut = door::wal_is_cut(&writer.connection, &self.path).unwrap_or(true);
+        let is_cut = wal::is_cut(&writer.connection, &self.path).unwrap_or(true);
         if is_cut || !matches!(check_whole(&self.path), Ok(None)) {
             // A log that was cut or overwritten meanwhile must not be copied into the database.
             tracing::error!(

@@ -4,7 +4,7 @@
 //! not see it. The truth is in the database. Each open for writing sets a new `epoch`, and each transaction of a writer
 //! checks, inside itself, that the epoch is still its own. See `docs/decisions/0012-one-writer-one-file.md`.
 
-use super::door;
+use super::{door, wal};
 use everturn_core::Error;
 use rusqlite::{Connection, TransactionBehavior};
 use std::path::Path;
@@ -24,7 +24,9 @@ impl Ownership {
     ///
     /// The row is made anew, whatever became of it. A random epoch differs from that of every writer that is still
     /// running, also where somebody changed or removed the row.
-    pub fn take(connection: &mut Connection, path: &Path) -> rusqlite::Result<Ownership> {
+    ///
+    /// Also says whether the file was marked before: the process that had it did not end cleanly.
+    pub fn take(connection: &mut Connection, path: &Path) -> rusqlite::Result<(Ownership, bool)> {
         // As the file lies: a mark that is only in the write-ahead log would be lost with it.
         let marked = door::marked_in_use(path);
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -36,13 +38,13 @@ impl Ownership {
             |row| row.get(0),
         )?;
         transaction.commit()?;
-        if !marked && !door::checkpoint(connection)? {
+        if !marked && !wal::checkpoint(connection)? {
             tracing::warn!(
                 "another process reads {}, so it could not be marked as in use; losing its write-ahead log may go unnoticed",
                 path.display()
             );
         }
-        Ok(Ownership { epoch })
+        Ok((Ownership { epoch }, marked))
     }
 
     /// Whether nobody has opened the store for writing since. Asked inside the transaction that is to write.
@@ -54,7 +56,7 @@ impl Ownership {
     pub fn end(self, connection: &mut Connection) -> rusqlite::Result<()> {
         connection
             .execute("UPDATE ownership SET in_use = 0 WHERE epoch = ?", [self.epoch])
-            .and_then(|_| door::checkpoint(connection))
+            .and_then(|_| wal::checkpoint(connection))
             .map(drop)
     }
 }

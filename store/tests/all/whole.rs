@@ -47,13 +47,19 @@ fn copied(from: &Path, key: &Key) -> Killed {
 
 const TURNS: u64 = 45;
 
-/// A store that was killed after 45 appends.
-fn killed() -> Killed {
+/// A store that is open, with a conversation that says nothing yet. The folder goes with the first part.
+fn fresh() -> (TempDir, PathBuf, Maker, Sqlite, Key) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let (m, store) = (Maker::default(), open(&path).unwrap());
     let key = m.key();
     create(&store, &key, vec![m.created()]);
+    (folder, path, m, store, key)
+}
+
+/// A store that was killed after 45 appends.
+fn killed() -> Killed {
+    let (_folder, path, m, store, key) = fresh();
     for n in 0..TURNS {
         append(&store, &key, vec![m.say(&format!("turn {n}"))]);
     }
@@ -127,11 +133,7 @@ fn a_cut_an_emptied_and_an_older_write_ahead_log_are_noticed() {
 
 #[test]
 fn an_older_copy_of_the_database_is_noticed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
-    let (m, store) = (Maker::default(), open(&path).unwrap());
-    let key = m.key();
-    create(&store, &key, vec![m.created()]);
+    let (_folder, path, m, store, key) = fresh();
     drop(store);
     let older = std::fs::read(&path).unwrap();
     append(&open(&path).unwrap(), &key, vec![m.say("later")]);
@@ -144,11 +146,7 @@ fn an_older_copy_of_the_database_is_noticed() {
 /// A deletion and a revoked key add no event; losing them would bring back what somebody took away.
 #[test]
 fn a_lost_deletion_and_a_lost_revocation_are_noticed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
-    let (m, store) = (Maker::default(), open(&path).unwrap());
-    let key = m.key();
-    create(&store, &key, vec![m.created()]);
+    let (_folder, path, m, store, key) = fresh();
     let access = AccessKey {
         id: KeyId::from_bytes([1; 16]),
         tenant: key.tenant.clone(),
@@ -203,11 +201,7 @@ fn lost_text_of_an_open_turn_is_noticed() {
 #[cfg(unix)]
 #[test]
 fn a_record_that_is_removed_while_somebody_writes_is_made_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
-    let (m, store) = (Maker::default(), open(&path).unwrap());
-    let key = m.key();
-    create(&store, &key, vec![m.created()]);
+    let (_folder, path, m, store, key) = fresh();
     let head = beside(&path, "-head");
     let whole = |events: u64| {
         let crashed = copied(&path, &key);
@@ -216,7 +210,7 @@ fn a_record_that_is_removed_while_somebody_writes_is_made_again() {
     std::fs::remove_file(&head).unwrap();
     append(&store, &key, vec![m.say("at the next commit")]);
     whole(2);
-    let aside = folder.path().join("aside");
+    let aside = beside(&path, "-aside");
     std::fs::rename(&head, &aside).unwrap();
     store.ready().unwrap();
     whole(2);
@@ -402,11 +396,7 @@ fn files_beside_the_database_are_as_closed_as_it_is() {
 #[test]
 fn a_write_ahead_log_that_was_cut_in_place_is_not_written_to_nor_copied_into_the_database() {
     for (left, later) in [(0, false), (0, true), (1, true)] {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("store.db");
-        let (m, store) = (Maker::default(), open(&path).unwrap());
-        let key = m.key();
-        create(&store, &key, vec![m.created()]);
+        let (_folder, path, m, store, key) = fresh();
         for n in 0..20 {
             append(&store, &key, vec![m.say(&format!("turn {n}"))]);
         }
@@ -425,11 +415,7 @@ fn a_write_ahead_log_that_was_cut_in_place_is_not_written_to_nor_copied_into_the
 /// A process that is killed between an erasure and the end of its scrubbing left the words in the write-ahead log for good.
 #[test]
 fn an_erasure_that_was_cut_off_is_finished_by_the_next_start() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.db");
-    let (m, store) = (Maker::default(), open(&path).unwrap());
-    let key = m.key();
-    create(&store, &key, vec![m.created()]);
+    let (_folder, path, m, store, key) = fresh();
     let canary = m.say("canary");
     let turn = turn_of(&canary);
     append(&store, &key, vec![canary]);

@@ -1,0 +1,263 @@
+//! Joins what words and meaning found into one ranking.
+
+use super::Scope;
+use super::recalling::{ByWords, KnownFacts, Matched, Meant, Rank, Search};
+use crate::meaning;
+use crate::model::{Closeness, Embed};
+use everturn_core::Error;
+use everturn_core::recall::{
+    EntryNo, Filter, Fit, NEIGHBOURS, excess, has_phrases, lift, own_scores, period, terms, word_fit,
+};
+use everturn_core::time::Timestamp;
+use everturn_store::Found;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+/// Turns beside so many of the best are looked at as well: the answer to a question that somebody asked has few of its words.
+const NEIGHBOURS_OF: usize = 10;
+/// So many by words and by meaning are looked for in the time that a question names: they may not be among the best of all times.
+const IN_PERIOD: usize = 20;
+/// The best by words stands at least here, counted from 0.
+const BEST_BY_WORDS_PLACE: usize = 9;
+/// So many of the best are ordered once more by a reranker.
+const RERANKED: usize = 50;
+/// What its cosine counts beside the score so far.
+const RERANKED_WEIGHT: f64 = 2.0;
+
+/// What was found, before it is looked at.
+pub struct Ranked {
+    pub found: Found,
+    pub score: f64,
+    pub matched: Matched,
+}
+
+/// What candidates are held against.
+struct Fitting<'a> {
+    /// Without one, only vectors and words are compared.
+    closeness: Option<Closeness>,
+    /// The time that the question names.
+    period: Option<Range<Timestamp>>,
+    search: &'a Search<'a>,
+    by_words: &'a ByWords,
+    meant: &'a Meant,
+}
+
+/// A ranking alone.
+pub fn alone(found: &[Found], matched: fn(Rank) -> Matched) -> Vec<Ranked> {
+    let ranked = found.iter().enumerate().map(|(place, found)| Ranked {
+        found: found.clone(),
+        score: found.score,
+        matched: matched(Rank { rank: place + 1, score: found.score }),
+    });
+    ranked.collect()
+}
+
+/// Moves entries of which meaning knows nothing up to where words alone put them: it must not push them down. The best by words
+/// is shown in any case: it may be the only one with a rare word.
+fn not_below(ranked: &mut Vec<Ranked>, by_words: &ByWords, unsure: &HashSet<EntryNo>) {
+    for (place, found) in by_words.found.iter().enumerate() {
+        let lowest = match (unsure.contains(&found.no), place) {
+            (true, place) => place,
+            (false, 0) => BEST_BY_WORDS_PLACE,
+            _ => continue,
+        };
+        let at = ranked.iter().position(|ranked| ranked.found.no == found.no);
+        if let Some(at) = at.filter(|at| *at > lowest) {
+            let mut moved = ranked.remove(at);
+            moved.score = moved.score.max(ranked[lowest].score);
+            ranked.insert(lowest, moved);
+        }
+    }
+}
+
+impl Scope {
+    /// Both rankings as one, best first: what either found, and turns beside the best of it. Also says why these were not
+    /// ordered once more, if they should have been.
+    pub(super) fn joined(
+        &self,
+        search: &Search,
+        by_words: &ByWords,
+        meant: &Meant,
+    ) -> Result<(Vec<Ranked>, Option<String>), Error> {
+        let mut matched: HashMap<EntryNo, Matched> = HashMap::new();
+        let mut candidates: Vec<Found> = Vec::new();
+        let places = |found: &[Found]| -> Vec<(EntryNo, Rank)> {
+            let rank =
+                |(place, found): (usize, &Found)| (found.no, Rank { rank: place + 1, score: found.score });
+            found.iter().enumerate().map(rank).collect()
+        };
+        for (no, rank) in places(&by_words.found) {
+            matched.entry(no).or_default().lexical = Some(rank);
+        }
+        for (no, rank) in places(&meant.near) {
+            matched.entry(no).or_default().vector = Some(rank);
+        }
+        let period = period(search.query, self.shared().now());
+        let then = match &period {
+            Some(period) => self.in_period(search, meant, period)?,
+            None => Vec::new(),
+        };
+        let mut seen = HashSet::new();
+        let all = by_words.found.iter().chain(&meant.near).chain(&then);
+        candidates.extend(all.filter(|found| seen.insert(found.no)).cloned());
+        let closeness = Closeness::to(search.query);
+        let mut fitting = Fitting { closeness, period, search, by_words, meant };
+        let (mut fits, mut unsure) = self.fits(&mut fitting, &mut candidates)?;
+
+        let mut best: Vec<(EntryNo, f64)> =
+            candidates.iter().map(|found| found.no).zip(own_scores(&fits)).collect();
+        best.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let standing_out = best.iter().map(|(_, score)| *score).collect::<Vec<f64>>();
+        let sources: Vec<(EntryNo, f64)> = best
+            .iter()
+            .zip(excess(&standing_out))
+            .map(|((no, _), excess)| (*no, excess))
+            .take_while(|(_, excess)| *excess > 0.0)
+            .collect();
+        let numbers: Vec<EntryNo> = sources.iter().map(|(no, _)| *no).collect();
+        let beside =
+            self.shared().recall.neighbours(&self.tenant, search.filter, &numbers, NEIGHBOURS.len())?;
+        let new = beside.iter().take(NEIGHBOURS_OF).flatten().map(|(found, _)| found);
+        let mut new: Vec<Found> = new.filter(|found| seen.insert(found.no)).cloned().collect();
+        let (new_fits, new_unsure) = self.fits(&mut fitting, &mut new)?;
+        candidates.extend(new);
+        fits.extend(new_fits);
+        unsure.extend(new_unsure);
+
+        let places: HashMap<EntryNo, usize> =
+            candidates.iter().enumerate().map(|(place, found)| (found.no, place)).collect();
+        let mut ranked: Vec<Ranked> = candidates
+            .iter()
+            .zip(own_scores(&fits))
+            .map(|(found, score)| Ranked {
+                found: found.clone(),
+                score,
+                matched: matched.get(&found.no).copied().unwrap_or_default(),
+            })
+            .collect();
+        let own: Vec<f64> = ranked.iter().map(|ranked| ranked.score).collect();
+        let best = own.iter().fold(f64::MIN_POSITIVE, |best, own| best.max(*own));
+        let (mut most, mut is_beside) = (vec![0.0; ranked.len()], vec![false; ranked.len()]);
+        for ((source, excess), beside) in sources.iter().zip(&beside) {
+            for (turn, distance) in beside {
+                let Some(at) = places.get(&turn.no).copied() else { continue };
+                let lifted = lift(*excess, *distance, fits[at].length, own[at] / best);
+                ranked[at].score += lifted;
+                is_beside[at] |= lifted > 0.0;
+                // What fits by itself needs no other reason.
+                if lifted > most[at] && lifted > own[at] / 4.0 {
+                    most[at] = lifted;
+                    ranked[at].matched.beside = Some(candidates[places[source]].seq);
+                }
+            }
+        }
+        // What shares no word with the question and is far from its meaning has nothing to do with it.
+        let nearness_min = meant.question.vector.nearness_min;
+        let mut reasons = fits.iter().copied().zip(is_beside);
+        ranked.retain(|ranked| {
+            let near = ranked.matched.vector.is_some_and(|rank| rank.score >= nearness_min);
+            let (fit, is_beside) = reasons.next().unwrap_or_default();
+            near || is_beside || fit.words > 0.0 || fit.in_period || unsure.contains(&ranked.found.no)
+        });
+        ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.found.no.cmp(&a.found.no)));
+        let not_reranked = match &self.shared().options.reranker {
+            Some(reranker) => self.rerank(&**reranker, search.query, &mut ranked)?,
+            None => None,
+        };
+        not_below(&mut ranked, by_words, &unsure);
+        Ok((ranked, not_reranked))
+    }
+
+    /// Orders the best once more, by what another model says of them too. If that fails, the order stays as it was, and the
+    /// answer says why.
+    fn rerank(
+        &self,
+        reranker: &dyn Embed,
+        question: &str,
+        ranked: &mut [Ranked],
+    ) -> Result<Option<String>, Error> {
+        let count = RERANKED.min(ranked.len());
+        let best = &mut ranked[..count];
+        let mut known = KnownFacts::new();
+        let text = |ranked: &Ranked| Ok(self.found_text(&ranked.found, &mut known)?.unwrap_or_default());
+        let texts = best.iter().map(text).collect::<Result<Vec<String>, Error>>()?;
+        let near = match meaning::nearness(reranker, question, &texts) {
+            Ok(near) => near,
+            Err(error) => {
+                let text = error.text();
+                return Ok(Some(format!("the reranker failed, so the order is the one without it: {text}")));
+            }
+        };
+        for (ranked, near) in best.iter_mut().zip(near) {
+            ranked.score += RERANKED_WEIGHT * near.max(0.0);
+        }
+        best.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.found.no.cmp(&a.found.no)));
+        Ok(None)
+    }
+
+    /// What words and meaning find in a time.
+    fn in_period(
+        &self,
+        search: &Search,
+        meant: &Meant,
+        period: &Range<Timestamp>,
+    ) -> Result<Vec<Found>, Error> {
+        let filter = Filter {
+            after: search.filter.after.max(Some(period.start)),
+            before: Some(search.filter.before.map_or(period.end, |before| before.min(period.end))),
+            ..search.filter.clone()
+        };
+        let (recall, question) = (&self.shared().recall, &meant.question);
+        let mut found = recall.find_text(&self.tenant, &search.words, &filter, IN_PERIOD)?.found;
+        found.extend(recall.find_near(
+            &self.tenant,
+            &question.model,
+            &question.vector.numbers,
+            &filter,
+            IN_PERIOD,
+        )?);
+        Ok(found)
+    }
+
+    /// How well candidates fit, and of which of them meaning knows nothing. Those that lack a phrase of the question are left out.
+    fn fits(
+        &self,
+        fitting: &mut Fitting,
+        candidates: &mut Vec<Found>,
+    ) -> Result<(Vec<Fit>, HashSet<EntryNo>), Error> {
+        let Fitting { closeness, period, search, by_words, meant } = fitting;
+        let (mut fits, mut fitting, mut known) = (Vec::new(), Vec::new(), KnownFacts::new());
+        for found in candidates.drain(..) {
+            let (text, mut fit) = match by_words.texts.get(&found.no) {
+                Some((text, fit)) => (Cow::Borrowed(text), *fit),
+                None => {
+                    // One that cannot be read any more is left out later, when it is looked at.
+                    let text = self.found_text(&found, &mut known)?.unwrap_or_default();
+                    let terms = terms(&text);
+                    if !has_phrases(&search.words, &terms) {
+                        continue;
+                    }
+                    let words = word_fit(&search.words, &by_words.counts, &terms).share;
+                    (Cow::Owned(text), Fit { words, length: terms.words.len(), ..Fit::default() })
+                }
+            };
+            fit.meaning = closeness.as_mut().map_or(0.0, |closeness| closeness.of(&text));
+            fit.in_period = period.as_ref().is_some_and(|period| period.contains(&found.at));
+            fits.push(fit);
+            fitting.push(found);
+        }
+        *candidates = fitting;
+        let numbers: Vec<EntryNo> = candidates.iter().map(|found| found.no).collect();
+        let meaning::Question { model, vector } = &meant.question;
+        let near = self.shared().recall.nearness(&self.tenant, model, &vector.numbers, &numbers)?;
+        let mut unsure = HashSet::new();
+        for ((fit, no), near) in fits.iter_mut().zip(numbers).zip(near) {
+            fit.meaning += near.unwrap_or(0.0).max(0.0);
+            if near.is_none() || fit.words >= vector.words_hold {
+                unsure.insert(no);
+            }
+        }
+        Ok((fits, unsure))
+    }
+}
