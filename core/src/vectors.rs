@@ -57,6 +57,11 @@ impl Codes {
         true
     }
 
+    /// Makes room for more rows.
+    pub fn reserve(&mut self, rows: usize) {
+        self.bits.reserve(rows * self.words);
+    }
+
     /// Keeps only some rows, in their order.
     pub fn retain(&mut self, mut keep: impl FnMut(usize) -> bool) {
         let mut kept = 0;

@@ -25,6 +25,8 @@ const B: f64 = 0.75;
 const NAME_WEIGHT: f64 = 2.0;
 /// What a word in another form is worth against the word itself.
 const STEM_WEIGHT: f64 = 0.8;
+/// Forms of a word share at least so many letters.
+const FORMS_SHARE: usize = 2;
 /// What a word that nearly every text has is worth against others.
 const COMMON_WEIGHT: f64 = 0.2;
 
@@ -119,11 +121,15 @@ pub fn has_phrases(query: &TextQuery, text: &Terms) -> bool {
 
 /// How often other forms of a word are in a text. Parts of names have no other forms.
 fn stem_frequency(wanted: &Wanted, text: &Terms, language: Language) -> f64 {
-    let Some(first) = wanted.words[0].chars().next().filter(|_| !wanted.stems.is_empty()) else { return 0.0 };
+    if wanted.stems.is_empty() {
+        return 0.0;
+    }
+    let asked = &wanted.words[0];
     // Forms of a word begin alike, and stems are not made for nothing.
-    let forms = text.prose().filter(|(word, _)| {
-        word.starts_with(first) && *word != wanted.words[0] && is_form(wanted, word, language)
-    });
+    let beginning = asked.char_indices().nth(FORMS_SHARE).map_or(asked.as_str(), |(end, _)| &asked[..end]);
+    let forms = text
+        .prose()
+        .filter(|(word, _)| word.starts_with(beginning) && word != asked && is_form(wanted, word, language));
     forms.count() as f64
 }
 

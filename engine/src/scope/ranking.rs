@@ -1,16 +1,15 @@
 //! Joins what words and meaning found into one ranking.
 
 use super::Scope;
-use super::recalling::{ByWords, KnownFacts, Matched, Meant, Rank, Search};
+use super::recalling::{ByWords, Candidate, KnownFacts, Matched, Meant, Rank, Search};
 use crate::meaning;
 use crate::model::{Closeness, Embed};
 use everturn_core::Error;
 use everturn_core::recall::{
-    EntryNo, Filter, Fit, NEIGHBOURS, excess, has_phrases, lift, own_scores, period, terms, word_fit,
+    EntryNo, Filter, Fit, NEIGHBOURS, excess, has_phrases, lift, own_scores, period, word_fit,
 };
 use everturn_core::time::Timestamp;
 use everturn_store::Found;
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -23,7 +22,7 @@ const BEST_BY_WORDS_PLACE: usize = 9;
 /// So many of the best are ordered once more by a reranker.
 const RERANKED: usize = 50;
 /// What its cosine counts beside the score so far.
-const RERANKED_WEIGHT: f64 = 2.0;
+const RERANKED_WEIGHT: f64 = 1.0;
 
 /// What was found, before it is looked at.
 pub struct Ranked {
@@ -229,22 +228,26 @@ impl Scope {
         let Fitting { closeness, period, search, by_words, meant } = fitting;
         let (mut fits, mut fitting, mut known) = (Vec::new(), Vec::new(), KnownFacts::new());
         for found in candidates.drain(..) {
-            let (text, mut fit) = match by_words.texts.get(&found.no) {
-                Some((text, fit)) => (Cow::Borrowed(text), *fit),
+            let fit = match by_words.fits.get(&found.no) {
+                Some(fit) => *fit,
                 None => {
-                    // One that cannot be read any more is left out later, when it is looked at.
-                    let text = self.found_text(&found, &mut known)?.unwrap_or_default();
-                    let terms = terms(&text);
-                    if !has_phrases(&search.words, &terms) {
+                    let new;
+                    let Candidate { terms, closeness } = match meant.texts.get(&found.no) {
+                        Some(read) => read,
+                        None => {
+                            new = self.candidate(&found, search, closeness.as_mut(), &mut known)?;
+                            &new
+                        }
+                    };
+                    if !has_phrases(&search.words, terms) {
                         continue;
                     }
-                    let words = word_fit(&search.words, &by_words.counts, &terms).share;
-                    (Cow::Owned(text), Fit { words, length: terms.words.len(), ..Fit::default() })
+                    let words = word_fit(&search.words, &by_words.counts, terms).share;
+                    Fit { words, meaning: *closeness, length: terms.words.len(), ..Fit::default() }
                 }
             };
-            fit.meaning = closeness.as_mut().map_or(0.0, |closeness| closeness.of(&text));
-            fit.in_period = period.as_ref().is_some_and(|period| period.contains(&found.at));
-            fits.push(fit);
+            let in_period = period.as_ref().is_some_and(|period| period.contains(&found.at));
+            fits.push(Fit { in_period, ..fit });
             fitting.push(found);
         }
         *candidates = fitting;

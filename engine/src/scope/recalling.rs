@@ -3,12 +3,13 @@
 use super::ranking::{Ranked, alone};
 use super::{Scope, page_limit};
 use crate::meaning;
+use crate::model::Closeness;
 use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
 use everturn_core::recall::{
-    Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, TextQuery, Wanted, WordFit, searched_text,
-    snippet, terms, text_of, word_fit,
+    Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, Wanted, WordFit,
+    has_phrases, searched_text, snippet, terms, text_of, word_fit,
 };
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
@@ -167,18 +168,26 @@ pub(super) struct Search<'a> {
     pub filter: &'a Filter,
 }
 
-/// What a question means, and what lies nearest to that, best first.
+/// What a question means, what lies nearest to that, best first, and the words of each.
 pub(super) struct Meant {
     pub question: meaning::Question,
     pub near: Vec<Found>,
+    pub texts: HashMap<EntryNo, Candidate>,
 }
 
-/// What a question's words find, best first, what was counted of them, and each text with how it fits.
+/// The words of something found.
+pub(super) struct Candidate {
+    pub terms: Terms,
+    /// How close its words come to those of the question.
+    pub closeness: f64,
+}
+
+/// What a question's words find, best first, what was counted of them, and how well each fits.
 #[derive(Default)]
 pub(super) struct ByWords {
     pub counts: Counts,
     pub found: Vec<Found>,
-    pub texts: HashMap<EntryNo, (String, Fit)>,
+    pub fits: HashMap<EntryNo, Fit>,
 }
 
 impl Scope {
@@ -256,12 +265,12 @@ impl Scope {
         let search = Search { query, words: TextQuery::parse(query), filter };
         let mut wanted = (limit * 2).max(CANDIDATES_MIN);
         let asks = mode != Mode::Lexical && self.shared().options.embedder.is_some();
-        // Words can be looked for while the model still reads the question.
+        // Words are looked for while the model reads the question.
         let (meant, by_words) = std::thread::scope(|threads| {
             // That the embedder failed is told; that the index did is an error.
             let meaning = || match meaning::of_question(self.shared(), &self.tenant, query) {
                 Ok(Some(question)) => {
-                    self.by_meaning(question, filter, wanted, mode).map(|meant| Ok(Some(meant)))
+                    self.by_meaning(question, &search, wanted, mode).map(|meant| Ok(Some(meant)))
                 }
                 asked => Ok(asked.map(|_| None)),
             };
@@ -269,7 +278,7 @@ impl Scope {
                 return (meaning(), Ok(ByWords::default()));
             }
             let meaning = asks.then(|| threads.spawn(meaning));
-            let by_words = self.by_words(&search, wanted);
+            let by_words = self.by_words(&search, wanted, mode);
             let meant = meaning.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
             (meant.unwrap_or(Ok(Ok(None))), by_words)
         });
@@ -323,36 +332,38 @@ impl Scope {
                 return Ok((hits, mode, note));
             }
             wanted *= 4;
-            meant = meant.map(|meant| self.by_meaning(meant.question, filter, wanted, mode)).transpose()?;
+            meant = meant.map(|meant| self.by_meaning(meant.question, &search, wanted, mode)).transpose()?;
             if mode != Mode::Vector {
-                by_words = self.by_words(&search, wanted)?;
+                by_words = self.by_words(&search, wanted, mode)?;
             }
         }
         unreachable!("the last round returns")
     }
 
-    fn by_words(&self, search: &Search, wanted: usize) -> Result<ByWords, Error> {
+    /// What shares words with a question, best first. Where meaning is asked for too, also how close the words come.
+    fn by_words(&self, search: &Search, wanted: usize, mode: Mode) -> Result<ByWords, Error> {
         let Proposed { counts, mut found } =
             self.shared().recall.find_text(&self.tenant, &search.words, search.filter, wanted)?;
-        let (mut known, mut texts) = (KnownFacts::new(), HashMap::new());
+        let (mut known, mut fits) = (KnownFacts::new(), HashMap::new());
+        let mut closeness = (mode == Mode::Hybrid).then(|| Closeness::to(search.query)).flatten();
         for found in &mut found {
-            let text = self.found_text(found, &mut known)?.unwrap_or_default();
-            let terms = terms(&text);
+            let Candidate { terms, closeness } =
+                self.candidate(found, search, closeness.as_mut(), &mut known)?;
             let WordFit { score, share } = word_fit(&search.words, &counts, &terms);
             found.score = score;
-            let fit = Fit { words: share, length: terms.words.len(), ..Fit::default() };
-            texts.insert(found.no, (text, fit));
+            let length = terms.words.len();
+            fits.insert(found.no, Fit { words: share, meaning: closeness, length, ..Fit::default() });
         }
         found.retain(|found| found.score > 0.0);
         found.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
-        Ok(ByWords { counts, found, texts })
+        Ok(ByWords { counts, found, fits })
     }
 
     /// What lies nearest to a question's meaning, best first.
     fn by_meaning(
         &self,
         question: meaning::Question,
-        filter: &Filter,
+        search: &Search,
         wanted: usize,
         mode: Mode,
     ) -> Result<Meant, Error> {
@@ -360,15 +371,36 @@ impl Scope {
             &self.tenant,
             &question.model,
             &question.vector.numbers,
-            filter,
+            search.filter,
             wanted,
         )?;
+        let mut texts = HashMap::new();
         // Whoever asks by meaning alone wants what is nearest, however far it is.
-        let is_far = near.first().is_some_and(|nearest| nearest.score < question.vector.nearness_min);
-        if is_far && mode != Mode::Vector {
-            near.clear();
+        if mode == Mode::Hybrid {
+            if near.first().is_some_and(|nearest| nearest.score < question.vector.nearness_min) {
+                near.clear();
+            }
+            let (mut closeness, mut known) = (Closeness::to(search.query), KnownFacts::new());
+            for found in &near {
+                texts.insert(found.no, self.candidate(found, search, closeness.as_mut(), &mut known)?);
+            }
         }
-        Ok(Meant { question, near })
+        Ok(Meant { question, near, texts })
+    }
+
+    /// Reads something that was found. What cannot be read any more has no words here, and is left out when it is looked at.
+    pub(super) fn candidate(
+        &self,
+        found: &Found,
+        search: &Search,
+        closeness: Option<&mut Closeness>,
+        known: &mut KnownFacts,
+    ) -> Result<Candidate, Error> {
+        let text = self.found_text(found, known)?.unwrap_or_default();
+        let terms = terms(&text);
+        // What lacks a phrase of the question is not ranked.
+        let closeness = closeness.filter(|_| has_phrases(&search.words, &terms));
+        Ok(Candidate { closeness: closeness.map_or(0.0, |closeness| closeness.of(&text)), terms })
     }
 
     /// The text that something was found by; `None` if it cannot be read any more.

@@ -1,12 +1,15 @@
 //! What one tenant's index has: putting entries in and taking them out.
 
 use super::feed::Summary;
-use super::{kind_number, vectors};
+use super::{find, kind_number, signs, vectors};
 use crate::IndexChange;
 use crate::sqlite::rows::{Bytes, signed};
 use everturn_core::id::{ConversationId, EventId};
 use everturn_core::recall::{Entry, EntryId, terms};
 use rusqlite::{Connection, OptionalExtension, params};
+
+/// With fewer entries, counting is quick.
+const COUNTED_MIN: i64 = 20_000;
 
 /// Whether an entry is there already.
 const FIND: &str = "SELECT no FROM entries WHERE id = ? AND conversation = ? AND kind = ?";
@@ -46,6 +49,8 @@ pub fn take_in(
             }
         }
     }
+    signs::gather(db)?;
+    count_common(db)?;
     let anchor = anchor.map(|id| Bytes(id.to_bytes()));
     db.prepare_cached("UPDATE position SET event = ?, anchor = ?")?
         .execute(params![signed(through), anchor])
@@ -170,6 +175,22 @@ pub fn size(db: &Connection) -> rusqlite::Result<(u64, u64)> {
         .query_row([], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)))
 }
 
+/// Counts the entries of common words once there are twice as many as when they were counted last: all words are gone through.
+fn count_common(db: &Connection) -> rusqlite::Result<()> {
+    let (entries, counted): (i64, i64) = db
+        .prepare_cached("SELECT entries, counted FROM position")?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if entries < COUNTED_MIN.max(counted.saturating_mul(2)) {
+        return Ok(());
+    }
+    db.execute("DELETE FROM common", [])?;
+    db.execute(
+        "INSERT INTO common (word, entries) SELECT term, doc FROM temp.vocabulary WHERE doc >= ?",
+        [signed(find::COMMON_ENTRIES_MIN)],
+    )?;
+    db.execute("UPDATE position SET counted = entries", []).map(drop)
+}
+
 /// Whether there are words in the file that were removed.
 pub fn has_removed(db: &Connection) -> rusqlite::Result<bool> {
     db.prepare_cached("SELECT removed FROM position")?.query_row([], |row| row.get(0))
@@ -190,6 +211,10 @@ pub fn summary(db: &Connection) -> rusqlite::Result<Summary> {
 /// Merges the words into one piece: until then FTS5 keeps what was removed and only leaves it out of answers.
 pub fn merge(db: &Connection) -> rusqlite::Result<()> {
     db.execute("INSERT INTO words (words) VALUES ('optimize')", [])?;
+    // What nobody says any more is forgotten here too.
+    let silent = "DELETE FROM common WHERE NOT EXISTS
+        (SELECT 1 FROM words WHERE words MATCH '\"' || common.word || '\"')";
+    db.execute(silent, [])?;
     let unused = "DELETE FROM actors WHERE no NOT IN (SELECT actor FROM entries WHERE actor IS NOT NULL)";
     db.execute(unused, []).map(drop)
 }

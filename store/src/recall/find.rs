@@ -27,7 +27,7 @@ const LIFTING_WORDS_MAX: usize = 3;
 /// So many entries may be lifted past others.
 const LIFTED_ENTRIES: usize = 200;
 /// A word in more entries than this is remembered to be common, since counting them takes a moment.
-const COMMON_ENTRIES_MIN: u64 = 500;
+pub const COMMON_ENTRIES_MIN: u64 = 500;
 
 /// So many events away a turn may be a neighbour: where a filter leaves few turns, these are not looked for any further.
 const BESIDE_EVENTS_MAX: u64 = 50;
@@ -251,17 +251,20 @@ fn proposed(
     }
     let Some(first) = found.iter().map(|(found, _)| found.no.0).min() else { return Ok(Vec::new()) };
 
+    let is_in_all = choosing.len() == 1 && query.all.is_empty();
     let phrases: f64 = counts.all.iter().map(|entries| counts.rarity(*entries)).sum();
-    let mut worth = vec![phrases; found.len()];
-    for term in choosing.iter().chain(others.iter().take(LIFTING_WORDS_MAX)) {
+    let in_all = choosing.first().filter(|_| is_in_all).map_or(0.0, |term| counts.rarity(term.entries));
+    let mut worth = vec![phrases + in_all; found.len()];
+    let telling = choosing.iter().map(|term| (term, all_of(&must, &term.expression)));
+    let lifting = others.iter().map(|term| (term, format!("({broad}) AND {}", term.expression)));
+    // Where all are taken, who asked orders them.
+    let lifting = lifting.take(if found.len() > limit { LIFTING_WORDS_MAX } else { 0 });
+    for (term, expression) in telling.skip(usize::from(is_in_all)).chain(lifting) {
         let with: HashSet<i64> = db
             .prepare_cached(
                 "SELECT rowid FROM words WHERE words MATCH ? AND rowid >= ? ORDER BY rowid DESC LIMIT ?",
             )?
-            .query_map(
-                (format!("({broad}) AND {}", term.expression), first, signed(COUNTED_ENTRIES_MAX)),
-                |row| row.get(0),
-            )?
+            .query_map((expression, first, signed(COUNTED_ENTRIES_MAX)), |row| row.get(0))?
             .collect::<Result<_, _>>()?;
         let rarity = counts.rarity(term.entries);
         let having = found.iter().zip(&mut worth).filter(|((found, _), _)| with.contains(&found.no.0));
@@ -368,13 +371,20 @@ fn count(db: &Connection, common: &Mutex<Common>, word: &str, prefix: bool) -> r
         return Ok(*entries);
     }
     let entries = if prefix {
-        let mut words: Vec<(u64, String)> = db
-            .prepare_cached(
+        let beginning = |sql: &str| {
+            let counted = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?));
+            let words: Vec<(u64, String)> =
+                db.prepare_cached(sql)?.query_map([word], counted)?.collect::<rusqlite::Result<_>>()?;
+            Ok::<_, rusqlite::Error>((words.iter().map(|(entries, _)| entries).sum::<u64>(), words))
+        };
+        let (mut entries, mut words) =
+            beginning("SELECT entries, word FROM common WHERE word >= ?1 AND word < ?1 || char(0x10ffff)")?;
+        // Where common words are too many to be ranked by, rare ones are not needed.
+        if entries <= COUNTED_ENTRIES_MAX {
+            (entries, words) = beginning(
                 "SELECT doc, term FROM temp.vocabulary WHERE term >= ?1 AND term < ?1 || char(0x10ffff)",
-            )?
-            .query_map([word], |row| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?)))?
-            .collect::<Result<_, _>>()?;
-        let entries: u64 = words.iter().map(|(entries, _)| entries).sum();
+            )?;
+        }
         if entries > COUNTED_ENTRIES_MAX {
             words.sort_unstable_by(|a, b| b.cmp(a));
             let commonest = words.into_iter().take(BEGINNING_WORDS_MAX).map(|(_, word)| word).collect();
@@ -382,10 +392,14 @@ fn count(db: &Connection, common: &Mutex<Common>, word: &str, prefix: bool) -> r
         }
         entries
     } else {
-        db.prepare_cached("SELECT doc FROM temp.vocabulary WHERE term = ?")?
-            .query_row([word], |row| row.get::<_, i64>(0))
-            .optional()?
-            .unwrap_or(0) as u64
+        let counted =
+            |sql: &str| db.prepare_cached(sql)?.query_row([word], |row| row.get::<_, i64>(0)).optional();
+        let known = counted("SELECT entries FROM common WHERE word = ?")?;
+        let entries = match known {
+            Some(entries) => entries,
+            None => counted("SELECT doc FROM temp.vocabulary WHERE term = ?")?.unwrap_or(0),
+        };
+        entries as u64
     };
     if entries >= COMMON_ENTRIES_MIN {
         common.lock().entries.insert(remembered, entries);
@@ -445,6 +459,26 @@ mod tests {
         ))
         .unwrap();
         db
+    }
+
+    /// Counting is slow in large indexes, so the file remembers it; what nobody says any more is forgotten.
+    #[test]
+    fn common_words_are_counted_once() {
+        let db = index(30_000);
+        let counted = |word: &str, prefix: bool| count(&db, &Mutex::default(), word, prefix).unwrap();
+        let remembered = |word: &str| -> Option<i64> {
+            db.query_row("SELECT entries FROM common WHERE word = ?", [word], |row| row.get(0))
+                .optional()
+                .unwrap()
+        };
+        let before = [counted("other", false), counted("contract", false), counted("cont", true)];
+        assert_eq!(before, [3_000, 15_000, 27_000]);
+        entries::take_in(&db, &[], 1, None).unwrap();
+        assert_eq!((remembered("other"), remembered("contract")), (Some(3_000), Some(15_000)));
+        assert_eq!([counted("other", false), counted("contract", false), counted("cont", true)], before);
+        db.execute_batch("DELETE FROM words WHERE rowid % 10 = 0").unwrap();
+        entries::merge(&db).unwrap();
+        assert_eq!((remembered("other"), remembered("contract")), (None, Some(15_000)));
     }
 
     #[test]

@@ -6,9 +6,10 @@ CREATE TABLE position (
     anchor  BLOB,                            -- its id: says whether this is the log that the words came from
     removed INTEGER NOT NULL,                -- whether words were removed that may still stand in unused space
     entries INTEGER NOT NULL,                -- how many there are
-    words   INTEGER NOT NULL                 -- how many words they have
+    words   INTEGER NOT NULL,                -- how many words they have
+    counted INTEGER NOT NULL                 -- how many entries there were when `common` was counted
 );
-INSERT INTO position VALUES (0, NULL, 0, 0, 0);
+INSERT INTO position VALUES (0, NULL, 0, 0, 0, 0);
 
 CREATE TABLE actors (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE conversations (no INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE);
@@ -39,6 +40,9 @@ CREATE VIRTUAL TABLE words USING fts5 (
     tokenize = "unicode61 remove_diacritics 0 categories 'L* M* N* P* S* C*'"
 );
 
+-- In about how many entries common words are. FTS5 counts a word by going through all its entries.
+CREATE TABLE common (word TEXT PRIMARY KEY, entries INTEGER NOT NULL) WITHOUT ROWID;
+
 -- Vectors, by model: those of different models are never compared. Their signs stand apart from them, with what filters ask
 -- for, since all of these are read when the first question comes.
 CREATE TABLE models (
@@ -60,6 +64,15 @@ CREATE TABLE codes (
     UNIQUE (model, entry)
 );
 CREATE TABLE vectors (no INTEGER PRIMARY KEY, packed BLOB NOT NULL);
+-- Copies of the rows of `codes` with their signs, thousands in one blob, since reading them one by one takes ten times as long.
+-- Each holds all codes of its model from the first to the last number; what no block holds is read from `codes`.
+CREATE TABLE blocks (
+    model INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    last  INTEGER NOT NULL,
+    rows  BLOB NOT NULL,
+    PRIMARY KEY (model, first)
+);
 -- What has no vector yet, in the order in which it gets one, from the end: prose before the rest, later before earlier.
 CREATE TABLE waiting (
     model INTEGER NOT NULL,

@@ -3,12 +3,15 @@
 
 use everturn_core::vectors::{Codes, WEIGHED};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
 use std::panic::resume_unwind;
 use std::sync::{Arc, LazyLock};
 use std::thread;
 
+/// Codes in a block.
+const BLOCK_CODES: i64 = 4096;
 /// Rows that a thread looks through for a question: with fewer, starting it takes longer than it helps.
 const ROWS_EACH: usize = 200_000;
 /// Threads for one question: never all of a large machine, since others ask too.
@@ -95,6 +98,121 @@ struct Row {
     kind: u8,
 }
 
+/// Codes of a model with numbers from one to another, at most so many. By their numbers: with the plus sign SQLite does not go
+/// through all codes of the model instead.
+const CODES: &str = "SELECT no, at, conversation, coalesce(actor, 0), kind, role, code FROM codes
+    WHERE +model = ? AND no BETWEEN ? AND ? AND code IS NOT NULL ORDER BY no LIMIT ?";
+
+/// A row of `codes`, in the file by itself or in a block.
+struct Code<'a> {
+    no: i64,
+    at: i64,
+    conversation: u32,
+    actor: u32,
+    kind: u8,
+    role: Option<&'a str>,
+    signs: &'a [u8],
+}
+
+impl<'a> Code<'a> {
+    fn of(row: &'a rusqlite::Row<'_>) -> rusqlite::Result<Code<'a>> {
+        Ok(Code {
+            no: row.get(0)?,
+            at: row.get(1)?,
+            conversation: row.get(2)?,
+            actor: row.get(3)?,
+            kind: row.get(4)?,
+            role: row.get_ref(5)?.as_str_or_null()?,
+            signs: row.get_ref(6)?.as_blob()?,
+        })
+    }
+
+    /// Appends it to a block. Numbers have the least byte first; a role and signs follow their lengths.
+    fn write(&self, block: &mut Vec<u8>) {
+        let Code { no, at, conversation, actor, kind, role, signs } = self;
+        block.extend_from_slice(&no.to_le_bytes());
+        block.extend_from_slice(&at.to_le_bytes());
+        block.extend_from_slice(&conversation.to_le_bytes());
+        block.extend_from_slice(&actor.to_le_bytes());
+        let role = role.unwrap_or_default();
+        block.extend_from_slice(&[*kind, role.len() as u8]);
+        block.extend_from_slice(&(signs.len() as u16).to_le_bytes());
+        block.extend_from_slice(role.as_bytes());
+        block.extend_from_slice(signs);
+    }
+
+    /// Takes the first one off a block; `None` if that is damaged.
+    fn split_off(block: &mut &'a [u8]) -> Option<Code<'a>> {
+        fn number<const BYTES: usize>(block: &mut &[u8]) -> Option<[u8; BYTES]> {
+            let (number, rest) = block.split_first_chunk()?;
+            *block = rest;
+            Some(*number)
+        }
+        let (no, at) = (i64::from_le_bytes(number(block)?), i64::from_le_bytes(number(block)?));
+        let (conversation, actor) = (u32::from_le_bytes(number(block)?), u32::from_le_bytes(number(block)?));
+        let [kind, role] = number(block)?;
+        let signs = u16::from_le_bytes(number(block)?);
+        let role = block.split_off(..usize::from(role))?;
+        let role = Some(std::str::from_utf8(role).ok()?).filter(|role| !role.is_empty());
+        Some(Code { no, at, conversation, actor, kind, role, signs: block.split_off(..usize::from(signs))? })
+    }
+}
+
+/// Copies codes into blocks once there are enough for one, and those of blocks that were dropped.
+pub fn gather(db: &Connection) -> rusqlite::Result<()> {
+    let newest = Mark::read(db)?.code;
+    let models = db
+        .prepare_cached("SELECT no, (SELECT max(last) FROM blocks WHERE model = m.no) FROM models m")?
+        .query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?.unwrap_or(0))))?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    for (model, last) in models.into_iter().filter(|(_, last)| newest - last >= BLOCK_CODES) {
+        let blocks = db
+            .prepare_cached("SELECT first, last FROM blocks WHERE model = ? ORDER BY first")?
+            .query_map([model], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<rusqlite::Result<Vec<(i64, i64)>>>()?;
+        let mut from = 1;
+        for (first, last) in blocks {
+            while from < first {
+                from = make_block(db, model, from, first - 1)? + 1;
+            }
+            from = last + 1;
+        }
+        debug_assert_eq!(from, last + 1);
+        while newest - from >= BLOCK_CODES {
+            from = make_block(db, model, from, newest)? + 1;
+        }
+    }
+    Ok(())
+}
+
+/// A block of the codes between two numbers, or of the first of them. Gives the number that it reaches to.
+fn make_block(db: &Connection, model: i64, first: i64, most: i64) -> rusqlite::Result<i64> {
+    let mut statement = db.prepare_cached(CODES)?;
+    let mut found = statement.query(params![model, first, most, BLOCK_CODES])?;
+    let (mut rows, mut codes, mut last) = (Vec::new(), 0, most);
+    while let Some(row) = found.next()? {
+        let code = Code::of(row)?;
+        code.write(&mut rows);
+        codes += 1;
+        if codes == BLOCK_CODES {
+            last = code.no;
+        }
+    }
+    db.prepare_cached("INSERT INTO blocks (model, first, last, rows) VALUES (?, ?, ?, ?)")?
+        .execute(params![model, first, last, rows])?;
+    Ok(last)
+}
+
+/// Drops the block that holds a code: it is read from the file by itself until it is gathered again.
+pub fn drop_block(db: &Connection, code: i64) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "DELETE FROM blocks WHERE last >= ?1 AND (model, first) IN
+             (SELECT m.no, (SELECT max(first) FROM blocks WHERE model = m.no AND first <= ?1) FROM models m)",
+    )?
+    .execute([code])
+    .map(drop)
+}
+
 /// The signs of one model.
 pub struct Loaded {
     mark: Mark,
@@ -125,26 +243,52 @@ impl Loaded {
             self.codes.retain(stays);
             self.rows.retain(|row| !gone.contains(&row.no));
         }
-        let mut statement = db.prepare_cached(
-            "SELECT no, at, conversation, coalesce(actor, 0), role, kind, code FROM codes
-             WHERE no > ? AND model = ? AND code IS NOT NULL ORDER BY no",
+        let mut read = self.mark.code;
+        let new = usize::try_from(now.code - read).unwrap_or(0);
+        self.rows.reserve(new);
+        self.codes.reserve(new);
+        let mut blocks = db.prepare_cached(
+            "SELECT first, last, rows FROM blocks WHERE model = ? AND first > ? ORDER BY first",
         )?;
-        let mut found = statement.query([self.mark.code, model])?;
-        while let Some(row) = found.next()? {
-            if self.codes.push(row.get_ref(6)?.as_blob()?) {
-                let role = self.role(row.get_ref(4)?.as_str_or_null()?);
-                self.rows.push(Row {
-                    no: row.get(0)?,
-                    at: row.get(1)?,
-                    conversation: row.get(2)?,
-                    actor: row.get(3)?,
-                    role,
-                    kind: row.get(5)?,
-                });
+        let mut blocks = blocks.query([model, read])?;
+        while let Some(block) = blocks.next()? {
+            let first: i64 = block.get(0)?;
+            self.read_codes(db, model, read + 1..=first - 1)?;
+            let mut rows = block.get_ref(2)?.as_blob()?;
+            while !rows.is_empty() {
+                let code = Code::split_off(&mut rows).ok_or(rusqlite::Error::InvalidQuery)?;
+                self.add(&code);
             }
+            read = block.get(1)?;
         }
+        self.read_codes(db, model, read + 1..=i64::MAX)?;
         self.mark = now;
         Ok(())
+    }
+
+    fn read_codes(
+        &mut self,
+        db: &Connection,
+        model: i64,
+        numbers: RangeInclusive<i64>,
+    ) -> rusqlite::Result<()> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let mut statement = db.prepare_cached(CODES)?;
+        let mut found = statement.query(params![model, numbers.start(), numbers.end(), -1])?;
+        while let Some(row) = found.next()? {
+            self.add(&Code::of(row)?);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, code: &Code<'_>) {
+        let Code { no, at, conversation, actor, kind, role, signs } = *code;
+        if self.codes.push(signs) {
+            let role = self.role(role);
+            self.rows.push(Row { no, at, conversation, actor, role, kind });
+        }
     }
 
     fn role(&mut self, role: Option<&str>) -> u8 {
@@ -207,9 +351,95 @@ impl Rows {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 mod tests {
     use super::*;
+    use crate::recall::open::{Derived, open_derived};
+    use crate::recall::vectors;
+    use everturn_core::recall::EntryNo;
     use everturn_core::vectors::code;
+
+    const MODEL: &str = "made up";
+
+    /// Adds entries and their vectors, as the indexer does.
+    fn add(db: &Connection, entries: RangeInclusive<i64>) {
+        let role = |no: i64| ["user", "assistant", "tool"].get(no as usize % 4);
+        for no in entries.clone() {
+            db.prepare_cached(
+                "INSERT INTO entries (no, conversation, seq, kind, id, role, actor, at, prose, length)
+                 VALUES (?1, 1 + ?1 % 7, ?1, ?1 % 2, ?1, ?2, nullif(?1 % 3, 0), -?1, 1, 1)",
+            )
+            .unwrap()
+            .execute(params![no, role(no)])
+            .unwrap();
+        }
+        let vectors: Vec<_> = entries
+            .map(|no| match no % 100 {
+                0 => (EntryNo(no), Vec::new()),
+                _ => (EntryNo(no), (0..64).map(|bit| (no >> bit & 1) as f32 - 0.5).collect()),
+            })
+            .collect();
+        vectors.chunks(1000).for_each(|some| vectors::put(db, MODEL, some).unwrap());
+    }
+
+    /// What a process that asks for the first time reads, and the same without blocks.
+    fn read(db: &Connection) -> [Vec<String>; 2] {
+        let read = || {
+            let signs = Signs::default().of(db, 1, 64).unwrap();
+            let signs = signs.read();
+            let roles = &signs.roles;
+            let row = |Row { no, at, conversation, actor, role, kind }: &Row| {
+                format!("{no} {at} {conversation} {actor} {:?} {kind}", roles[usize::from(*role)])
+            };
+            let codes = signs.codes.nearest(0..signs.rows.len(), &[1.0; 64], usize::MAX, |_| true);
+            let mut codes: Vec<_> = codes.into_iter().map(|(differing, row)| (row, differing)).collect();
+            codes.sort_unstable();
+            signs.rows.iter().map(row).zip(codes).map(|(row, code)| format!("{row} {code:?}")).collect()
+        };
+        let with_blocks = read();
+        db.execute_batch("SAVEPOINT blocks; DELETE FROM blocks").unwrap();
+        let without = read();
+        db.execute_batch("ROLLBACK TO blocks; RELEASE blocks").unwrap();
+        [with_blocks, without]
+    }
+
+    #[test]
+    fn blocks_say_what_the_codes_say_whatever_was_removed() {
+        let db = open_derived(None, Derived::Index).unwrap();
+        db.execute_batch("INSERT INTO actors VALUES (1, 'ada'), (2, 'bob')").unwrap();
+        db.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
+        let blocks = || -> i64 {
+            let count = "SELECT count(*) FROM blocks WHERE length(rows) > 0";
+            db.query_row(count, [], |row| row.get(0)).unwrap()
+        };
+        add(&db, 1..=10_000);
+        assert_eq!(blocks(), 2);
+        let [with, without] = read(&db);
+        assert_eq!((with.len(), &with), (9900, &without));
+        // Somebody who has read already goes on from there.
+        let signs = Signs::default();
+        assert_eq!(signs.of(&db, 1, 64).unwrap().read().rows.len(), 9900);
+        for gone in [1, 3999, 9999] {
+            vectors::remove(&db, gone).unwrap();
+            let [with, without] = read(&db);
+            assert_eq!(with, without, "without {gone}");
+        }
+        assert_eq!(blocks(), 1, "no block keeps what was removed");
+        add(&db, 10_001..=14_100);
+        let [with, without] = read(&db);
+        assert_eq!((with.len(), &with), (9900 - 3 + 4059, &without));
+        assert_eq!(blocks(), 3, "the block that was dropped is made again");
+        assert_eq!(signs.of(&db, 1, 64).unwrap().read().rows.len(), with.len());
+    }
+
+    #[test]
+    fn a_damaged_block_is_an_error() {
+        let db = open_derived(None, Derived::Index).unwrap();
+        db.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
+        add(&db, 1..=5_000);
+        db.execute_batch("UPDATE blocks SET rows = substr(rows, 1, 1000)").unwrap();
+        assert!(Signs::default().of(&db, 1, 64).is_err());
+    }
 
     /// However many threads look, what is found is what one would find, wherever the parts end.
     #[test]

@@ -4,7 +4,7 @@
 //! that comes later does too.
 
 use super::find::{self, Resolved, Scope};
-use super::signs::Signs;
+use super::signs::{self, Signs};
 use crate::sqlite::rows::signed;
 use crate::{Found, Unembedded};
 use everturn_core::id::{Key, Tenant};
@@ -49,6 +49,7 @@ pub fn remove(db: &Connection, entry: i64) -> rusqlite::Result<()> {
 }
 
 fn forget(db: &Connection, code: i64) -> rusqlite::Result<()> {
+    signs::drop_block(db, code)?;
     db.prepare_cached("DELETE FROM vectors WHERE no = ?")?.execute([code])?;
     db.prepare_cached("DELETE FROM codes WHERE no = ?")?.execute([code])?;
     db.prepare_cached("INSERT INTO codes_gone (code) VALUES (?)")?.execute([code])?;
@@ -140,7 +141,8 @@ pub fn unembedded(
 /// Keeps vectors. An entry that is gone meanwhile gets none, nor does one that has one.
 pub fn put(db: &Connection, model: &str, vectors: &[(EntryNo, Vec<f32>)]) -> rusqlite::Result<()> {
     let mut model = Model::known(db, model)?;
-    vectors.iter().try_for_each(|(EntryNo(entry), vector)| model.keep(db, *entry, vector))
+    vectors.iter().try_for_each(|(EntryNo(entry), vector)| model.keep(db, *entry, vector))?;
+    signs::gather(db)
 }
 
 /// A model that is known, and how long its vectors are once there is one.
@@ -215,6 +217,7 @@ pub fn keep_only(db: &Connection, model: &str, limit: usize) -> rusqlite::Result
     codes.iter().try_for_each(|code| forget(db, *code))?;
     if codes.len() < limit {
         db.execute(&format!("DELETE FROM waiting WHERE model IN {other}"), [model])?;
+        db.execute(&format!("DELETE FROM blocks WHERE model IN {other}"), [model])?;
         db.execute("DELETE FROM models WHERE name <> ?", [model])?;
     }
     Ok(codes.len())
