@@ -15,7 +15,7 @@ const TEXT_BYTES: usize = 1_000;
 const ALL_BYTES: usize = 2_000_000;
 
 const PROSE: &str = include_str!("../../docs/recall.md");
-const CODE: &str = include_str!("../../core/src/recall/terms.rs");
+const CODE: &str = include_str!("../../views/src/recall/terms.rs");
 const RUSSIAN: &str =
     "Где находится сервер базы данных и почему он не отвечает, если два процесса пишут одновременно? ";
 const CHINESE: &str = "数据库在两个进程同时写入时会挂起，我们昨天决定把锁改成一个写者。";

@@ -11,7 +11,7 @@ use crate::project_fixture::{self, SIZES};
 use crate::report::Row;
 use crate::{Result, Scale, allocations, processor};
 use everturn_core::json::Raw;
-use everturn_core::projection::{self, Message, Options, View};
+use everturn_views::projection::{self, Message, Options, View};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::path::Path;

@@ -9,9 +9,9 @@ use crate::figures::{Samples, time};
 use crate::processor;
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn_core::vectors::{Codes, RESCORED, WEIGHED, code, normalized, pack, rank, similarity};
 use everturn_engine::Error;
 use everturn_engine::model::{BuiltinEmbedder, Embed};
+use everturn_views::vectors::{Codes, RESCORED, WEIGHED, code, normalized, pack, rank, similarity};
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::Mutex;
 

@@ -16,7 +16,6 @@ use everturn_core::event::Event;
 use everturn_core::fact::Fact;
 use everturn_core::id::{ConversationId, FactId, KeyId, TurnId};
 use everturn_core::json::Raw;
-use everturn_core::state::State;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_engine::{
@@ -24,6 +23,7 @@ use everturn_engine::{
     ErasedActor, ExtractOptions, Extraction, FactQuery, Format, HistoryQuery, Imported, ListQuery, NewFact,
     NewStream, NewTurn, Page, RecallOptions, Recalled, Update,
 };
+use everturn_views::state::State;
 use serde_json::Value;
 use std::io::{BufRead, Write};
 

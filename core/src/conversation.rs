@@ -7,11 +7,9 @@ use crate::id::{ConversationId, EventId, Tenant, TurnId};
 use crate::json::Raw;
 use crate::limits::{METADATA_BYTES_MAX, TITLE_BYTES_MAX};
 use crate::time::Timestamp;
-use crate::turn::words;
+use crate::words;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 
 /// Where a conversation is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -220,9 +218,9 @@ fn check_policy(name: &str, raw: &Raw) -> Result<(), Error> {
             "policy.redaction",
             format!("policy.redaction {} is not \"off\", \"mark\" or \"mask\"", crate::id::clip(raw.get())),
         )),
-        "compaction" => crate::compaction::Policy::parse(raw).map(drop),
+        "compaction" => crate::policy::CompactionPolicy::parse(raw).map(drop),
         "budget" => crate::budget::Policy::parse(raw).map(drop),
-        "facts" => crate::fact::Policy::parse(raw).map(drop),
+        "facts" => crate::policy::FactsPolicy::parse(raw).map(drop),
         _ => Ok(()),
     }
 }
@@ -320,9 +318,9 @@ impl Conversation {
     }
 
     /// How it is compacted.
-    pub fn compaction(&self) -> crate::compaction::Policy {
+    pub fn compaction(&self) -> crate::policy::CompactionPolicy {
         let raw = self.policy.get("compaction");
-        raw.and_then(|raw| crate::compaction::Policy::parse(raw).ok()).unwrap_or_default()
+        raw.and_then(|raw| crate::policy::CompactionPolicy::parse(raw).ok()).unwrap_or_default()
     }
 
     /// How much it may retain, and what happens when an append would go over.
@@ -333,9 +331,9 @@ impl Conversation {
     }
 
     /// Whether and how facts are learned from it.
-    pub fn facts(&self) -> crate::fact::Policy {
+    pub fn facts(&self) -> crate::policy::FactsPolicy {
         let raw = self.policy.get("facts");
-        raw.and_then(|raw| crate::fact::Policy::parse(raw).ok()).unwrap_or_default()
+        raw.and_then(|raw| crate::policy::FactsPolicy::parse(raw).ok()).unwrap_or_default()
     }
 
     /// Takes over settings that an event at `seq` carries. A parent is not among them: where a fork begins was decided

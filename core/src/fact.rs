@@ -1,22 +1,7 @@
 //! Facts: what was learned from what was said, each with the turns that it came from.
 //!
 //! A fact is never stored as such. The log has statements: one event each, about one turn at most, so that erasing a turn
-//! takes exactly the statements with it that were learned from it. [`add_up`] makes facts of them: the same statement
-//! again makes a fact surer, another object for the same subject and predicate takes its place. Which statements stand is
-//! known to [`state::Fold`](crate::state::Fold), by their places.
-//!
-//! What a model is asked and may answer is in [`prompt`] and [`read`]; what must not be kept is taken out by
-//! [`Redactor`].
-
-mod fold;
-mod learn;
-mod policy;
-mod redactor;
-
-pub use fold::add_up;
-pub use learn::{Dropped, Learned, News, Origin, news, prompt, quotes, read};
-pub use policy::Policy;
-pub use redactor::{Redactor, read_redaction, redaction_prompt};
+//! takes exactly the statements with it that were learned from it. `views::facts` makes facts of them.
 
 use crate::Error;
 use crate::chain::Hash;
@@ -225,6 +210,38 @@ pub struct ReadBody {
     pub failed: Option<String>,
 }
 
+/// What a model found that was not kept, counted by why. Stored in the log, so its names are frozen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Dropped {
+    /// Not of the form that was asked for, or too long.
+    pub malformed: u64,
+    /// Its turn is not among those that were shown.
+    pub no_such_turn: u64,
+    /// Its turn does not have the quote.
+    pub ungrounded: u64,
+    /// Nothing is left of it after redaction.
+    pub redacted: u64,
+    /// It is known, from this turn or from one that is no worse.
+    pub known: u64,
+}
+
+impl Dropped {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.malformed + self.no_such_turn + self.ungrounded + self.redacted + self.known
+    }
+
+    /// Both together.
+    pub fn add(&mut self, other: Dropped) {
+        self.malformed += other.malformed;
+        self.no_such_turn += other.no_such_turn;
+        self.ungrounded += other.ungrounded;
+        self.redacted += other.redacted;
+        self.known += other.known;
+    }
+}
+
 /// Whether an event can change which facts of its conversation hold.
 pub fn touches(event: &Event) -> bool {
     kind::is_fact(&event.kind) || matches!(event.kind.as_str(), kind::SUPERSEDED | kind::ERASED)
@@ -286,13 +303,13 @@ pub fn absent(id: FactId) -> Error {
 }
 
 /// Words with one space between them: how a text is compared with a quote of it.
-fn tidied(text: &str) -> String {
+pub fn tidied(text: &str) -> String {
     let clean = text.replace(|c: char| c.is_control(), " ");
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// What two spellings of the same thing have in common: letter case, underscores and what stands around do not count.
-fn normal(text: &str) -> String {
+pub fn normal(text: &str) -> String {
     let spaced = text.replace(['_', '-'], " ").to_lowercase();
     let around = |c: char| {
         c.is_whitespace() || matches!(c, '.' | ',' | ';' | ':' | '!' | '"' | '\'' | '“' | '”' | '`')

@@ -25,7 +25,7 @@ impl Raw {
     }
 
     /// Keeps text that was put together from JSON, so that only its grammar needs a look.
-    pub(crate) fn joined(text: String) -> Result<Raw, Error> {
+    pub fn joined(text: String) -> Result<Raw, Error> {
         RawValue::from_string(text)
             .map(Raw)
             .map_err(|e| Error::internal("json.malformed", format!("what was joined is no JSON: {e}")))

@@ -1,7 +1,7 @@
-//! What a conversation is.
+//! What is written.
 //!
 //! The model (conversation, turn, event, asset, fact), its one versioned encoding, the hash chain, the lens over
-//! every message shape, and the rules by which a write becomes rows. Everything here is a pure function of its
+//! every message shape, and the rules by which a write becomes rows. What is read from a log is in `views`. Everything here is a pure function of its
 //! arguments: ids, times and salts are handed in by `engine`, so any failure replays from a seed.
 //!
 //! What it is not: it has no disk, no clock, no network and no randomness, and it knows no other program's file
@@ -14,8 +14,6 @@ pub mod access;
 pub mod asset;
 pub mod budget;
 pub mod chain;
-pub mod compaction;
-pub mod context;
 pub mod conversation;
 pub mod echo;
 pub mod encoding;
@@ -23,19 +21,14 @@ pub mod error;
 pub mod event;
 pub mod fact;
 pub mod id;
-pub mod identifier;
 pub mod json;
 pub mod limits;
 pub mod message;
 pub mod pairing;
-pub mod projection;
-pub mod recall;
+pub mod policy;
 pub mod redaction;
-pub mod state;
 pub mod time;
-pub mod tokens;
 pub mod turn;
-pub mod vectors;
 pub mod write;
 
 pub use error::Error;

@@ -54,7 +54,7 @@ pub enum Part<'a> {
 /// A field of an object. Messages have few, and comparing those is quicker than the hash that a map's own lookup takes.
 /// Inlined, so that the name's length is known where it is compared.
 #[inline(always)]
-pub(crate) fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+pub fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     const FEW: usize = 16;
     let fields = value.as_object()?;
     if fields.len() > FEW {
@@ -141,7 +141,7 @@ pub fn visibility(block: &Value) -> Visibility {
 }
 
 /// What one block of a message's content, or one Responses item, is.
-pub(crate) fn block(block: &Value) -> Part<'_> {
+pub fn block(block: &Value) -> Part<'_> {
     if let Value::String(text) = block {
         return Part::Text(text);
     }

@@ -26,7 +26,7 @@ pub enum Place {
 
 impl Place {
     /// n.
-    pub(crate) fn index(self) -> Option<usize> {
+    pub fn index(self) -> Option<usize> {
         match self {
             Place::Block(n) | Place::ToolCall(n) | Place::ToolResult(n) => Some(n),
             Place::Message | Place::FunctionCall => None,
@@ -34,7 +34,7 @@ impl Place {
     }
 
     /// The place that is written so.
-    pub(crate) fn read(text: &str) -> Option<Place> {
+    pub fn read(text: &str) -> Option<Place> {
         if text == "function_call" {
             return Some(Place::FunctionCall);
         }
@@ -75,7 +75,7 @@ pub struct Call<'a> {
     /// The index of its result in [`Pairs::results`].
     pub result: Option<usize>,
     /// How many calls of the message are in front of it.
-    pub(crate) nth: usize,
+    pub nth: usize,
     said: &'a Value,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Call<'a> {
     }
 
     /// The message, the block or the entry itself.
-    pub(crate) fn whole(&self) -> &'a Value {
+    pub fn whole(&self) -> &'a Value {
         whole(self.said, self.place)
     }
 }
@@ -110,7 +110,7 @@ pub struct Answer<'a> {
     /// The index of its call in [`Pairs::calls`].
     pub call: Option<usize>,
     /// How many results of the message are in front of it.
-    pub(crate) nth: usize,
+    pub nth: usize,
     said: &'a Value,
 }
 
@@ -124,7 +124,7 @@ impl<'a> Answer<'a> {
     }
 
     /// The message, the block or the entry itself.
-    pub(crate) fn whole(&self) -> &'a Value {
+    pub fn whole(&self) -> &'a Value {
         whole(self.said, self.place)
     }
 }
@@ -137,7 +137,7 @@ pub struct Pairs<'a> {
     /// Every result.
     pub results: Vec<Answer<'a>>,
     /// For each Responses reasoning item: its index, and the end of the run of items that it led to.
-    pub(crate) reasoning: Vec<(usize, usize)>,
+    pub reasoning: Vec<(usize, usize)>,
     /// For each index whether the messages can be cut before it.
     cuttable: Vec<bool>,
 }
@@ -218,11 +218,7 @@ pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
 
 /// The last place at or before `index` where messages can be cut, as [`Pairs::cut_at_or_before`] says of all of them, but
 /// found from the end: only as many are read as it takes to be sure.
-pub(crate) fn cut_at_or_before<'a>(
-    messages: usize,
-    message: impl Fn(usize) -> &'a Value,
-    index: usize,
-) -> usize {
+pub fn cut_at_or_before<'a>(messages: usize, message: impl Fn(usize) -> &'a Value, index: usize) -> usize {
     const FEW: usize = 16;
     // Where a message of the assistant follows one of somebody else, no reasoning goes on and no call waits to be
     // answered by its name alone. Only ids reach across.

@@ -42,6 +42,9 @@ pub enum Status {
     Interrupted,
 }
 
+/// The words of an enum in JSON, SQL and errors.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! words {
     ($type:ident, $code:literal, $($variant:ident $word:literal),+) => {
         impl $type {
@@ -51,27 +54,26 @@ macro_rules! words {
             }
         }
 
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl ::std::fmt::Display for $type {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
                 f.write_str(self.as_str())
             }
         }
 
-        impl FromStr for $type {
-            type Err = Error;
+        impl ::std::str::FromStr for $type {
+            type Err = $crate::Error;
 
-            fn from_str(text: &str) -> Result<Self, Error> {
+            fn from_str(text: &str) -> Result<Self, $crate::Error> {
                 match text {
                     $($word => Ok($type::$variant),)+
-                    other => Err(Error::invalid($code, format!(
-                        "{:?} is not one of {}", crate::id::clip(other), [$($word),+].join(", ")
+                    other => Err($crate::Error::invalid($code, format!(
+                        "{:?} is not one of {}", $crate::id::clip(other), [$($word),+].join(", ")
                     ))),
                 }
             }
         }
     };
 }
-pub(crate) use words;
 words!(Role, "role.unknown", User "user", Assistant "assistant", System "system", Tool "tool");
 words!(Status, "status.unknown", Pending "pending", Complete "complete", Aborted "aborted", Interrupted "interrupted");
 

@@ -21,7 +21,7 @@ pub use meter::Metered;
 
 use everturn_core::Error;
 use everturn_core::id::clip;
-use everturn_core::projection::{Message, Options, Projector};
+use everturn_views::projection::{Message, Options, Projector};
 use limits::Limit;
 use parking_lot::{Condvar, Mutex};
 use rhai::{AST, Dynamic, Engine, EvalAltResult, OptimizationLevel, ParseErrorType, Position, Scope};

@@ -19,11 +19,11 @@ mod shown;
 
 use crate::provider::{Media, Provider};
 use everturn_core::Error;
-use everturn_core::compaction::{self, CompactionBody};
 use everturn_core::conversation::{Conversation, SystemPrompt};
 use everturn_core::event::{Event, Visibility};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn};
+use everturn_views::compaction::{self, CompactionBody};
 use std::io::Write;
 
 /// As what a conversation is written.

@@ -17,8 +17,8 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use everturn_core::json::Raw;
-use everturn_core::tokens::Family;
 use everturn_engine::model::{Answer, Delta, Finish, Provider, Request, Step};
+use everturn_views::tokens::Family;
 use serde_json::{Value, json};
 use std::sync::Arc;
 

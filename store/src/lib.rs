@@ -24,10 +24,10 @@ use everturn_core::conversation::{Conversation, State, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, KeyId, Tenant, TurnId};
 use everturn_core::json::Raw;
-use everturn_core::recall::{Counts, Entry, EntryId, EntryNo, Filter, TextQuery};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnRow};
 use everturn_core::write::{AnsweredRequest, Learned, Place, Write};
+use everturn_views::recall::{Counts, Entry, EntryId, EntryNo, Filter, TextQuery};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -293,7 +293,7 @@ pub trait Recall: Send + Sync {
     fn scrub(&self, tenant: Option<&Tenant>, bytes_max: Option<u64>) -> Result<bool, Error>;
     /// Drops all indexes. Everything is then unindexed again.
     fn forget(&self) -> Result<(), Error>;
-    /// What may fit these words, and what the tenant's index counts of them: [`everturn_core::recall::score`] says how well
+    /// What may fit these words, and what the tenant's index counts of them: [`everturn_views::recall::score`] says how well
     /// each one fits.
     fn find_text(
         &self,

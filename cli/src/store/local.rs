@@ -11,8 +11,6 @@ use everturn_core::event::Event;
 use everturn_core::fact::Fact;
 use everturn_core::id::{ConversationId, FactId, KeyId, TurnId};
 use everturn_core::json::Raw;
-use everturn_core::recall::Mode;
-use everturn_core::state::State;
 use everturn_core::turn::Turn;
 use everturn_engine::{
     AppendOptions, Behind, CompactOptions, Compacted, Context, Correction, Doctor, Entry, ErasedActor,
@@ -20,6 +18,8 @@ use everturn_engine::{
     NewConversation, NewFact, NewStream, NewTurn, Page, RecallOptions, Recalled, Scope, Subscription, Update,
     script,
 };
+use everturn_views::recall::Mode;
+use everturn_views::state::State;
 use serde_json::Value;
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};

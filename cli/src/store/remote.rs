@@ -15,7 +15,6 @@ use everturn_core::fact::Fact;
 use everturn_core::id::{ConversationId, FactId, KeyId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::BODY_BYTES_MAX;
-use everturn_core::state::State;
 use everturn_core::turn::{Turn, TurnBody};
 use everturn_core::{Error, json};
 use everturn_engine::{
@@ -23,6 +22,7 @@ use everturn_engine::{
     ErasedActor, ExtractOptions, Extraction, FactQuery, Format, HistoryQuery, Imported, ListQuery, NewFact,
     NewStream, NewTurn, Order, Page, RecallOptions, Recalled,
 };
+use everturn_views::state::State;
 use follow::Following;
 use http::{Fields, Request, Server};
 use reqwest::Method;

@@ -6,9 +6,9 @@ use crate::store::Ask;
 use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn_core::Error;
-use everturn_core::context::{Section, Sections};
 use everturn_core::json::Raw;
 use everturn_engine::{ContextOptions, Digest, RecallRequest, script};
+use everturn_views::context::{Section, Sections};
 use serde_json::{Value, json};
 
 #[derive(ClapArgs)]

@@ -6,10 +6,10 @@ use crate::store::Store;
 use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn_core::Error;
-use everturn_core::recall::{Mode, text_of};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_engine::{Entry, HistoryQuery, Hit, Matched, Order, RecallOptions};
+use everturn_views::recall::{Mode, text_of};
 use serde_json::json;
 use std::collections::BTreeMap;
 

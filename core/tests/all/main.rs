@@ -3,23 +3,8 @@
 
 mod bodies;
 mod chain;
-mod compaction;
-mod compaction_examples;
-mod compaction_extract;
-mod compaction_plan;
-mod compaction_rounds;
-mod compaction_talk;
-mod facts;
 mod golden;
 mod pairing;
-mod projection;
-mod projection_generated;
-mod projection_properties;
-mod projection_reclaim;
-mod projection_record;
 mod sample;
-mod state;
-mod tokens;
 mod told;
-mod vectors;
 mod write;

@@ -8,8 +8,9 @@ mod wordpiece;
 pub use closeness::Closeness;
 
 use super::{Embed, EmbedAtOnce, QuestionVector};
-use everturn_core::recall::{Language, terms};
-use everturn_core::{Error, vectors};
+use everturn_core::Error;
+use everturn_views::recall::{Language, terms};
+use everturn_views::vectors;
 use futures_util::future::BoxFuture;
 use std::sync::LazyLock;
 use table::{DIMENSIONS, Table};

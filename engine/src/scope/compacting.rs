@@ -5,17 +5,16 @@ use crate::Shared;
 use crate::model::{self, Summarize};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
-use everturn_core::compaction::{
-    self, Candidate, Checkpoint, CompactionBody, Covers, Cut, EXTRACTIVE, Policy, Strategy,
-};
 use everturn_core::conversation::{CheckpointRef, Conversation};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, EventId, Key, TurnId};
 use everturn_core::json::Raw;
-use everturn_core::tokens::Family;
+use everturn_core::policy::{CompactionPolicy, Strategy, is_due};
 use everturn_core::turn::{Status, Turn};
 use everturn_core::write::{Action, Summarized, Write};
 use everturn_store::TurnQuery;
+use everturn_views::compaction::{self, Candidate, Checkpoint, CompactionBody, Covers, Cut, EXTRACTIVE};
+use everturn_views::tokens::Family;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::OnceCell;
@@ -126,7 +125,7 @@ impl Unsummarized {
     }
 
     /// Whether nothing can be due, seen without counting tokens: a text has no more tokens than bytes.
-    fn is_short(&self, policy: &Policy) -> bool {
+    fn is_short(&self, policy: &CompactionPolicy) -> bool {
         policy.strategy != Strategy::Threshold
             && self.turns.len() as u64 <= policy.max_turns
             && self.bytes <= policy.max_tokens
@@ -197,7 +196,7 @@ impl Scope {
         let candidates = unsummarized.candidates();
         let checkpoint = unsummarized.previous_tokens();
         let (turns, tokens) = (candidates.len() as u64, unsummarized.tokens());
-        if !compaction::is_due(&policy, turns, tokens, tokens + checkpoint) {
+        if !is_due(&policy, turns, tokens, tokens + checkpoint) {
             return Ok(None);
         }
         let newest = candidates.last().map(|newest| newest.seq);
@@ -279,7 +278,7 @@ impl Scope {
     fn compact_to(
         &self,
         unsummarized: &Unsummarized,
-        policy: &Policy,
+        policy: &CompactionPolicy,
         cut: Cut,
         options: &CompactOptions,
     ) -> Result<Compacted, Error> {
@@ -349,7 +348,7 @@ impl Scope {
     /// Asks the summarizer, twice if need be; without one, or when it failed, the checkpoint is extracted.
     fn write_checkpoint(
         &self,
-        policy: &Policy,
+        policy: &CompactionPolicy,
         previous: Option<&Checkpoint>,
         covered: &[Candidate<'_>],
         asked: Asked<'_>,
@@ -395,7 +394,7 @@ impl Scope {
         Written { checkpoint, summarizer: EXTRACTIVE.into(), prompt_hash: None, input_hash }
     }
 
-    fn summarizer(&self, policy: &Policy) -> Option<Arc<dyn Summarize>> {
+    fn summarizer(&self, policy: &CompactionPolicy) -> Option<Arc<dyn Summarize>> {
         let name = policy.summarizer.as_deref().unwrap_or("default");
         let found = self.shared().options.summarizers.get(name).cloned();
         if found.is_none() && policy.summarizer.is_some() {
@@ -477,7 +476,8 @@ impl Scope {
             let done = unless_erased(|| {
                 let unsummarized = self.unsummarized(id, None)?;
                 let conversation = &unsummarized.conversation;
-                let policy = Policy { strategy: Strategy::Tail, keep_last: 0, ..conversation.compaction() };
+                let policy =
+                    CompactionPolicy { strategy: Strategy::Tail, keep_last: 0, ..conversation.compaction() };
                 // Where nothing is left to be covered, it is done.
                 match compaction::plan(&policy, &unsummarized.candidates(), Some(through_seq + 1), true) {
                     Some(cut) => self.compact_to(&unsummarized, &policy, cut, &options).map(|_| None),

@@ -6,20 +6,20 @@ use super::receipts::{Policy, Receipt};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::Hash;
-use everturn_core::context::{
-    self, Assembled, Block, Cache, LeftOut, Material, Piece, Request, Said, Section, Sections, Seen, Source,
-    Tokens, seen_by,
-};
 use everturn_core::conversation::{Settings, view_start};
 use everturn_core::id::{ConversationId, EventId, Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::pairing;
-use everturn_core::projection::{self, Message};
-use everturn_core::state::{Fold, State};
-use everturn_core::tokens::{Family, PART_TOKENS};
 use everturn_core::turn::{Status, Turn};
 use everturn_formats::provider::{self, Media, Provider};
 use everturn_store::TurnQuery;
+use everturn_views::context::{
+    self, Assembled, Block, Cache, LeftOut, Material, Piece, Request, Said, Section, Sections, Seen, Source,
+    Tokens, seen_by,
+};
+use everturn_views::projection::{self, Message};
+use everturn_views::state::{Fold, State};
+use everturn_views::tokens::{Family, PART_TOKENS};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -215,7 +215,7 @@ impl Scope {
             if version >= 2 && options.provider == Provider::Anthropic {
                 mark_cache(options, &assembled, &mut rendered)?;
             }
-            let used = rendered_cost(family, &rendered) + tools + everturn_core::tokens::PROMPT_TOKENS;
+            let used = rendered_cost(family, &rendered) + tools + everturn_views::tokens::PROMPT_TOKENS;
             if let Some(over) = used.checked_sub(options.token_budget).filter(|over| *over > 0) {
                 request.token_budget = request.token_budget.saturating_sub(over);
                 continue;

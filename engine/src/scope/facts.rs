@@ -4,11 +4,10 @@ use super::{Page, Scope, more, page_limit};
 use crate::Shared;
 use everturn_core::Error;
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::fact::{
-    self, CorrectedBody, Fact, Redactor, RetractedBody, StatedBody, Status, absent, add_up, limits,
-};
+use everturn_core::fact::{self, CorrectedBody, Fact, RetractedBody, StatedBody, Status, absent, limits};
 use everturn_core::id::{ConversationId, EventId, FactId, Key, TurnId};
 use everturn_core::write::{Action, no_such_seq};
+use everturn_views::facts::{self, Redactor, add_up};
 use serde::Serialize;
 
 /// Which facts to list: in the order in which they were taken down.
@@ -138,7 +137,7 @@ impl Scope {
             }
             (Some(quote), Some(turn)) => {
                 let said = turn.value().unwrap_or_default();
-                if !fact::quotes(&said, turn.role, &quote) {
+                if !facts::quotes(&said, turn.role, &quote) {
                     let text = format!("{} does not say {:?}", turn.id, everturn_core::id::clip(&quote));
                     return Err(Error::invalid("fact.ungrounded", format!("{text}; copy its words exactly")));
                 }
@@ -322,5 +321,5 @@ pub struct Extraction {
     /// The facts that are new, or have another source now.
     pub facts: Vec<Fact>,
     /// What the model found that was not kept, counted by why.
-    pub dropped: everturn_core::fact::Dropped,
+    pub dropped: fact::Dropped,
 }

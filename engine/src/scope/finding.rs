@@ -5,9 +5,9 @@ use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::fact::{self, Fact, Status};
 use everturn_core::id::{ConversationId, FactId, Key};
-use everturn_core::recall::{Entry, EntryId};
 use everturn_core::write::ErasedBody;
 use everturn_store::IndexChange;
+use everturn_views::recall::{Entry, EntryId};
 use std::collections::BTreeSet;
 
 impl Shared {

@@ -1,20 +1,22 @@
 //! Facts that a model learns from turns: asked for by hand, or in the background where the policy says so.
 //!
 //! Only turns of the log are read. What was recalled into a prompt is none, and what an answer repeats of it is no
-//! evidence (see `core::fact::news`). Which parts were read is in the log, so that nothing is read twice.
+//! evidence (see `views::facts::news`). Which parts were read is in the log, so that nothing is read twice.
 
 use super::Scope;
 use super::facts::Extraction;
 use crate::model::{self, Summarize, Summarizer};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::compaction::{Candidate, Prompt};
 use everturn_core::event::{Draft, Visibility, kind};
-use everturn_core::fact::{self, Dropped, Learned, Origin, Policy, ReadBody, Redactor, StatedBody, limits};
+use everturn_core::fact::{Dropped, Fact, ReadBody, StatedBody, limits};
 use everturn_core::id::{ConversationId, EventId, FactId, Key};
+use everturn_core::policy::FactsPolicy;
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_core::write::Action;
 use everturn_store::TurnQuery;
+use everturn_views::compaction::{Candidate, Prompt};
+use everturn_views::facts::{self, Learned, Origin, Redactor};
 use serde_json::Value;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -109,7 +111,7 @@ impl Scope {
     }
 
     /// The model that reads: one that writes checkpoints, or one that conversations are continued with.
-    fn fact_model(&self, policy: &Policy) -> Result<Arc<dyn Summarize>, Error> {
+    fn fact_model(&self, policy: &FactsPolicy) -> Result<Arc<dyn Summarize>, Error> {
         let name = policy.model.as_deref();
         match self.shared().options.summarizers.get(name.unwrap_or("default")) {
             Some(summarizer) => Ok(summarizer.clone()),
@@ -125,7 +127,7 @@ struct Reader<'a> {
     scope: &'a Scope,
     id: ConversationId,
     model: Arc<dyn Summarize>,
-    policy: Policy,
+    policy: FactsPolicy,
 }
 
 /// Turns that are read at once.
@@ -186,15 +188,15 @@ impl Reader<'_> {
         let candidates: Vec<Candidate<'_>> = batch.turns.iter().zip(&messages).map(candidate).collect();
         let head = self.scope.shared().index.conversation(&self.key())?.head.seq;
         let known = self.scope.facts_at(&self.key(), head)?;
-        let prompt = fact::prompt(&known, &candidates);
+        let prompt = facts::prompt(&known, &candidates);
         let (prompt_hash, input_hash) =
             (Hash::of(prompt.system.as_bytes()), Hash::of(prompt.user.as_bytes()));
-        let (learned, mut dropped) = self.ask(&prompt, |answer| fact::read(answer, &candidates))?;
+        let (learned, mut dropped) = self.ask(&prompt, |answer| facts::read(answer, &candidates))?;
         let mut redactor = Redactor { personal: self.policy.redact, named: Vec::new() };
         // What has a shape goes first: the model that decides about the rest does not get to see it.
         let mut learned = redactor.redact(learned, &mut dropped);
         if let Some(rule) = self.policy.redact_prompt.as_deref().filter(|_| !learned.is_empty()) {
-            redactor.named = self.ask(&fact::redaction_prompt(rule, &learned), fact::read_redaction)?;
+            redactor.named = self.ask(&facts::redaction_prompt(rule, &learned), facts::read_redaction)?;
             learned = redactor.redact(learned, &mut dropped);
         }
         Ok(Found { learned, dropped, prompt_hash, input_hash })
@@ -227,7 +229,7 @@ impl Reader<'_> {
 
     /// Writes down what is news, and that these turns were read, in one step. If something was erased since they were
     /// read, nothing is written and no facts are given: what is left has to be read again.
-    fn keep(&self, batch: &Batch, found: Found) -> Result<(Option<Vec<fact::Fact>>, Dropped), Error> {
+    fn keep(&self, batch: &Batch, found: Found) -> Result<(Option<Vec<Fact>>, Dropped), Error> {
         let Found { learned, mut dropped, prompt_hash, input_hash } = found;
         let scope = self.scope;
         let (_, head) = scope.room_for_facts(self.id, learned.len())?;
@@ -246,7 +248,7 @@ impl Reader<'_> {
         dropped.add(gone);
         let mut ids: Vec<FactId> = Vec::new();
         let mut drafts = Vec::new();
-        for fact::News { learned, origin } in fact::news(&known, standing, &mut dropped) {
+        for facts::News { learned, origin } in facts::news(&known, standing, &mut dropped) {
             let ulid = scope.shared().source.ulid()?;
             let id = match origin {
                 Origin::New => FactId(ulid),

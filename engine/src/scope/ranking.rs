@@ -5,11 +5,11 @@ use super::recalling::{ByWords, Candidate, KnownFacts, Matched, Meant, Rank, Sea
 use crate::meaning;
 use crate::model::{Closeness, Embed};
 use everturn_core::Error;
-use everturn_core::recall::{
-    EntryNo, Filter, Fit, NEIGHBOURS, excess, has_phrases, lift, own_scores, period, word_fit,
-};
 use everturn_core::time::Timestamp;
 use everturn_store::Found;
+use everturn_views::recall::{
+    EntryNo, Filter, Fit, NEIGHBOURS, excess, has_phrases, lift, own_scores, period, word_fit,
+};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 

@@ -8,11 +8,11 @@ use super::receipts::{Receipt, erased};
 use super::{Scope, page_limit};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::context::{Block, Material, Piece, Section, Seen, Source, seen_by};
 use everturn_core::fact::Fact;
 use everturn_core::id::{EventId, Key, TurnId};
-use everturn_core::recall::{Filter, Kind, Mode, text_of};
 use everturn_core::turn::{Role, Turn};
+use everturn_views::context::{Block, Material, Piece, Section, Seen, Source, seen_by};
+use everturn_views::recall::{Filter, Kind, Mode, text_of};
 
 /// Of one recalled turn, this much goes into a prompt. Frozen: receipts are replayed with it.
 const RECALLED_BYTES_MAX: usize = 2 * 1024;

@@ -7,13 +7,13 @@ use crate::model::Closeness;
 use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
-use everturn_core::recall::{
-    Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, Wanted, WordFit,
-    has_phrases, searched_text, snippet, terms, text_of, word_fit,
-};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_store::{Behind, Found, Proposed, TurnQuery};
+use everturn_views::recall::{
+    Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, Wanted, WordFit,
+    has_phrases, searched_text, snippet, terms, text_of, word_fit,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -5,11 +5,11 @@ use super::context::{Context, ContextOptions, Digest, RENDERER_VERSION};
 use everturn_core::Error;
 use everturn_core::asset::{Asset, Payload};
 use everturn_core::chain::Hash;
-use everturn_core::context::{self, Block, Section, Sections, Source};
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, EventId, Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::write::Action;
+use everturn_views::context::{self, Block, Section, Sections, Source};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

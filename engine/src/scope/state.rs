@@ -3,12 +3,12 @@
 use super::Scope;
 use crate::writer::Commit;
 use everturn_core::Error;
-use everturn_core::compaction::{Checkpoint, CompactionBody};
 use everturn_core::conversation::CheckpointRef;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::json::Raw;
-use everturn_core::state::{
+use everturn_views::compaction::{Checkpoint, CompactionBody};
+use everturn_views::state::{
     Approval, ApprovalBody, Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, State, ToolBody,
     VERSION,
 };

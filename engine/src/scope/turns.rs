@@ -78,7 +78,7 @@ impl Scope {
                 let text = format!("{kind} is written by Everturn itself; choose a kind of your own");
                 return Err(Error::invalid("kind.reserved", text));
             }
-            everturn_core::state::check(kind, &body)?;
+            everturn_views::state::check(kind, &body)?;
             let draft = Draft { actor, ..self.shared().draft(kind.to_string(), &body)? };
             draft.check()?;
             let conversation = self.shared().conversation(&self.key(id))?;

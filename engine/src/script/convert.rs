@@ -6,7 +6,7 @@ use super::limits::{
 use everturn_core::Error;
 use everturn_core::id::clip;
 use everturn_core::limits::JSON_DEPTH_MAX;
-use everturn_core::projection::Message;
+use everturn_views::projection::Message;
 use rhai::{Array, Dynamic, FLOAT, INT, ImmutableString, Map};
 use serde_json::{Number, Value};
 

@@ -6,7 +6,6 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, TurnId};
-use everturn_core::state::State;
 use everturn_core::turn::{Status, Turn};
 use everturn_engine::backup::{
     BackedUp, Comparison, FolderOptions, LeftOut, archives_of, check, contents, left_out,
@@ -15,6 +14,7 @@ use everturn_engine::{
     AppendOptions, Everturn, ListQuery, NewConversation, NewKey, NewStream, NewTurn, Options, Scope,
 };
 use everturn_formats::archive::{Contents, Erased, FORMAT, Header, Ranges, Writer};
+use everturn_views::state::State;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,12 +1,10 @@
 //! A word in every place that the system writes, then erased: every file and every answer is searched for it.
 
 use crate::stage::{PATIENCE, Short, Stage, quiet, refused};
-use everturn_core::compaction::Checkpoint;
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_core::state::{ApprovalBody, ToolBody};
 use everturn_engine::model::Summarize;
 use everturn_engine::{
     CompactOptions, ContextOptions, Correction, Error, Everturn, ExtractOptions, FactQuery, Format,
@@ -14,6 +12,8 @@ use everturn_engine::{
     Update,
 };
 use everturn_formats::archive::{Contents, Reader};
+use everturn_views::compaction::Checkpoint;
+use everturn_views::state::{ApprovalBody, ToolBody};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

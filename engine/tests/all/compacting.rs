@@ -1,13 +1,13 @@
 //! Compaction: summaries roll forward, nothing is lost, and what goes wrong leaves the log as it was.
 
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused};
-use everturn_core::compaction::Checkpoint;
 use everturn_core::conversation::{Conversation, Retention, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_core::state::{Approval, ApprovalBody, ToolBody};
 use everturn_engine::model::Summarize;
 use everturn_engine::{CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Scope, Update};
+use everturn_views::compaction::Checkpoint;
+use everturn_views::state::{Approval, ApprovalBody, ToolBody};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::pin::Pin;

@@ -2,16 +2,16 @@
 
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, refused};
-use everturn_core::context::{Section, Sections, Source};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_core::projection;
 use everturn_engine::model::Provider;
 use everturn_engine::{
     CompactOptions, Context, ContextOptions, Digest, NewFact, NewTurn, RecallRequest, Scope,
 };
+use everturn_views::context::{Section, Sections, Source};
+use everturn_views::projection;
 use serde_json::{Value, json};
 
 #[path = "../../../formats/tests/all/provider_valid.rs"]
@@ -543,7 +543,7 @@ fn a_state_is_kept_so_that_a_long_log_is_not_read_again() {
 /// How many folds the store's file holds, seen from outside: each is a JSON text with this beginning.
 fn kept_folds(stage: &Stage) -> usize {
     let bytes = std::fs::read(stage.path()).unwrap();
-    let begins = format!("{{\"version\":{},\"through_seq\":", everturn_core::state::VERSION);
+    let begins = format!("{{\"version\":{},\"through_seq\":", everturn_views::state::VERSION);
     String::from_utf8_lossy(&bytes).matches(&begins).count()
 }
 

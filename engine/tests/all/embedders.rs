@@ -5,8 +5,8 @@ mod folder;
 #[cfg(feature = "bert")]
 mod tiny;
 
-use everturn_core::vectors::cosine;
 use everturn_engine::model::{BuiltinEmbedder, Embed, EmbedAtOnce, Embedder, wait};
+use everturn_views::vectors::cosine;
 use serde::Deserialize;
 use std::sync::Arc;
 

@@ -362,7 +362,7 @@ fn the_input_never_gives_way_and_is_there_once() {
     refused(generate(&scope, id, options), "context.budget_too_small", "input");
     assert_eq!(words(scope.turns(id).last().unwrap()).unwrap(), long);
     // Without a tail it is all there is.
-    let sections = everturn_core::context::Sections::parse(&json!({"tail": false})).unwrap();
+    let sections = everturn_views::context::Sections::parse(&json!({"tail": false})).unwrap();
     let options = GenerateOptions {
         input: vec![NewTurn::user("alone")],
         ..context(ContextOptions { sections, ..ContextOptions::new(0) })

@@ -2,15 +2,15 @@
 
 use crate::dice::Dice;
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused, until};
-use everturn_core::context::{Section, Source};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_core::recall::{Kind, Mode};
 use everturn_core::turn::Role;
 use everturn_engine::{
     Context, ContextOptions, Everturn, NewStream, NewTurn, Options, RecallOptions, RecallRequest, Recalled,
     Scope,
 };
+use everturn_views::context::{Section, Source};
+use everturn_views::recall::{Kind, Mode};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

@@ -3,9 +3,9 @@
 mod hostile;
 
 use everturn_core::json::Raw;
-use everturn_core::projection::{Message, Options, View, project};
 use everturn_engine::Error;
 use everturn_engine::script::{self, Metered, Script};
+use everturn_views::projection::{Message, Options, View, project};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::alloc::System;

@@ -2,11 +2,11 @@
 
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::json::Raw;
-use everturn_core::state::State;
 use everturn_engine::{
     AppendOptions, Appended, Compacted, Context, ContextOptions, Digest, Doctor, Entry, Everturn,
     HistoryQuery, Imported, NewTurn, Options, Page,
 };
+use everturn_views::state::State;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -45,7 +45,7 @@ fn every_answer_is_read_back() {
         projection: Some(
             everturn_engine::script::options(&serde_json::json!({"policy": "clean_tool_repair"})).unwrap(),
         ),
-        sections: everturn_core::context::Sections::parse(&serde_json::json!({"digests": {"share": 0.3}}))
+        sections: everturn_views::context::Sections::parse(&serde_json::json!({"digests": {"share": 0.3}}))
             .unwrap(),
         input: vec![Raw::new(r#"{"role":"user","content":"And now?"}"#.into()).unwrap()],
         ..ContextOptions::new(300)

@@ -8,10 +8,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::compaction::CompactionBody;
 use everturn_core::conversation::Conversation;
 use everturn_core::event::Event;
 use everturn_core::turn::{Role, Turn};
+use everturn_views::compaction::CompactionBody;
 use std::fmt::Write as _;
 use std::io::Write;
 

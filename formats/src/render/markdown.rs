@@ -4,9 +4,9 @@ use super::prose::{contained, escape, fenced, is_link, plain};
 use super::shown::{Attachment, Content, Part, Shower};
 use super::{About, Document, Out, compaction, count, day_and_time, time, title};
 use everturn_core::Error;
-use everturn_core::compaction::CompactionBody;
 use everturn_core::event::Event;
 use everturn_core::turn::Turn;
+use everturn_views::compaction::CompactionBody;
 use std::io::Write;
 
 pub struct Markdown<'a, W> {

@@ -2,7 +2,6 @@
 
 use crate::log::{Log, conversation_id};
 use crate::provider_valid::check;
-use everturn_core::compaction::{Checkpoint, CompactionBody, Covers, EXTRACTIVE};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::id::TurnId;
@@ -11,6 +10,7 @@ use everturn_core::turn::{Role, TurnBody};
 use everturn_core::write::Summarized;
 use everturn_formats::provider::{Input, Media, NoMedia, Provider, render, request_fields};
 use everturn_formats::render::{About, Style, document};
+use everturn_views::compaction::{Checkpoint, CompactionBody, Covers, EXTRACTIVE};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

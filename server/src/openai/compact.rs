@@ -17,9 +17,9 @@ use base64::prelude::BASE64_STANDARD;
 use everturn_core::Error;
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::json::{Raw, quote};
-use everturn_core::tokens::Family;
 use everturn_core::turn::Role;
 use everturn_engine::{AppendOptions, NewConversation};
+use everturn_views::tokens::Family;
 use serde_json::{Value, json};
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use axum::extract::State;
 use axum::routing::post;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use everturn_core::tokens::Family;
+use everturn_views::tokens::Family;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -11,9 +11,9 @@ use crate::json::Json;
 use axum::Router;
 use axum::routing::post;
 use everturn_core::json::Raw;
-use everturn_core::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};
 use everturn_engine::ContextOptions;
 use everturn_engine::model::Provider;
+use everturn_views::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, clip};
 use everturn_core::json::Raw;
-use everturn_core::state::{Approval, ApprovalBody, State};
+use everturn_views::state::{Approval, ApprovalBody, State};
 use serde::Deserialize;
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};

@@ -5,7 +5,7 @@ use super::recall::ranked;
 use super::vectors::{MODEL, embed, meaning};
 use super::*;
 use everturn_core::id::Key;
-use everturn_core::recall::{Filter, TextQuery};
+use everturn_views::recall::{Filter, TextQuery};
 
 const QUESTIONS: [&str; 9] = [
     "harbour",

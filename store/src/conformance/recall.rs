@@ -5,9 +5,9 @@ use crate::{Behind, Found, IndexChange, Proposed};
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
-use everturn_core::recall::{Entry, EntryId, Filter, Kind, TextQuery, score, searched_text, terms};
 use everturn_core::turn::{Role, Turn};
 use everturn_core::write::ErasedBody;
+use everturn_views::recall::{Entry, EntryId, Filter, Kind, TextQuery, score, searched_text, terms};
 
 /// What an event does to the index, as the engine would say.
 fn changes(store: &dyn Backend, tenant: &Tenant, event: &Event) -> Vec<IndexChange> {

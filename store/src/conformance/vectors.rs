@@ -4,8 +4,8 @@ use super::*;
 use crate::{Behind, IndexChange, Unembedded};
 use everturn_core::event::kind;
 use everturn_core::id::{FactId, Key};
-use everturn_core::recall::{Embedded, Entry, EntryId, EntryNo, Filter};
 use everturn_core::turn::Role;
+use everturn_views::recall::{Embedded, Entry, EntryId, EntryNo, Filter};
 
 pub(super) const MODEL: &str = "compass/8";
 

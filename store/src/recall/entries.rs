@@ -5,7 +5,7 @@ use super::{find, kind_number, signs, vectors};
 use crate::IndexChange;
 use crate::sqlite::rows::{Bytes, signed};
 use everturn_core::id::{ConversationId, EventId};
-use everturn_core::recall::{Entry, EntryId, terms};
+use everturn_views::recall::{Entry, EntryId, terms};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// With fewer entries, counting is quick.

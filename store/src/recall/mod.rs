@@ -24,7 +24,7 @@ use crate::{Behind, Found, IndexChange, Proposed, Recall, Span, Unembedded, Unin
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, EventId, Key, Tenant};
-use everturn_core::recall::{EntryNo, Filter, Kind, TextQuery};
+use everturn_views::recall::{EntryNo, Filter, Kind, TextQuery};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

@@ -12,7 +12,7 @@ const RECALL_APPLICATION_ID: i32 = 0x4576_7472;
 
 /// The version of the index: of its schemas and of how words are made. There are no steps between versions: a file of another
 /// one is dropped and made again.
-const RECALL_VERSION: i32 = 5000 + everturn_core::recall::TERMS_VERSION as i32;
+const RECALL_VERSION: i32 = 5000 + everturn_views::recall::TERMS_VERSION as i32;
 
 /// Lets counts of words be asked for.
 const RECALL_VOCABULARY: &str = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab (main, words, row);";

@@ -1,7 +1,7 @@
 //! The signs of vectors in memory, with what filters ask for: about 80 bytes for each entry of the usual length. Read
 //! from the file when the first question comes, and caught up before each one.
 
-use everturn_core::vectors::{Codes, WEIGHED};
+use everturn_views::vectors::{Codes, WEIGHED};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::{HashMap, HashSet};
@@ -356,8 +356,8 @@ mod tests {
     use super::*;
     use crate::recall::open::{Derived, open_derived};
     use crate::recall::vectors;
-    use everturn_core::recall::EntryNo;
-    use everturn_core::vectors::code;
+    use everturn_views::recall::EntryNo;
+    use everturn_views::vectors::code;
 
     const MODEL: &str = "made up";
 

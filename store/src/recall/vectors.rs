@@ -8,8 +8,8 @@ use super::signs::{self, Signs};
 use crate::sqlite::rows::signed;
 use crate::{Found, Unembedded};
 use everturn_core::id::{Key, Tenant};
-use everturn_core::recall::{Embedded, EntryNo};
-use everturn_core::vectors::{RESCORED, code, normalized, pack, rank, similarity};
+use everturn_views::recall::{Embedded, EntryNo};
+use everturn_views::vectors::{RESCORED, code, normalized, pack, rank, similarity};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// Where a filter leaves no more than this, all of them are compared.

@@ -2,10 +2,10 @@
 
 use everturn_core::id::{Key, Tenant};
 use everturn_core::limits::INDEXES_OPEN_MAX;
-use everturn_core::recall::{Filter, TextQuery};
 use everturn_store::conformance::{Maker, append, create, done, take_in, take_in_some};
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{Index, Recall};
+use everturn_views::recall::{Filter, TextQuery};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Generating with what is recalled: the model reads it once, and nobody takes it for something that was said again.
 
 use super::*;
-use everturn_core::recall::Kind as Found;
 use everturn_engine::{NewFact, RecallOptions, RecallRequest};
+use everturn_views::recall::Kind as Found;
 
 #[test]
 fn an_old_turn_and_a_fact_reach_the_model_once_and_are_not_said_again() {

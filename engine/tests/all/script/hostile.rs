@@ -1,8 +1,8 @@
 //! Scripts that try to take the process with them.
 
 use super::{of, refusal, said, view};
-use everturn_core::projection::Message;
 use everturn_engine::script;
+use everturn_views::projection::Message;
 use serde_json::json;
 
 const DOOR: &str = "script::hostile::hostile_scripts_are_run_here";

@@ -1,0 +1,173 @@
+//! When to compact, as a conversation's owner set it.
+
+use crate::Error;
+use crate::json::Raw;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// `policy.compaction` of a conversation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct CompactionPolicy {
+    /// More unsummarized turns than this make a compaction due.
+    pub max_turns: u64,
+    /// More unsummarized content tokens than this make a compaction due.
+    pub max_tokens: u64,
+    /// Turns at the end that [`Strategy::Tail`] and [`Strategy::Threshold`] leave as they are.
+    pub keep_last: usize,
+    /// When, and how much.
+    pub strategy: Strategy,
+    /// Whether it runs by itself. By hand it always can.
+    pub auto: bool,
+    /// The model that writes the checkpoint; without one it is extracted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub summarizer: Option<String>,
+    /// What happens when a provider says that the prompt is too long.
+    pub on_overflow: OnOverflow,
+    /// Tokens that the model takes at most; [`Strategy::Threshold`] needs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_limit: Option<u64>,
+    /// Tokens of it to leave free.
+    pub reserved_tokens: u64,
+    /// How long one attempt of the summarizer may take, in seconds.
+    pub timeout_s: u64,
+}
+
+impl Default for CompactionPolicy {
+    fn default() -> CompactionPolicy {
+        CompactionPolicy {
+            max_turns: 50,
+            max_tokens: 8000,
+            keep_last: 2,
+            strategy: Strategy::Half,
+            auto: true,
+            summarizer: None,
+            on_overflow: OnOverflow::CompactAndRetry,
+            input_limit: None,
+            reserved_tokens: 20_000,
+            timeout_s: 60,
+        }
+    }
+}
+
+/// When a compaction is due and how much it covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// Over `max_turns` or `max_tokens`: the oldest half, rounded down, at least one turn.
+    Half,
+    /// Over `max_turns` or `max_tokens`: all but the last `keep_last` turns.
+    Tail,
+    /// When the prompt reaches `input_limit` − `reserved_tokens`: so many of the oldest turns that it falls to half of that.
+    Threshold,
+}
+
+/// What happens when a provider says that the prompt is too long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnOverflow {
+    /// Compact, then ask once more.
+    CompactAndRetry,
+    /// Hand the provider's error on.
+    Fail,
+}
+
+impl CompactionPolicy {
+    /// Reads `policy.compaction`. A field that is absent has its default; anything unknown is an error that names it.
+    pub fn parse(raw: &Raw) -> Result<CompactionPolicy, Error> {
+        let fields: Map<String, Value> = raw
+            .read()
+            .ok_or_else(|| Error::invalid("policy.compaction", "policy.compaction must be an object"))?;
+        let mut policy = CompactionPolicy::default();
+        for (field, value) in &fields {
+            match field.as_str() {
+                "max_turns" => policy.max_turns = whole(field, value)?,
+                "max_tokens" => policy.max_tokens = whole(field, value)?,
+                "keep_last" => {
+                    policy.keep_last = usize::try_from(whole(field, value)?)
+                        .map_err(|_| wrong(field, value, "a smaller number"))?;
+                }
+                "strategy" => {
+                    policy.strategy = match value.as_str() {
+                        Some("half") => Strategy::Half,
+                        Some("tail") => Strategy::Tail,
+                        Some("threshold") => Strategy::Threshold,
+                        _ => return Err(wrong(field, value, "\"half\", \"tail\" or \"threshold\"")),
+                    }
+                }
+                "auto" => {
+                    policy.auto = value.as_bool().ok_or_else(|| wrong(field, value, "true or false"))?;
+                }
+                "summarizer" => {
+                    let name = value.as_str().filter(|name| !name.trim().is_empty());
+                    policy.summarizer =
+                        Some(name.ok_or_else(|| wrong(field, value, "the name of a model"))?.to_string());
+                }
+                "on_overflow" => {
+                    policy.on_overflow = match value.as_str() {
+                        Some("compact_and_retry") => OnOverflow::CompactAndRetry,
+                        Some("fail") => OnOverflow::Fail,
+                        _ => return Err(wrong(field, value, "\"compact_and_retry\" or \"fail\"")),
+                    }
+                }
+                "input_limit" => policy.input_limit = Some(whole(field, value)?),
+                "reserved_tokens" => policy.reserved_tokens = whole(field, value)?,
+                "timeout_s" => {
+                    policy.timeout_s = match whole(field, value)? {
+                        0 => return Err(wrong(field, value, "at least one second")),
+                        seconds => seconds,
+                    }
+                }
+                _ => {
+                    return Err(Error::invalid(
+                        "policy.compaction",
+                        format!(
+                            "policy.compaction.{} is unknown; known are max_turns, max_tokens, keep_last, strategy, auto, \
+                             summarizer, on_overflow, input_limit, reserved_tokens and timeout_s",
+                            crate::id::clip(field)
+                        ),
+                    ));
+                }
+            }
+        }
+        match policy.input_limit {
+            Some(limit) if limit <= policy.reserved_tokens => Err(Error::invalid(
+                "policy.compaction",
+                format!(
+                    "policy.compaction.input_limit is {limit}, which is not more than reserved_tokens ({}); raise the one \
+                     or lower the other",
+                    policy.reserved_tokens
+                ),
+            )),
+            None if policy.strategy == Strategy::Threshold => Err(Error::invalid(
+                "policy.compaction",
+                "policy.compaction.input_limit is missing; strategy \"threshold\" needs the model's limit in tokens",
+            )),
+            _ => Ok(policy),
+        }
+    }
+}
+
+/// Whether an automatic compaction is due.
+///
+/// `turns` and `tokens` count what is not summarized yet; `prompt_tokens` is that plus the checkpoint.
+pub fn is_due(policy: &CompactionPolicy, turns: u64, tokens: u64, prompt_tokens: u64) -> bool {
+    policy.auto
+        && turns > 0
+        && match policy.strategy {
+            Strategy::Half | Strategy::Tail => turns > policy.max_turns || tokens > policy.max_tokens,
+            Strategy::Threshold => policy
+                .input_limit
+                .is_some_and(|limit| prompt_tokens >= limit.saturating_sub(policy.reserved_tokens)),
+        }
+}
+
+fn whole(field: &str, value: &Value) -> Result<u64, Error> {
+    value.as_u64().ok_or_else(|| wrong(field, value, "a whole number that is not negative"))
+}
+
+fn wrong(field: &str, value: &Value, expected: &str) -> Error {
+    Error::invalid(
+        "policy.compaction",
+        format!("policy.compaction.{field} is {}; give {expected}", crate::id::clip(&value.to_string())),
+    )
+}

@@ -1,0 +1,480 @@
+//! A checkpoint without a model: sentences chosen by what they say and how much speaks for them.
+//!
+//! Deterministic and offline. It quotes and never rephrases, so it invents nothing.
+
+use super::Checkpoint;
+use super::cues::Group;
+use super::identifiers;
+use super::limits::ENTRY_CHARS_MAX;
+use super::lists::{attributable, entry_terms, fit, is_near, merge, roll_names};
+use super::plan::Candidate;
+use super::prose::clip;
+use super::render::handoff;
+use super::spoken::{Material, Said, Spoken};
+use super::terms::Terms;
+use super::tools;
+use everturn_core::turn::Role;
+use std::collections::{HashMap, HashSet};
+
+/// Between a new goal and the one with which the conversation began.
+const BEFORE: &str = " (before that: ";
+/// Marks a question that was asked last: whoever speaks next answers it.
+const AWAITING: &str = ", awaiting an answer)";
+/// How many turns an answer may be away from its question.
+const ANSWER_TURNS_MAX: usize = 50;
+/// Most entries that one round adds to a list before the list's own limit is applied.
+const PER_ROUND_MAX: usize = 64;
+
+/// A checkpoint made of the previous one and the turns that are new since it.
+///
+/// Sentences are sorted into the lists by cue and ranked by the strength of their cues, by the names in them, by how often
+/// their words come up and by their place. What a later turn answers, completes or replaces is gone from the lists.
+pub fn extract(previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) -> Checkpoint {
+    let empty = Checkpoint::default();
+    let previous = previous.unwrap_or(&empty);
+    let material = Material::of(turns);
+    let reading = Reading::of(&material);
+    let work = tools::work(turns);
+    let mut next = Checkpoint { goal: goal(&previous.goal, &material), ..previous.clone() };
+
+    merge(&mut next.user_constraints, reading.lines(Group::Constraint, 8));
+    merge(&mut next.decisions, reading.lines(Group::Decision, 8));
+    // A failure that a later round makes good is not known as such any more; the newest word is the last one.
+    merge(&mut next.discoveries, reading.lines(Group::Discovery, 6).into_iter().chain(work.failures));
+    merge(&mut next.completed_work, reading.lines(Group::Completed, 6).into_iter().chain(work.done));
+    merge(
+        &mut next.pending_work,
+        reading.lines(Group::Pending, 6).into_iter().chain(unanswered_request(&material)),
+    );
+    next.pending_work.retain(|entry| !reading.is_completed(entry));
+    next.unresolved_questions = open_questions(&previous.unresolved_questions, &material);
+    merge(&mut next.unresolved_questions, questions(&material));
+    roll_names(&mut next, previous, &identifiers::names(&material.texts));
+    fit(&mut next);
+    next.handoff_md = handoff(&next);
+    next
+}
+
+/// The sentences with their class and rank.
+struct Reading<'m> {
+    material: &'m Material<'m>,
+    ranked: Vec<Ranked>,
+    settled: Vec<Settled>,
+}
+
+struct Ranked {
+    said: usize,
+    class: Option<Group>,
+    score: u32,
+}
+
+impl<'m> Reading<'m> {
+    fn of(material: &'m Material<'m>) -> Reading<'m> {
+        let mut frequency: HashMap<u32, u32> = HashMap::new();
+        for said in &material.said {
+            for word in said.terms.words.iter().chain(&said.terms.names) {
+                *frequency.entry(*word).or_default() += 1;
+            }
+        }
+        let settled = settled(material);
+        // What is told together with its question is not told again alone.
+        let told: HashSet<usize> = settled.iter().map(|settled| settled.reply).collect();
+        let ranked = material.said.iter().enumerate().filter(|(index, _)| !told.contains(index));
+        let ranked = ranked.map(|(index, said)| {
+            let (class, cue) = class_of(material, said);
+            Ranked { said: index, class, score: score(material, said, cue, &frequency) }
+        });
+        Reading { material, ranked: ranked.collect(), settled }
+    }
+
+    /// The entries that a list gets from these turns, in the order in which they were said. More turns give more of them.
+    fn lines(&self, class: Group, count: usize) -> Vec<String> {
+        let of_class = self.ranked.iter().filter(|ranked| ranked.class == Some(class));
+        let count = (count + self.material.spoken.len() / 10).min(PER_ROUND_MAX);
+        let mut lines = self.choose(of_class.collect(), class, count);
+        let settled = self.settled.iter().rev().filter(|settled| settled.class == class).take(count);
+        lines.extend(settled.map(|settled| (settled.reply, settled.text.clone())));
+        if class == Group::Discovery {
+            lines.extend(self.telling());
+        }
+        lines.sort_by_key(|(said, _)| *said);
+        lines.into_iter().map(|(_, text)| text).collect()
+    }
+
+    /// The best of these sentences, none of them twice.
+    fn choose(&self, mut ranked: Vec<&Ranked>, class: Group, count: usize) -> Vec<(usize, String)> {
+        ranked.sort_by_key(|ranked| (std::cmp::Reverse(ranked.score), ranked.said));
+        let mut chosen: Vec<(usize, String, Terms)> = Vec::new();
+        // Where each sentence went, so that one that is said a thousand times is compared once.
+        let mut places: HashMap<(&str, &str), usize> = HashMap::new();
+        for Ranked { said, .. } in ranked {
+            let sentence = &self.material.said[*said];
+            let key = (sentence.text.as_str(), self.material.spoken[sentence.spoken].speaker);
+            if let Some(place) = places.get(&key)
+                && self.material.said[chosen[*place].0].text == sentence.text
+            {
+                chosen[*place].0 = chosen[*place].0.max(*said);
+                continue;
+            }
+            let text = quoted(self.material, sentence, class);
+            let terms = entry_terms(&text);
+            let twin = chosen.iter().position(|(_, other, known)| is_near(other, known, &text, &terms));
+            match twin {
+                // Said twice, the later wording counts.
+                Some(twin) if chosen[twin].0 < *said => chosen[twin] = (*said, text, terms),
+                Some(_) => {}
+                None if chosen.len() < count => chosen.push((*said, text, terms)),
+                None => break,
+            }
+            places.insert(key, twin.unwrap_or(chosen.len() - 1));
+        }
+        chosen.into_iter().map(|(said, text, _)| (said, text)).collect()
+    }
+
+    /// Whether something that was to do is said to be done.
+    fn is_completed(&self, pending: &str) -> bool {
+        let terms = entry_terms(pending);
+        self.ranked.iter().filter(|ranked| ranked.class == Some(Group::Completed)).any(|ranked| {
+            let done = &self.material.said[ranked.said].terms;
+            let shared = terms.shared(done);
+            shared >= 2 && shared * 10 >= terms.len() * 6 && terms.names_within(done)
+        })
+    }
+
+    /// Statements without any cue that are most about what the turns are about: all there is in many languages, and in talk
+    /// about nothing in particular. A few always; more of them where cues say little.
+    fn telling(&self) -> Vec<(usize, String)> {
+        let quiet = self.ranked.iter().filter(|ranked| {
+            let said = &self.material.said[ranked.said];
+            let cues = &said.cues;
+            ranked.class.is_none()
+                && !said.question
+                && said.terms.len() >= 4
+                && ![Group::Noise, Group::Agreement].iter().any(|group| cues.starts(*group))
+                && ![Group::Request, Group::Deflection, Group::Intent]
+                    .iter()
+                    .any(|group| cues.weight(*group) > 2)
+        });
+        let cued = self.ranked.iter().filter(|ranked| ranked.class.is_some()).count();
+        let few = 1 + self.material.spoken.len() / 6;
+        let count = (few + 2).saturating_sub(cued).max(few).min(8);
+        let chosen = self.choose(quiet.collect(), Group::Discovery, count + 1);
+        // What became the goal is said already.
+        let goal = goal("", self.material);
+        chosen
+            .into_iter()
+            .filter(|(said, _)| !goal.contains(self.material.said[*said].text.as_str()))
+            .take(count)
+            .collect()
+    }
+}
+
+/// A sentence as an entry. Where several people talk, "I" needs a name; where one does, only beside what the model did.
+fn quoted(material: &Material<'_>, said: &Said, class: Group) -> String {
+    const FIRST_PERSON: [&str; 11] =
+        ["i", "i'm", "i'll", "i've", "i'd", "my", "ich", "mein", "meine", "meinen", "mir"];
+    let spoken = &material.spoken[said.spoken];
+    let personal = || {
+        said.text
+            .split(|c: char| !c.is_alphanumeric() && c != '\'' && c != '’')
+            .any(|word| FIRST_PERSON.contains(&word.to_lowercase().replace('’', "'").as_str()))
+    };
+    let named = material.people > 1
+        || (spoken.role == Role::User
+            && class != Group::Constraint
+            && class != Group::Decision
+            && personal());
+    if named {
+        clip(&format!("{}: {}", attributable(spoken.speaker), said.text), ENTRY_CHARS_MAX)
+    } else {
+        clip(&said.text, ENTRY_CHARS_MAX)
+    }
+}
+
+/// What a sentence is, and how strongly its cues say so.
+fn class_of(material: &Material<'_>, said: &Said) -> (Option<Group>, u8) {
+    const STRONG: u8 = 6;
+    let cues = &said.cues;
+    if let Some(ticked) = said.ticked {
+        return (Some(if ticked { Group::Completed } else { Group::Pending }), STRONG);
+    }
+    if said.question {
+        return (None, 0);
+    }
+    if let Some(lead) = said.lead {
+        return (Some(lead), STRONG);
+    }
+    let spoken = &material.spoken[said.spoken];
+    let word = !said.text.contains(' ') && !said.text.contains(super::terms::is_unspaced);
+    let empty = word || said.terms.len() == 0 || (cues.starts(Group::Noise) && said.terms.len() < 6);
+    if empty || (cues.starts(Group::Agreement) && said.terms.len() < 4) || cues.weight(Group::Deflection) > 0
+    {
+        return (None, 0);
+    }
+    let demands = matches!(spoken.role, Role::User | Role::System);
+    // "should" with a number is a requirement, without one it is often only a thought.
+    let measured = u8::from(cues.weight(Group::Constraint) == 1 && !said.terms.numbers.is_empty());
+    let asks = demands && cues.weight(Group::Request) >= 3;
+    // What is announced beside a call happens at once, and what was announced long ago happened or was dropped, unless a
+    // person promised something definite.
+    let definite = demands && said.terms.names.len() + said.terms.numbers.len() > 0;
+    let recent = (said.spoken + 1) * 3 > material.spoken.len() * 2;
+    let intends = !spoken.acts && (recent || definite) && !cues.starts(Group::Noise);
+    let classes = [
+        (Group::Open, cues.weight(Group::Open)),
+        (Group::Decision, cues.weight(Group::Decision)),
+        (Group::Constraint, if demands { cues.weight(Group::Constraint) + measured } else { 0 }),
+        (Group::Completed, if asks { 0 } else { cues.weight(Group::Completed).max(past(&said.text)) }),
+        (Group::Pending, cues.weight(Group::Pending)),
+        (Group::Discovery, cues.weight(Group::Discovery)),
+        (Group::Pending, if intends { cues.weight(Group::Intent) } else { 0 }),
+    ];
+    // The first of equals: `max_by_key` would take the last.
+    let least = if said.terms.len() < 2 { 4 } else { 2 };
+    let strongest =
+        classes.iter().rev().max_by_key(|(_, weight)| *weight).filter(|(_, weight)| *weight >= least);
+    strongest.map_or((None, 0), |(class, weight)| (Some(*class), *weight))
+}
+
+/// "Documented the flag.": whoever begins with a verb in the past says what was done.
+fn past(text: &str) -> u8 {
+    const NOT_DONE: [&str; 7] = ["Indeed", "Based", "Related", "Expected", "Failed", "Needed", "Unexpected"];
+    let first = text.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
+    let done =
+        first.len() > 4 && first.ends_with("ed") && first.starts_with(|c: char| c.is_ascii_uppercase());
+    if done && !NOT_DONE.contains(&first) { 3 } else { 0 }
+}
+
+/// How much speaks for a sentence.
+fn score(material: &Material<'_>, said: &Said, cue: u8, frequency: &HashMap<u32, u32>) -> u32 {
+    let terms = said.terms.words.iter().chain(&said.terms.names);
+    let common: u32 = terms.map(|term| frequency.get(term).copied().unwrap_or(0).min(8) - 1).sum();
+    let count = said.terms.len() as u32;
+    // Long sentences collect terms without saying more about each, so the sum is divided by their number.
+    let subject = 12 * common / (count + 4);
+    let names = 3 * (said.terms.names.len() + said.terms.numbers.len()).min(4) as u32;
+    let place = if said.edge { 2 } else { 0 };
+    let who = if material.role(said) == Role::User { 3 } else { 0 };
+    let length = match said.text.chars().count() {
+        0..20 => 0,
+        20..240 => 4,
+        _ => 1,
+    };
+    6 * u32::from(cue) + subject + names + place + who + length
+}
+
+/// The goal: the first request of substance, unless somebody says later that it is another one.
+fn goal(previous: &str, material: &Material<'_>) -> String {
+    let mut goal = previous.to_string();
+    if goal.is_empty() {
+        let by_user = |said: &&Said| material.role(said) == Role::User;
+        let substance = |said: &&Said| {
+            said.terms.len() >= 3 || (said.terms.len() >= 2 && said.cues.weight(Group::Request) > 0)
+        };
+        let first = material
+            .said
+            .iter()
+            .filter(by_user)
+            .find(substance)
+            .or_else(|| material.said.iter().find(substance))
+            .map(|said| said.spoken);
+        let best = first.and_then(|spoken| {
+            let range = material.spoken[spoken].said.clone();
+            // The first of equals, because a request comes before its details.
+            range.clone().rev().max_by_key(|index| {
+                let said = &material.said[*index];
+                let (request, demand) =
+                    (said.cues.weight(Group::Request), said.cues.weight(Group::Constraint));
+                (6 * u32::from(request)
+                    + said.terms.len().min(8) as u32
+                    + 2 * said.terms.names.len().min(3) as u32)
+                    .saturating_sub(4 * u32::from(demand))
+            })
+        });
+        goal = best.map(|best| in_context(material, best)).unwrap_or_default();
+    }
+    let start = goal.clone();
+    let changed = material.said.iter().rev().find(|said| {
+        let cues = &said.cues;
+        let instead = cues.weight(Group::Request) > 0 && said.text.to_lowercase().starts_with("instead");
+        material.role(said) == Role::User
+            && !said.question
+            && said.terms.len() >= 2
+            && (cues.weight(Group::GoalChange) > 0 || instead)
+            && !start.contains(said.text.as_str())
+    });
+    if let Some(said) = changed {
+        let began = goal.split_once(BEFORE).map_or(goal.as_str(), |(_, began)| began.trim_end_matches(')'));
+        let new = clip(&said.text, ENTRY_CHARS_MAX);
+        goal = if began.is_empty() { new } else { format!("{new}{BEFORE}{})", clip(began, 160)) };
+    }
+    goal
+}
+
+/// A sentence; if it says little ("please fix it"), behind the one before it in its turn.
+fn in_context(material: &Material<'_>, index: usize) -> String {
+    let said = &material.said[index];
+    let before = index.checked_sub(1).map(|before| &material.said[before]).filter(|before| {
+        said.terms.len() < 4
+            && before.spoken == said.spoken
+            && before.terms.len() >= 2
+            && !before.cues.starts(Group::Noise)
+    });
+    let text = before.map_or(said.text.clone(), |before| format!("{} {}", before.text, said.text));
+    clip(&text, ENTRY_CHARS_MAX)
+}
+
+/// A question and its short answer, or a proposal that the next speaker agrees to: together they say what either leaves out.
+struct Settled {
+    text: String,
+    /// The sentence that says nothing without the other one.
+    reply: usize,
+    class: Group,
+}
+
+fn settled(material: &Material<'_>) -> Vec<Settled> {
+    const SHORT_WORDS: usize = 8;
+    const REPLY_CHARS: usize = 100;
+    let mut found = Vec::new();
+    for pair in material.spoken.windows(2) {
+        let [asks, replies] = pair else { continue };
+        if asks.speaker == replies.speaker || replies.role != Role::User || !replies.answers() {
+            continue;
+        }
+        let reply = &material.said[replies.said.start];
+        let agrees = reply.cues.starts(Group::Agreement);
+        let brief = reply.text.split_whitespace().count() <= SHORT_WORDS && !reply.question;
+        let Some(last) = material.sentences(asks).last() else { continue };
+        let proposal =
+            material.sentences(asks).iter().rev().find(|said| {
+                !said.question && said.terms.len() >= 2 && said.cues.weight(Group::Proposal) >= 3
+            });
+        let text = if last.question && last.terms.len() >= 2 {
+            if !brief || reply.cues.starts(Group::Noise) {
+                continue;
+            }
+            let question = clip(&quoted(material, last, Group::Decision), ENTRY_CHARS_MAX - REPLY_CHARS);
+            format!("{question} → {}", clip(&quoted(material, reply, Group::Decision), REPLY_CHARS - 3))
+        } else if let Some(proposal) = proposal.filter(|_| agrees) {
+            quoted(material, proposal, Group::Decision)
+        } else {
+            continue;
+        };
+        let demand = reply.cues.weight(Group::Constraint) >= 2;
+        let class = if demand { Group::Constraint } else { Group::Decision };
+        found.push(Settled { text, reply: replies.said.start, class });
+    }
+    found
+}
+
+/// What the user asked for last, if nobody answered.
+fn unanswered_request(material: &Material<'_>) -> Option<String> {
+    let last = material.spoken.iter().rposition(|spoken| spoken.role == Role::User)?;
+    if material.spoken[last..].iter().any(|spoken| spoken.role == Role::Assistant)
+        || !material.spoken.iter().any(|spoken| spoken.role == Role::Assistant)
+    {
+        return None;
+    }
+    let sentences = material.sentences(&material.spoken[last]);
+    let request = sentences
+        .iter()
+        .find(|said| !said.question && said.terms.len() >= 2 && said.cues.weight(Group::Request) >= 3)?;
+    Some(clip(&request.text, ENTRY_CHARS_MAX))
+}
+
+/// The questions of the covered turns that nothing after them answers.
+fn questions(material: &Material<'_>) -> Vec<String> {
+    let mut open: Vec<(&Said, bool)> = Vec::new();
+    for (index, said) in material.said.iter().enumerate() {
+        let explicit = said.lead == Some(Group::Open)
+            || (said.cues.weight(Group::Open) > 0 && said.cues.weight(Group::Resolution) == 0);
+        if said.ticked.is_some() || !(said.question || explicit) || said.terms.len() < 2 {
+            continue;
+        }
+        let behind = material.said.get(index + 1).filter(|next| next.spoken == said.spoken);
+        let rhetorical = behind.is_some_and(|next| answers_itself(&next.text));
+        // A counter-question leaves it open; so does "I'll ask".
+        let reply = replies(material, said).find(|spoken| spoken.states);
+        let answered = reply.is_some_and(Spoken::answers);
+        if !(rhetorical || (answered && !explicit)) {
+            open.push((said, explicit));
+        }
+    }
+    // Each of them is looked for in everything that is said later.
+    if open.len() > 2 * PER_ROUND_MAX {
+        open.drain(PER_ROUND_MAX..open.len() - PER_ROUND_MAX);
+    }
+    open.retain(|(said, _)| !is_settled(&said.terms, material, said.spoken + 1));
+    let entries = open.into_iter().map(|(said, explicit)| {
+        let text = clip(&said.text, ENTRY_CHARS_MAX - 60);
+        if explicit || replies(material, said).next().is_some() {
+            return text;
+        }
+        format!("{text} (asked by {}{AWAITING}", shown(material.spoken[said.spoken].speaker))
+    });
+    entries.collect()
+}
+
+/// A speaker's name as it stands behind a question.
+fn shown(speaker: &str) -> String {
+    clip(speaker, 30)
+}
+
+/// The turns in which others could answer.
+fn replies<'m>(material: &'m Material<'m>, said: &Said) -> impl Iterator<Item = &'m Spoken<'m>> {
+    let asker = material.spoken[said.spoken].speaker;
+    let later = material.spoken[said.spoken + 1..].iter().take(ANSWER_TURNS_MAX);
+    later.filter(move |spoken| spoken.speaker != asker && spoken.role != Role::System)
+}
+
+fn answers_itself(next: &str) -> bool {
+    const BEGINNINGS: [&str; 9] =
+        ["because", "yes", "no", "yep", "nope", "short answer", "weil", "ja", "nein"];
+    let next = next.to_lowercase();
+    BEGINNINGS
+        .iter()
+        .any(|word| next.strip_prefix(word).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric)))
+}
+
+/// Of the questions of the previous checkpoint those that the new turns leave open.
+pub(super) fn open_questions(previous: &[String], material: &Material<'_>) -> Vec<String> {
+    previous
+        .iter()
+        .filter_map(|entry| {
+            let waits = entry.strip_suffix(AWAITING).and_then(|rest| rest.rsplit_once(" (asked by "));
+            let (text, asker) = waits.map_or((entry.as_str(), None), |(text, asker)| (text, Some(asker)));
+            if is_settled(&entry_terms(text), material, 0) {
+                return None;
+            }
+            let Some(asker) = asker else { return Some(entry.clone()) };
+            let reply = material.spoken.iter().find(|spoken| {
+                spoken.states && spoken.role != Role::System && shown(spoken.speaker) != asker
+            });
+            match reply {
+                Some(spoken) if spoken.answers() => None,
+                // It was put off: from now on only a turn that speaks of it settles it.
+                Some(_) => Some(text.to_string()),
+                None => Some(entry.clone()),
+            }
+        })
+        .collect()
+}
+
+/// Whether a statement from this turn on speaks of most of what a question asks.
+fn is_settled(question: &Terms, material: &Material<'_>, from: usize) -> bool {
+    let Some(first) = material.spoken.get(from) else { return false };
+    material.said[first.said.start..].iter().any(|said| {
+        if said.question {
+            return false;
+        }
+        let shared = question.shared(&said.terms);
+        let enough = if said.cues.weight(Group::Resolution) > 0 { 4 } else { 6 };
+        shared >= 2
+            && shared * 10 >= question.len() * enough
+            && question.names_within(&said.terms)
+            && said.cues.weight(Group::Open) == 0
+            && said.cues.weight(Group::Deflection) == 0
+            && said.cues.weight(Group::Pending) == 0
+            && said.lead != Some(Group::Open)
+    })
+}

@@ -1,0 +1,148 @@
+//! Which turns a compaction covers.
+
+use super::limits::TOKENS_MAX;
+use everturn_core::id::TurnId;
+use everturn_core::message::{self, Part};
+use everturn_core::pairing;
+use everturn_core::policy::{CompactionPolicy, Strategy, is_due};
+use everturn_core::time::Timestamp;
+use everturn_core::turn::Role;
+use serde_json::Value;
+
+/// Of the newest [`RECENT_TURNS`] turns, the newest so many with media stay verbatim.
+pub const MULTIMODAL_KEPT: usize = 4;
+/// How far back a turn with media counts as recent.
+pub const RECENT_TURNS: usize = 8;
+
+/// A turn that is not summarized yet. Superseded, aborted and open turns are none.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// Its id.
+    pub turn: TurnId,
+    /// Its place.
+    pub seq: u64,
+    /// In which role it speaks.
+    pub role: Role,
+    /// Who speaks.
+    pub actor: Option<&'a str>,
+    /// When the store took it.
+    pub at: Timestamp,
+    /// What it says; `None` if it was erased.
+    pub message: Option<&'a Value>,
+    /// How much the prompt needs for it.
+    pub tokens: u64,
+}
+
+/// What a compaction will cover.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cut {
+    /// The first so many candidates.
+    pub turns: usize,
+    /// Their tokens.
+    pub tokens: u64,
+    /// The first one's place.
+    pub from_seq: u64,
+    /// The last one's place.
+    pub to_seq: u64,
+    /// The last one.
+    pub through: TurnId,
+}
+
+/// Where to cut; `None` if nothing is due or nothing can be covered.
+///
+/// `turns` are all unsummarized ones, oldest first. `barrier` is the first place that must not be covered: the oldest
+/// pending approval, pending tool or open turn. `forced` is a compaction by hand or after an overflow: it does not ask
+/// whether one is due, and where the prompt is below the threshold already it covers the oldest half.
+///
+/// The cut never parts a call from its result and never passes the barrier. Recent turns with media ([`MULTIMODAL_KEPT`]
+/// of the newest [`RECENT_TURNS`] turns) stay verbatim; if nothing could be covered then, fewer of them do.
+pub fn plan(
+    policy: &CompactionPolicy,
+    turns: &[Candidate<'_>],
+    barrier: Option<u64>,
+    forced: bool,
+) -> Option<Cut> {
+    let tokens = turns.iter().fold(0u64, |sum, turn| sum.saturating_add(turn.tokens));
+    // The checkpoint's size is not known here, so the largest possible one is assumed: then nothing that the caller found due is
+    // turned down.
+    let due = || is_due(policy, turns.len() as u64, tokens, tokens.saturating_add(TOKENS_MAX as u64));
+    if turns.is_empty() || !(forced || due()) {
+        return None;
+    }
+    let reach = barrier.map_or(turns.len(), |seq| turns.partition_point(|turn| turn.seq < seq)).min(
+        match policy.strategy {
+            Strategy::Half => turns.len(),
+            Strategy::Tail | Strategy::Threshold => turns.len().saturating_sub(policy.keep_last),
+        },
+    );
+    let wanted = match policy.strategy {
+        Strategy::Half => half(turns),
+        Strategy::Tail => reach,
+        Strategy::Threshold => match over_threshold(policy, turns, tokens) {
+            0 if forced => half(turns),
+            count => count,
+        },
+    };
+    let pairs = pairing::pair(turns.iter().map(|turn| turn.message.unwrap_or(&Value::Null)));
+    let recent = turns.len().saturating_sub(RECENT_TURNS);
+    let media: Vec<usize> = (recent..turns.len())
+        .rev()
+        .filter(|index| turns[*index].message.is_some_and(has_media))
+        .take(MULTIMODAL_KEPT)
+        .collect();
+    // Each round protects one turn with media less, the oldest first; the last one none.
+    (0..=media.len()).rev().find_map(|kept| {
+        let reach = if kept == 0 { reach } else { reach.min(media[kept - 1]) };
+        let wanted = wanted.min(reach);
+        if wanted == 0 {
+            return None;
+        }
+        let count = match pairs.cut_at_or_before(wanted) {
+            // One long group lies across the wanted place: cover the whole group if that is allowed.
+            0 => pairs.cut_at_or_after(wanted, turns.len()),
+            count => count,
+        };
+        (1..=reach).contains(&count).then(|| cut(&turns[..count]))
+    })
+}
+
+fn half(turns: &[Candidate<'_>]) -> usize {
+    (turns.len() / 2).max(1)
+}
+
+/// How many of the oldest turns must go so that the rest and a checkpoint need half of what the prompt may have.
+fn over_threshold(policy: &CompactionPolicy, turns: &[Candidate<'_>], tokens: u64) -> usize {
+    let room = policy.input_limit.unwrap_or(0).saturating_sub(policy.reserved_tokens) / 2;
+    let target = room.saturating_sub(TOKENS_MAX as u64);
+    let mut rest = tokens;
+    turns
+        .iter()
+        .take_while(|turn| {
+            let over = rest > target;
+            rest = rest.saturating_sub(turn.tokens);
+            over
+        })
+        .count()
+}
+
+fn cut(covered: &[Candidate<'_>]) -> Cut {
+    let (first, last) = (&covered[0], &covered[covered.len() - 1]);
+    Cut {
+        turns: covered.len(),
+        tokens: covered.iter().fold(0, |sum, turn| sum.saturating_add(turn.tokens)),
+        from_seq: first.seq,
+        to_seq: last.seq,
+        through: last.turn,
+    }
+}
+
+/// Whether a turn shows something that words do not replace; a screenshot in a tool's result counts too.
+fn has_media(message: &Value) -> bool {
+    message::parts(message).into_iter().any(|part| match part {
+        Part::Media { .. } => true,
+        Part::Result { content: Some(Value::Array(blocks)), .. } => {
+            blocks.iter().any(|block| matches!(message::parts(block)[..], [Part::Media { .. }]))
+        }
+        _ => false,
+    })
+}

@@ -1,0 +1,229 @@
+//! What the covered turns say, taken apart once: sentences of people and models, and every text a name may stand in.
+
+use super::cues::{Cues, Group};
+use super::plan::Candidate;
+use super::prose;
+use super::terms::Terms;
+use everturn_core::event::Visibility;
+use everturn_core::message::{self, Part};
+use everturn_core::turn::Role;
+use everturn_core::{json, redaction};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+/// Where a text stands, from most to least telling.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Source {
+    /// A person, or instructions.
+    User,
+    /// A model.
+    Assistant,
+    /// What a tool was called with, or what a file is called.
+    Call,
+    /// What a tool is called.
+    Tool,
+    /// What a tool answered.
+    Output,
+}
+
+/// A sentence of the covered turns, with what can be told about it.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    pub text: String,
+    /// Which of [`Spoken`] it belongs to.
+    pub spoken: usize,
+    pub cues: Cues,
+    pub terms: Terms,
+    pub lead: Option<Group>,
+    pub ticked: Option<bool>,
+    pub question: bool,
+    /// Whether it is the first or the last of its turn.
+    pub edge: bool,
+}
+
+/// A turn in which somebody says something.
+#[derive(Clone, Debug)]
+pub(super) struct Spoken<'a> {
+    /// Who: the actor, else the role.
+    pub speaker: &'a str,
+    pub role: Role,
+    /// Whether it also calls a tool: then what it announces happens at once.
+    pub acts: bool,
+    /// Whether it says anything that is not a question.
+    pub states: bool,
+    /// Whether it puts an answer off.
+    pub defers: bool,
+    /// Its sentences in [`Material::said`].
+    pub said: std::ops::Range<usize>,
+}
+
+impl Spoken<'_> {
+    /// Whether this turn answers a question that somebody else asked before it.
+    pub fn answers(&self) -> bool {
+        self.states && !self.defers
+    }
+}
+
+/// Everything that is read from the covered turns.
+#[derive(Default)]
+pub(super) struct Material<'a> {
+    pub spoken: Vec<Spoken<'a>>,
+    pub said: Vec<Said>,
+    /// How many different people speak.
+    pub people: usize,
+    /// Every text with its source, secrets masked.
+    pub texts: Vec<(Source, Cow<'a, str>)>,
+}
+
+impl<'a> Material<'a> {
+    pub fn of(turns: &[Candidate<'a>]) -> Material<'a> {
+        let mut material = Material::default();
+        for turn in turns {
+            let first = material.texts.len();
+            let mut acts = false;
+            for text in texts(turn) {
+                acts |= text.0 == Source::Tool;
+                material.texts.push(text);
+            }
+            let start = material.said.len();
+            for (_, text) in material.texts[first..]
+                .iter()
+                .filter(|(source, _)| matches!(source, Source::User | Source::Assistant))
+            {
+                for sentence in prose::sentences(text) {
+                    material.said.push(Said {
+                        spoken: material.spoken.len(),
+                        cues: Cues::of(&sentence.text),
+                        terms: Terms::of(&sentence.text),
+                        question: is_question(&sentence.text),
+                        lead: sentence.lead,
+                        ticked: sentence.ticked,
+                        edge: false,
+                        text: sentence.text,
+                    });
+                }
+            }
+            let said = start..material.said.len();
+            if said.is_empty() {
+                continue;
+            }
+            material.said[said.start].edge = true;
+            material.said[said.end - 1].edge = true;
+            let sentences = &material.said[said.clone()];
+            material.spoken.push(Spoken {
+                states: sentences.iter().any(|said| !said.question),
+                defers: sentences.iter().any(|said| said.cues.weight(Group::Deflection) > 0),
+                speaker: turn.actor.unwrap_or(turn.role.as_str()),
+                role: turn.role,
+                acts,
+                said,
+            });
+        }
+        let people = material.spoken.iter().filter(|spoken| spoken.role == Role::User);
+        material.people = people.map(|spoken| spoken.speaker).collect::<HashSet<_>>().len();
+        material
+    }
+
+    pub fn role(&self, said: &Said) -> Role {
+        self.spoken[said.spoken].role
+    }
+
+    pub fn sentences(&self, spoken: &Spoken<'_>) -> &[Said] {
+        &self.said[spoken.said.clone()]
+    }
+}
+
+fn is_question(text: &str) -> bool {
+    text.trim_end_matches(['"', '\'', ')', '”', '’', '“', '*', ' ']).ends_with(['?', '？', '؟'])
+}
+
+/// The texts of a turn. What is private stays out: a checkpoint is read by everybody who takes part.
+pub(super) fn texts<'a>(turn: &Candidate<'a>) -> Vec<(Source, Cow<'a, str>)> {
+    turn.message.map_or_else(Vec::new, |message| texts_of(message, turn.role))
+}
+
+/// The texts of a message.
+pub(super) fn texts_of(message: &Value, role: Role) -> Vec<(Source, Cow<'_, str>)> {
+    let mut out = Vec::new();
+    if is_private(message) {
+        return out;
+    }
+    let blocks = match message.get("content") {
+        Some(Value::Array(blocks)) if message.get("role").is_some() => &blocks[..],
+        _ => &[],
+    };
+    for (index, part) in message::parts(message).into_iter().enumerate() {
+        if blocks.get(index).is_some_and(is_private) {
+            continue;
+        }
+        match part {
+            Part::Text(text) => {
+                let source = match role {
+                    Role::User | Role::System => Source::User,
+                    Role::Assistant => Source::Assistant,
+                    Role::Tool => Source::Output,
+                };
+                push(source, text, &mut out);
+            }
+            Part::Call { name, arguments, .. } => {
+                push(Source::Tool, name, &mut out);
+                if let Some(arguments) = arguments {
+                    strings(&opened(arguments), &mut |text| push_owned(Source::Call, text, &mut out));
+                }
+            }
+            Part::Result { content: Some(content), .. } => match content {
+                Value::String(text) => push(Source::Output, text, &mut out),
+                content => strings(content, &mut |text| push_owned(Source::Output, text, &mut out)),
+            },
+            Part::Media { label, asset_id, .. } => {
+                for name in [label, asset_id].into_iter().flatten() {
+                    push(Source::Call, name, &mut out);
+                }
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+fn is_private(value: &Value) -> bool {
+    message::visibility(value) == Visibility::Private
+}
+
+fn push<'a>(source: Source, text: &'a str, out: &mut Vec<(Source, Cow<'a, str>)>) {
+    out.push((source, masked(text)));
+}
+
+fn push_owned(source: Source, text: &str, out: &mut Vec<(Source, Cow<'_, str>)>) {
+    out.push((source, Cow::Owned(masked(text).into_owned())));
+}
+
+/// A secret must not live on in a checkpoint after its turn was erased.
+pub(super) fn masked(text: &str) -> Cow<'_, str> {
+    redaction::mask(text, &mut Vec::new())
+}
+
+/// The arguments of a call; some providers write them as JSON in a string.
+pub(super) fn opened(arguments: &Value) -> Cow<'_, Value> {
+    match arguments {
+        Value::String(text) if json::check(text).is_ok() => {
+            serde_json::from_str(text).map_or(Cow::Borrowed(arguments), Cow::Owned)
+        }
+        arguments => Cow::Borrowed(arguments),
+    }
+}
+
+/// Calls back for every string in a value, however deep; keys are not among them.
+pub(super) fn strings(value: &Value, found: &mut impl FnMut(&str)) {
+    match value {
+        Value::String(text) => found(text),
+        Value::Array(items) => items.iter().for_each(|item| strings(item, found)),
+        // The bytes of an image are no text.
+        Value::Object(fields) => fields
+            .iter()
+            .filter(|(key, _)| !matches!(key.as_str(), "data" | "type" | "mime_type" | "media_type"))
+            .for_each(|(_, item)| strings(item, found)),
+        _ => {}
+    }
+}

@@ -1,0 +1,547 @@
+//! What one model call is given: sections in a fixed order, each counted, all inside a token budget.
+//!
+//! [`assemble`] decides what goes in and what gives way. It is pure: what may go in was gathered by `engine`, and what
+//! comes out is rendered by `formats`. The same material and the same request give the same answer.
+
+mod participants;
+
+pub use participants::{Seen, seen_by};
+
+use crate::tokens::{Family, PART_TOKENS, PROMPT_TOKENS};
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::id::clip;
+use everturn_core::json::Raw;
+use everturn_core::pairing;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The version of the receipt; a receipt of a later one is refused.
+pub const VERSION: u32 = 1;
+
+/// The parts of a prompt, in the order in which the model reads them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Section {
+    /// The system prompt and instructions for this call.
+    System,
+    /// Checkpoint, pins, pending approvals and tools.
+    State,
+    /// Facts that were recalled.
+    Facts,
+    /// Turns older than the tail that were recalled.
+    Recalled,
+    /// Texts that the caller hands in.
+    Digests,
+    /// The last turns, as they were said.
+    Tail,
+    /// What is asked now.
+    Input,
+}
+
+impl Section {
+    /// All of them, in order.
+    pub const ALL: [Section; 7] = [
+        Section::System,
+        Section::State,
+        Section::Facts,
+        Section::Recalled,
+        Section::Digests,
+        Section::Tail,
+        Section::Input,
+    ];
+
+    /// The word in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Section::System => "system",
+            Section::State => "state",
+            Section::Facts => "facts",
+            Section::Recalled => "recalled",
+            Section::Digests => "digests",
+            Section::Tail => "tail",
+            Section::Input => "input",
+        }
+    }
+
+    /// The part of the room beside the fixed sections that this one may fill, unless the request says otherwise. The tail
+    /// also gets what the others leave.
+    fn share(self) -> f64 {
+        match self {
+            Section::Facts => 0.10,
+            Section::Recalled => 0.20,
+            Section::Digests => 0.20,
+            Section::Tail => 0.50,
+            _ => 1.0,
+        }
+    }
+
+    /// What stands above its entries.
+    fn title(self) -> &'static str {
+        match self {
+            Section::State => "# State of this conversation\n\n",
+            Section::Facts => "# Facts from earlier conversations\n\n",
+            Section::Recalled => "# Earlier turns that may matter\n\n",
+            _ => "",
+        }
+    }
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a request says about one section.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Choice {
+    /// In or out.
+    On(bool),
+    /// In, with this part of the room.
+    Share {
+        /// Between 0 and 1.
+        share: f64,
+    },
+}
+
+/// Which sections, by name. One that is not named is in, with its usual share.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub struct Sections(pub BTreeMap<Section, Choice>);
+
+impl Sections {
+    /// Reads `{"facts": false, "recalled": {"share": 0.3}}`.
+    pub fn parse(value: &Value) -> Result<Sections, Error> {
+        let wrong =
+            |field: &str, what: &str| Error::invalid("context.sections", format!("sections{field} {what}"));
+        let fields = value.as_object().ok_or_else(|| wrong("", "must be an object"))?;
+        let mut sections = Sections::default();
+        for (name, value) in fields {
+            let section =
+                Section::ALL.into_iter().find(|section| section.as_str() == name).ok_or_else(|| {
+                    let names = Section::ALL.map(Section::as_str).join(", ");
+                    wrong(&format!(".{}", clip(name)), &format!("is not one of {names}"))
+                })?;
+            let share = |value: &Value| value.as_f64().filter(|share| (0.0..=1.0).contains(share));
+            let choice = match value {
+                Value::Bool(on) => Some(Choice::On(*on)),
+                Value::Object(fields) if fields.len() == 1 => {
+                    fields.get("share").and_then(share).map(|share| Choice::Share { share })
+                }
+                _ => None,
+            };
+            let choice = choice
+                .ok_or_else(|| wrong(&format!(".{name}"), "must be true, false or {\"share\": 0…1}"))?;
+            sections.0.insert(section, choice);
+        }
+        Ok(sections)
+    }
+
+    /// Whether a section is wanted.
+    pub fn has(&self, section: Section) -> bool {
+        self.0.get(&section) != Some(&Choice::On(false))
+    }
+
+    fn share(&self, section: Section) -> f64 {
+        match self.0.get(&section) {
+            Some(Choice::Share { share }) => *share,
+            _ => section.share(),
+        }
+    }
+}
+
+/// Where something in a prompt came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// Events or facts, by id.
+    Ids(Vec<String>),
+    /// The caller handed it in.
+    Given,
+    /// Written by the assembly itself.
+    Made,
+}
+
+impl Serialize for Source {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Source::Ids(ids) => ids.serialize(serializer),
+            Source::Given => serializer.serialize_str("given"),
+            Source::Made => serializer.serialize_str("made"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Source {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::String(word) if word == "given" => Ok(Source::Given),
+            Value::String(word) if word == "made" => Ok(Source::Made),
+            Value::Array(ids) => {
+                Ok(Source::Ids(ids.iter().filter_map(Value::as_str).map(str::to_string).collect()))
+            }
+            _ => Err(serde::de::Error::custom("a source is a list of ids, \"given\" or \"made\"")),
+        }
+    }
+}
+
+/// A text that may go in.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Piece {
+    /// Where it came from.
+    pub source: Source,
+    /// As the model will read it.
+    pub text: String,
+}
+
+/// A message that may go in.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Said {
+    /// Where it came from.
+    pub source: Source,
+    /// The place of its turn.
+    pub seq: Option<u64>,
+    /// Its exact text, as it will be rendered.
+    pub raw: Raw,
+    /// The same, read.
+    pub message: Value,
+    /// What it costs.
+    pub tokens: u64,
+}
+
+/// What may go in.
+#[derive(Clone, Debug, Default)]
+pub struct Material {
+    /// System prompt and instructions.
+    pub system: Vec<Piece>,
+    /// The state.
+    pub state: Option<Piece>,
+    /// Facts, the most relevant first.
+    pub facts: Vec<Piece>,
+    /// Recalled turns, the most relevant first.
+    pub recalled: Vec<Piece>,
+    /// Digests, the most important first.
+    pub digests: Vec<Piece>,
+    /// The last turns, oldest first.
+    pub tail: Vec<Said>,
+    /// Whether there are older turns that were not gathered because no budget could hold them.
+    pub more: bool,
+    /// What is asked now.
+    pub input: Vec<Said>,
+}
+
+/// How much, and of what.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Most tokens.
+    pub token_budget: u64,
+    /// Most turns of the tail. They are all wanted: recalled turns, facts and digests give way to them.
+    pub last_n: Option<usize>,
+    /// Which sections.
+    pub sections: Sections,
+    /// Who counts.
+    pub family: Family,
+    /// What the tools cost that are sent along.
+    pub tools_tokens: u64,
+}
+
+/// What goes in.
+#[derive(Clone, Debug)]
+pub struct Assembled<'a> {
+    /// The sections that are texts, in order.
+    pub texts: Vec<Text>,
+    /// Tail and input, in order.
+    pub messages: Vec<&'a Said>,
+    /// How many of them are tail.
+    pub tail: usize,
+    /// What it costs.
+    pub tokens: Tokens,
+    /// What went in.
+    pub blocks: Vec<Block>,
+    /// What did not, and why.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A section that is a text.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Text {
+    /// Which one.
+    pub section: Section,
+    /// As the model reads it.
+    pub text: String,
+}
+
+/// What a context costs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Tokens {
+    /// What it may.
+    pub budget: u64,
+    /// What it does.
+    pub used: u64,
+    /// Section by section.
+    pub by_section: BTreeMap<Section, u64>,
+}
+
+/// One entry of a receipt.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Block {
+    /// Which section it is in.
+    pub section: Section,
+    /// Where it came from.
+    pub source: Source,
+    /// The hash of its text.
+    pub sha256: Hash,
+    /// What it costs.
+    pub tokens: u64,
+}
+
+/// Something that did not go in.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Which section it would be in.
+    pub section: Section,
+    /// Where it came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// Which turns, for the tail.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turns: Option<u64>,
+    /// Why not.
+    pub reason: String,
+}
+
+impl LeftOut {
+    /// Whether it would have gone in, had there been room.
+    pub fn lacked_room(&self) -> bool {
+        self.reason == BUDGET_FULL
+    }
+}
+
+/// Why turns are left out that nobody asked to leave out.
+const BUDGET_FULL: &str = "the budget is full";
+
+/// Decides what goes in.
+pub fn assemble<'a>(request: &Request, material: &'a Material) -> Result<Assembled<'a>, Error> {
+    let Material { system, state, facts, recalled, digests, tail, more, input } = material;
+    let family = request.family;
+    let system = Chosen::all(family, Section::System, system.iter().collect());
+    let state = Chosen::all(family, Section::State, state.iter().collect());
+    let asked: u64 = input.iter().map(|said| said.tokens).sum();
+    let room = room(request, system.cost + request.tools_tokens, state.cost, asked)?;
+    let mut left_out = Vec::new();
+    let share = |section| (room as f64 * request.sections.share(section)) as u64;
+    let mut choose = |section, pieces| Chosen::within(family, section, pieces, share(section), &mut left_out);
+    // In the order in which they give way.
+    let mut flexible = [
+        choose(Section::Recalled, recalled),
+        choose(Section::Facts, facts),
+        choose(Section::Digests, digests),
+    ];
+    let tail = Tail::new(tail, request.last_n);
+    // What the tail holds its place with: the turns that were asked for by number, else its share.
+    let wanted = tail.cost(tail.first);
+    let wanted = if request.last_n.is_some() { wanted } else { wanted.min(share(Section::Tail)) };
+    let over =
+        |flexible: &[Chosen<'_>]| flexible.iter().map(|chosen| chosen.cost).sum::<u64>() + wanted > room;
+    for index in 0..flexible.len() {
+        while over(&flexible) && flexible[index].drop_last(family, &mut left_out) {}
+    }
+    let others: u64 = flexible.iter().map(|chosen| chosen.cost).sum();
+    let cut = tail.cut_to(room.saturating_sub(others));
+    if cut > 0 || *more {
+        let reason = match request.last_n {
+            Some(n) if cut == tail.first => format!("only the last {n} were asked for"),
+            _ => BUDGET_FULL.to_string(),
+        };
+        // Where more were not even read, nobody knows how many.
+        let turns = (!more).then_some(cut as u64);
+        left_out.push(LeftOut { section: Section::Tail, source: None, turns, reason });
+    }
+    let [recalled, facts, digests] = flexible;
+    let texts = [system, state, facts, recalled, digests];
+    Ok(Assembled::new(request, texts, &tail.said[cut..], input, left_out))
+}
+
+/// What is left beside the sections that never give way.
+fn room(request: &Request, system: u64, state: u64, input: u64) -> Result<u64, Error> {
+    let fixed = system + state + input + PROMPT_TOKENS;
+    request.token_budget.checked_sub(fixed).ok_or_else(|| {
+        Error::too_large(
+            "context.budget_too_small",
+            format!(
+                "token_budget is {}, but {fixed} are needed: system {system}, state {state}, input {input}, frame \
+                 {PROMPT_TOKENS}; raise it, or shorten one of these",
+                request.token_budget
+            ),
+        )
+    })
+}
+
+/// The pieces of a section that are in so far.
+struct Chosen<'a> {
+    section: Section,
+    pieces: Vec<&'a Piece>,
+    text: String,
+    /// Of the text, counted as it will stand there.
+    cost: u64,
+}
+
+impl<'a> Chosen<'a> {
+    fn all(family: Family, section: Section, pieces: Vec<&'a Piece>) -> Chosen<'a> {
+        let mut chosen = Chosen { section, pieces, text: String::new(), cost: 0 };
+        chosen.write(family);
+        chosen
+    }
+
+    /// As many as fit, the first ones first; a smaller one may go in where a larger one did not.
+    fn within(
+        family: Family,
+        section: Section,
+        pieces: &'a [Piece],
+        share: u64,
+        left_out: &mut Vec<LeftOut>,
+    ) -> Chosen<'a> {
+        let mut chosen = Chosen::all(family, section, Vec::new());
+        let mut cost = family.count(section.title()) + PART_TOKENS;
+        for piece in pieces {
+            // What stands between two pieces, and one more because a text can cost a little more than its parts.
+            let more = family.count(&piece.text) + 2;
+            if cost + more <= share {
+                cost += more;
+                chosen.pieces.push(piece);
+            } else {
+                left_out.push(LeftOut {
+                    section,
+                    source: Some(piece.source.clone()),
+                    turns: None,
+                    reason: format!("the section has room for {share} tokens"),
+                });
+            }
+        }
+        chosen.write(family);
+        chosen
+    }
+
+    fn write(&mut self, family: Family) {
+        let texts: Vec<&str> = self.pieces.iter().map(|piece| piece.text.as_str()).collect();
+        (self.text, self.cost) = (String::new(), 0);
+        if !texts.is_empty() {
+            self.text = format!("{}{}", self.section.title(), texts.join("\n\n"));
+            self.cost = family.count(&self.text) + PART_TOKENS;
+        }
+    }
+
+    /// Gives one piece up; `false` if there is none left.
+    fn drop_last(&mut self, family: Family, left_out: &mut Vec<LeftOut>) -> bool {
+        let Some(piece) = self.pieces.pop() else { return false };
+        left_out.push(LeftOut {
+            section: self.section,
+            source: Some(piece.source.clone()),
+            turns: None,
+            reason: "the tail needs the room".into(),
+        });
+        self.write(family);
+        true
+    }
+}
+
+/// The last turns, and where they may be cut.
+struct Tail<'a> {
+    said: &'a [Said],
+    /// For each index what everything from there on costs.
+    costs: Vec<u64>,
+    /// Whether it can be cut before an index without parting a call from its result.
+    legal: Vec<bool>,
+    /// The first index that was asked for.
+    first: usize,
+}
+
+impl<'a> Tail<'a> {
+    fn new(said: &'a [Said], last_n: Option<usize>) -> Tail<'a> {
+        let count = said.len();
+        let pairs = pairing::pair(said.iter().map(|said| &said.message));
+        let legal = (0..=count).map(|index| pairs.cut_at_or_after(index, count) == index).collect();
+        let first = pairs.cut_at_or_before(count.saturating_sub(last_n.unwrap_or(count)));
+        let mut costs = vec![0; count + 1];
+        for index in (0..count).rev() {
+            costs[index] = costs[index + 1] + said[index].tokens;
+        }
+        Tail { costs, legal, first, said }
+    }
+
+    fn cost(&self, from: usize) -> u64 {
+        self.costs.get(from).copied().unwrap_or(0)
+    }
+
+    /// The first place, not before what was asked for, from which everything fits.
+    fn cut_to(&self, room: u64) -> usize {
+        (self.first..=self.said.len())
+            .find(|cut| self.legal[*cut] && self.costs[*cut] <= room)
+            .unwrap_or(self.said.len())
+    }
+}
+
+impl<'a> Assembled<'a> {
+    fn new(
+        request: &Request,
+        texts: [Chosen<'a>; 5],
+        tail: &'a [Said],
+        input: &'a [Said],
+        left_out: Vec<LeftOut>,
+    ) -> Assembled<'a> {
+        let mut by_section: BTreeMap<Section, u64> = BTreeMap::new();
+        let mut blocks = Vec::new();
+        let mut shown = Vec::new();
+        for chosen in texts.into_iter().filter(|chosen| !chosen.pieces.is_empty()) {
+            by_section.insert(chosen.section, chosen.cost);
+            for piece in chosen.pieces {
+                let (sha256, tokens) = (Hash::of(piece.text.as_bytes()), request.family.count(&piece.text));
+                let source = piece.source.clone();
+                blocks.push(Block { section: chosen.section, source, sha256, tokens });
+            }
+            shown.push(Text { section: chosen.section, text: chosen.text });
+        }
+        if request.tools_tokens > 0 {
+            *by_section.entry(Section::System).or_default() += request.tools_tokens;
+        }
+        let messages: Vec<&Said> = tail.iter().chain(input).collect();
+        let tail = tail.len();
+        for (index, said) in messages.iter().enumerate() {
+            let section = if index < tail { Section::Tail } else { Section::Input };
+            *by_section.entry(section).or_default() += said.tokens;
+            let sha256 = Hash::of(said.raw.get().as_bytes());
+            blocks.push(Block { section, source: said.source.clone(), sha256, tokens: said.tokens });
+        }
+        let used = by_section.values().sum::<u64>() + PROMPT_TOKENS;
+        let tokens = Tokens { budget: request.token_budget, used, by_section };
+        Assembled { texts: shown, messages, tail, tokens, blocks, left_out }
+    }
+}
+
+/// What a provider's prompt cache still covers, compared with the call before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Cache {
+    /// Tokens at the beginning that are the same.
+    pub stable_prefix_tokens: u64,
+    /// The section of the first difference; `None` if there is none, or nothing to compare with.
+    pub first_changed_section: Option<Section>,
+}
+
+impl Cache {
+    /// Compares block by block.
+    pub fn compare(before: &[Block], now: &[Block]) -> Cache {
+        // What was asked last time is tail this time, at the same place.
+        let lane =
+            |block: &Block| if block.section == Section::Input { Section::Tail } else { block.section };
+        let same = before.iter().zip(now).take_while(|(a, b)| a.sha256 == b.sha256 && lane(a) == lane(b));
+        let same = same.count();
+        Cache {
+            stable_prefix_tokens: now[..same].iter().map(|block| block.tokens).sum(),
+            // A longer prompt with the same beginning has changed where it goes on.
+            first_changed_section: now.get(same).or(before.get(same)).map(|block| block.section),
+        }
+    }
+}

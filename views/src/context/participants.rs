@@ -1,0 +1,76 @@
+//! One participant's view of a shared transcript.
+
+use everturn_core::event::Visibility;
+use everturn_core::message;
+use everturn_core::pairing;
+use everturn_core::turn::{Role, Turn};
+use serde_json::{Value, json};
+
+/// A turn as somebody sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Seen {
+    /// As it was said.
+    Own,
+    /// Told by another: a message of the user that begins with the speaker's name.
+    Told(Value),
+    /// Not at all.
+    Hidden,
+}
+
+/// How participants see turns: their own as they were said, in the role of the assistant; the others' as the user's, with
+/// the speaker's name. A tool's answer belongs to whoever called it. What is private is seen by its own actor only.
+/// Without participants the model is the only reader: it sees everything but what users keep private.
+pub fn seen_by(participants: &[String], turns: &[(&Turn, Option<&Value>)]) -> Vec<Seen> {
+    let null = Value::Null;
+    let pairs = pairing::pair(turns.iter().map(|(_, message)| message.unwrap_or(&null)));
+    let is_own = |turn: &Turn| turn.actor.as_ref().is_some_and(|actor| participants.contains(actor));
+    // For each turn with a tool's answer whether its call is the participant's own.
+    let answers_own = |index: usize| {
+        let mut results = pairs.results.iter().filter(|result| result.message == index);
+        results.any(|result| result.call.is_some_and(|call| is_own(turns[pairs.calls[call].message].0)))
+    };
+    let seen = |(index, (turn, message)): (usize, &(&Turn, Option<&Value>))| {
+        let Some(message) = message else { return Seen::Hidden };
+        let own = is_own(turn);
+        let hidden = match participants.is_empty() {
+            true => turn.visibility == Visibility::Private && turn.role != Role::Assistant,
+            false => turn.visibility == Visibility::Private && !own,
+        };
+        if hidden {
+            return Seen::Hidden;
+        }
+        if participants.is_empty() || turn.role == Role::System {
+            return Seen::Own;
+        }
+        if turn.role == Role::Tool {
+            return if own || answers_own(index) { Seen::Own } else { Seen::Hidden };
+        }
+        match own {
+            true if turn.role == Role::Assistant => Seen::Own,
+            true => Seen::Told(with_role(message, "assistant")),
+            false => Seen::Told(told(turn, message)),
+        }
+    };
+    turns.iter().enumerate().map(seen).collect()
+}
+
+fn with_role(message: &Value, role: &str) -> Value {
+    let mut message = message.clone();
+    message["role"] = json!(role);
+    message
+}
+
+/// What another said, with its name in front. Calls and results are told, not made again: they are not this reader's.
+fn told(turn: &Turn, message: &Value) -> Value {
+    let name = turn.actor.as_deref().unwrap_or(turn.role.as_str());
+    let private = |block: &&Value| message::visibility(block) != Visibility::Private;
+    let public = match message.get("content") {
+        Some(Value::Array(blocks)) => {
+            let mut message = message.clone();
+            message["content"] = blocks.iter().filter(private).cloned().collect();
+            message
+        }
+        _ => message.clone(),
+    };
+    json!({"role": "user", "content": format!("{name}: {}", message::render(&public, |_| None))})
+}

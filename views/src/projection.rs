@@ -1,0 +1,246 @@
+//! What of a transcript the next request sees.
+//!
+//! Projection is pure: messages in, a view out, the messages untouched. A message that a view shows unchanged is the
+//! message itself, not a copy; one that is changed keeps every byte that the change does not concern. Whatever a policy
+//! leaves out, a call and its result leave together, and signed reasoning stays whole.
+//!
+//! [`project`] makes a view, `view` is what comes out, `message` is what views are made of, `options` says how one is
+//! asked for, `repair`, `summary`, `reachability`, `clearing` and `custom` are the policies, `part` and `edit` take
+//! messages and parts out, `pointer` finds what was reclaimed, `hash` binds a view, `record` makes one again from its
+//! event.
+
+mod clearing;
+mod custom;
+mod edit;
+mod hash;
+mod message;
+mod options;
+mod part;
+mod pointer;
+mod reachability;
+mod record;
+mod repair;
+mod summary;
+mod told;
+mod view;
+
+pub use custom::Projector;
+pub use message::Message;
+pub use options::{Clearing, Options, POLICIES_MAX, Policy, Reachability, Signatures, Trigger};
+pub use pointer::{Pointed, Pointer, resolve_pointer, strip_markers};
+pub use record::replay;
+pub use told::session_update;
+pub use view::{Metadata, Shown, View};
+
+use everturn_core::Error;
+use everturn_core::pairing::{self, Pairs};
+use record::Recorded;
+use serde_json::Value;
+
+/// Makes a view. `summary` is the transcript's.
+pub fn project<'a>(
+    messages: &'a [Message],
+    summary: Option<&str>,
+    options: &Options,
+) -> Result<View<'a>, Error> {
+    project_after(messages, summary, options, None)
+}
+
+/// Makes a view that comes after another. `previous` is the metadata of that one's event: with `freeze`, its decisions
+/// are kept until enough can be gained, and the view says how much of its beginning is unchanged.
+pub fn project_after<'a>(
+    messages: &'a [Message],
+    summary: Option<&str>,
+    options: &Options,
+    previous: Option<&Value>,
+) -> Result<View<'a>, Error> {
+    let decided = guarded(messages, summary, options)?;
+    let Some(previous) = previous else { return Ok(decided.view(messages, options)) };
+    let recorded = Recorded::read(previous)?;
+    let earlier = recorded.as_ref().and_then(|recorded| recorded.shown(messages).ok());
+    let (Some(recorded), Some(earlier)) = (recorded, earlier) else {
+        return Ok(decided.view_after(messages, options, &[]));
+    };
+    if hash_of(&earlier) != recorded.prefix_hash {
+        // The messages are others than then, as after a compaction: nothing that was decided applies to them.
+        return Ok(decided.view_after(messages, options, &[]));
+    }
+    if let Some(gain) = options.freeze
+        && !decided.blocked
+        && recorded.is_of(options)
+    {
+        let mut frozen = earlier.clone();
+        frozen.extend((recorded.messages..messages.len()).map(|i| Shown::raw_from(i, &messages[i])));
+        let (fresh, kept) = (reclaimed(messages, &decided.shown).1, reclaimed(messages, &frozen).1);
+        // A call that was hidden while it waited may have its result by now; then the decisions cannot stand.
+        if (fresh.saturating_sub(kept) as u64) < gain && part::is_valid(messages, &frozen) {
+            let reason = format!("{}_frozen", options.name());
+            let frozen = Decided { shown: frozen, reasons: vec![reason], ..decided };
+            return Ok(frozen.view_after(messages, options, &earlier));
+        }
+    }
+    Ok(decided.view_after(messages, options, &earlier))
+}
+
+/// What the policies left.
+struct Decided<'a> {
+    shown: Vec<Shown<'a>>,
+    reasons: Vec<String>,
+    roots: Vec<String>,
+    blocked: bool,
+    /// A projector said itself what it kept and dropped.
+    claim: Option<(Vec<usize>, Vec<usize>)>,
+}
+
+fn raw(messages: &[Message]) -> Vec<Shown<'_>> {
+    messages.iter().enumerate().map(|(index, message)| Shown::raw_from(index, message)).collect()
+}
+
+/// The policies' view, or the raw one if theirs breaks signed reasoning.
+fn guarded<'a>(
+    messages: &'a [Message],
+    summary: Option<&str>,
+    options: &Options,
+) -> Result<Decided<'a>, Error> {
+    let decided = decide(messages, summary, options)?;
+    if options.signatures == Signatures::Ignore {
+        return Ok(decided);
+    }
+    let mut whole = vec![false; messages.len()];
+    for source in decided.shown.iter().filter(|shown| shown.is_unchanged()).filter_map(Shown::source) {
+        whole[source] = true;
+    }
+    let broken = (0..messages.len()).find(|index| !whole[*index] && messages[*index].is_signed());
+    let Some(index) = broken else { return Ok(decided) };
+    Ok(Decided {
+        shown: raw(messages),
+        reasons: vec![format!("provider_safety_blocked: message {index} carries signed reasoning")],
+        roots: Vec::new(),
+        blocked: true,
+        claim: None,
+    })
+}
+
+fn decide<'a>(
+    messages: &'a [Message],
+    summary: Option<&str>,
+    options: &Options,
+) -> Result<Decided<'a>, Error> {
+    let mut decided =
+        Decided { shown: raw(messages), reasons: Vec::new(), roots: Vec::new(), blocked: false, claim: None };
+    for policy in if options.policies.is_empty() { &[Policy::Raw][..] } else { &options.policies } {
+        decided.claim = None;
+        let reason = match policy {
+            Policy::Raw => "raw_passthrough".to_string(),
+            Policy::CleanToolRepair | Policy::SquashFailedCalls => {
+                let cut = repair::cut(&decided.shown, *policy, options);
+                decided.shown = cut.apply(messages, decided.shown)?;
+                policy.name().to_string()
+            }
+            Policy::SummaryPrefix => {
+                let (cut, reason) = summary::cut(&decided.shown, summary, options)?;
+                decided.shown = cut.apply(messages, decided.shown)?;
+                reason.to_string()
+            }
+            Policy::ReachabilityGc => {
+                let (cut, reason) = reachability::cut(&decided.shown, options, &mut decided.roots);
+                decided.shown = cut.apply(messages, decided.shown)?;
+                reason.to_string()
+            }
+            Policy::ClearToolUses => {
+                let (cut, reason) = clearing::cut(&decided.shown, options);
+                decided.shown = cut.apply(messages, decided.shown)?;
+                reason.to_string()
+            }
+            Policy::Custom => custom::run(messages, &mut decided, options)?,
+        };
+        if !decided.reasons.contains(&reason) {
+            decided.reasons.push(reason);
+        }
+    }
+    Ok(decided)
+}
+
+/// The characters and tokens that a view does not show.
+fn reclaimed(messages: &[Message], shown: &[Shown<'_>]) -> (usize, usize) {
+    let mut dropped = vec![true; messages.len()];
+    let mut total = (0, 0);
+    let mut add = |chars: usize| total = (total.0 + chars, total.1 + chars / 4);
+    for shown in shown {
+        if let Some(slot) = shown.source.and_then(|source| dropped.get_mut(source)) {
+            *slot = false;
+        }
+        add(shown.edit().removed_chars);
+        shown.edit().pointers.iter().for_each(|pointer| add(pointer.content_chars));
+    }
+    for (message, _) in messages.iter().zip(&dropped).filter(|(_, dropped)| **dropped) {
+        add(message.chars());
+    }
+    total
+}
+
+/// What belongs together in a view.
+fn pair<'v>(shown: &'v [Shown<'_>]) -> Pairs<'v> {
+    pairing::pair(shown.iter().map(Shown::value))
+}
+
+fn hash_of(shown: &[Shown<'_>]) -> String {
+    hash::of_messages(shown.iter().map(|shown| &*shown.message))
+}
+
+impl<'a> Decided<'a> {
+    fn view_after(self, messages: &[Message], options: &Options, earlier: &[Shown<'_>]) -> View<'a> {
+        let same = self.shown.iter().zip(earlier).take_while(|(now, then)| now.is_same(then));
+        let chars: usize = same.map(|(now, _)| now.message.chars()).sum();
+        View { unchanged_leading_tokens: Some(chars / 4), ..self.view(messages, options) }
+    }
+
+    fn view(self, messages: &[Message], options: &Options) -> View<'a> {
+        let reason = match &options.reason {
+            Some(reason) if !self.blocked => reason.clone(),
+            _ => self.reasons.join("; "),
+        };
+        let shown = self.shown;
+        let mut kept = vec![false; messages.len()];
+        for source in shown.iter().filter_map(Shown::source) {
+            kept[source] = true;
+        }
+        let those = |are: bool| {
+            let mut indices = Vec::with_capacity(messages.len());
+            indices.extend((0..messages.len()).filter(|index| kept[*index] == are));
+            indices
+        };
+        let (kept_indices, dropped_indices) = self.claim.unwrap_or_else(|| (those(true), those(false)));
+        let pointers: Vec<_> = shown.iter().flat_map(|shown| &shown.edit().pointers).cloned().collect();
+        let mut redacted_indices: Vec<_> = pointers.iter().map(|pointer| pointer.source_index).collect();
+        redacted_indices.dedup();
+        let unchanged = shown
+            .iter()
+            .enumerate()
+            .take_while(|(index, shown)| shown.source == Some(*index) && shown.is_unchanged())
+            .count();
+        let (reclaimed_chars, reclaimed_tokens) = reclaimed(messages, &shown);
+        View {
+            policy: options.name(),
+            reason,
+            source_indices: shown.iter().map(Shown::source).collect(),
+            kept_count: kept_indices.len(),
+            dropped_count: dropped_indices.len(),
+            redacted_count: pointers.len(),
+            kept_indices,
+            dropped_indices,
+            redacted_indices,
+            reclaimed_chars,
+            reclaimed_tokens,
+            prefix_hash: hash_of(&shown),
+            provider_safety_blocked: self.blocked,
+            roots_consulted: self.roots,
+            redaction_pointers: pointers,
+            first_changed_index: (unchanged < messages.len().max(shown.len())).then_some(unchanged),
+            unchanged_leading_tokens: None,
+            asked: view::Asked::of(options),
+            transcript: messages.len(),
+            messages: shown,
+        }
+    }
+}

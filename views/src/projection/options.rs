@@ -1,0 +1,403 @@
+//! How a view is asked for: a name, or an object that is read strictly.
+
+use super::custom::Projector;
+use super::hash;
+use everturn_core::Error;
+use everturn_core::id::clip;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// Most policies in one list.
+pub const POLICIES_MAX: usize = 16;
+
+/// What to leave out of a view, and how.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Applied in this order, each to what the one before it left.
+    pub policies: Vec<Policy>,
+    /// What happens to messages with signed reasoning.
+    pub signatures: Signatures,
+    /// What the event records, instead of a derived reason.
+    pub reason: Option<String>,
+    /// `summary_prefix`: how many messages at the end stay as they are.
+    pub keep_last: usize,
+    /// `summary_prefix`: what stands for the rest.
+    pub summary: Option<String>,
+    /// `reachability_gc`.
+    pub reachability: Reachability,
+    /// `clear_tool_uses`.
+    pub clearing: Clearing,
+    /// Keep the previous decisions until this many tokens can be gained.
+    pub freeze: Option<u64>,
+    /// `custom`: what was written as `projector`, for whoever can run it.
+    pub script: Option<Value>,
+    /// `custom`: what runs.
+    pub projector: Option<Arc<dyn Projector>>,
+    /// What was asked for, as the event records it.
+    pub(super) record: Value,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.name(), self.record)
+    }
+}
+
+/// One way to choose what the next request sees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// Everything.
+    Raw,
+    /// Without failed calls whose tool succeeded later.
+    CleanToolRepair,
+    /// Without failed calls.
+    SquashFailedCalls,
+    /// A summary in place of the beginning.
+    SummaryPrefix,
+    /// Without the bodies of old tool results that nothing refers to.
+    ReachabilityGc,
+    /// Without the bodies of old tool results.
+    ClearToolUses,
+    /// As the projector says.
+    Custom,
+}
+
+impl Policy {
+    /// Its name in options, results and events.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Raw => "raw",
+            Policy::CleanToolRepair => "clean_tool_repair",
+            Policy::SquashFailedCalls => "squash_failed_calls",
+            Policy::SummaryPrefix => "summary_prefix",
+            Policy::ReachabilityGc => "reachability_gc",
+            Policy::ClearToolUses => "clear_tool_uses",
+            Policy::Custom => "custom",
+        }
+    }
+
+    fn parse(value: &Value) -> Result<Policy, Error> {
+        Ok(match value.as_str() {
+            Some("raw" | "identity" | "") => Policy::Raw,
+            Some("clean_tool_repair") => Policy::CleanToolRepair,
+            Some("squash_failed_calls") => Policy::SquashFailedCalls,
+            Some("summary_prefix") => Policy::SummaryPrefix,
+            Some("reachability_gc" | "context_gc" | "tool_result_gc") => Policy::ReachabilityGc,
+            Some("clear_tool_uses") => Policy::ClearToolUses,
+            Some("custom") => Policy::Custom,
+            _ => {
+                return Err(wrong(
+                    "policy",
+                    format!(
+                        "{} is unknown; use raw, clean_tool_repair, squash_failed_calls, summary_prefix, \
+                         reachability_gc, clear_tool_uses or custom",
+                        clip(&value.to_string())
+                    ),
+                ));
+            }
+        })
+    }
+}
+
+/// What happens to messages with signed reasoning, which a provider does not accept changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Signatures {
+    /// A view that would drop or change one is not made: it is raw.
+    #[default]
+    Respect,
+    /// Their turns stay, the rest of the policy applies.
+    PerTurn,
+    /// They are messages like any other; for views that no provider will see.
+    Ignore,
+}
+
+/// The knobs of `reachability_gc`.
+#[derive(Clone, Debug)]
+pub struct Reachability {
+    /// The last messages, which are roots and stay as they are.
+    pub root_window: usize,
+    /// Shorter bodies stay.
+    pub min_chars: usize,
+    /// What else is a root, with the name of its field.
+    pub roots: Vec<(&'static str, Value)>,
+    /// Reclaim only if a write barrier is given.
+    pub require_write_barrier: bool,
+    /// Whether one is.
+    pub write_barrier: bool,
+    /// What a kept result refers to stays as well.
+    pub transitive: bool,
+}
+
+impl Default for Reachability {
+    fn default() -> Reachability {
+        Reachability {
+            root_window: 8,
+            min_chars: 500,
+            roots: Vec::new(),
+            require_write_barrier: false,
+            write_barrier: false,
+            transitive: false,
+        }
+    }
+}
+
+/// The knobs of `clear_tool_uses`, with the defaults of Anthropic's context editing.
+#[derive(Clone, Debug)]
+pub struct Clearing {
+    /// Nothing is cleared before the view exceeds this.
+    pub trigger: Trigger,
+    /// The newest results, which stay.
+    pub keep: usize,
+    /// Nothing is cleared if fewer tokens would go.
+    pub clear_at_least: u64,
+    /// The results of these tools stay.
+    pub exclude_tools: Vec<String>,
+    /// Clear the arguments of the calls as well.
+    pub clear_inputs: bool,
+}
+
+/// When clearing starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trigger {
+    /// The messages have more tokens than this, estimated.
+    InputTokens(u64),
+    /// They hold more calls than this.
+    ToolUses(u64),
+}
+
+impl Default for Clearing {
+    fn default() -> Clearing {
+        Clearing {
+            trigger: Trigger::InputTokens(100_000),
+            keep: 3,
+            clear_at_least: 0,
+            exclude_tools: Vec::new(),
+            clear_inputs: false,
+        }
+    }
+}
+
+const POLICY: [&str; 3] = ["policy", "kind", "strategy"];
+const MIN_CHARS: [&str; 3] = ["min_chars", "min_reclaim_chars", "tool_result_min_chars"];
+const ROOTS: [&str; 5] = ["roots", "active_plan", "scratchpad", "pending_tool_args", "unresolved_findings"];
+const BARRIERS: [&str; 3] = ["write_barrier", "write_barrier_refs", "barrier_refs"];
+const OTHERS: [&str; 14] = [
+    "respect_provider_signatures",
+    "reason",
+    "keep_last",
+    "summary",
+    "root_window",
+    "recent_messages",
+    "require_write_barrier",
+    "transitive",
+    "trigger",
+    "keep",
+    "clear_at_least",
+    "exclude_tools",
+    "clear_inputs",
+    "freeze",
+];
+
+impl Options {
+    /// Options for one policy, everything else as it is by default.
+    pub fn policy(policy: Policy) -> Options {
+        Options { policies: vec![policy], record: json!({"policy": policy.name()}), ..Options::default() }
+    }
+
+    /// Options for `custom` with the projector that runs.
+    pub fn custom(projector: impl Projector + 'static) -> Options {
+        Options { projector: Some(Arc::new(projector)), ..Options::policy(Policy::Custom) }
+    }
+
+    /// Reads a name or an object. A field that no policy knows is an error; one of another policy is not, so that one
+    /// object can serve several. `null` is as if the field were not there.
+    pub fn parse(value: &Value) -> Result<Options, Error> {
+        let empty = Map::new();
+        let given = match value {
+            Value::Null => &empty,
+            Value::String(_) => return Ok(Options::policy(Policy::parse(value)?)),
+            Value::Object(given) => given,
+            _ => return Err(wrong("options", "must be the name of a policy or an object")),
+        };
+        let known = |key: &str| {
+            [&POLICY[..], &MIN_CHARS, &ROOTS, &BARRIERS, &OTHERS, &["projector"]]
+                .iter()
+                .any(|names| names.contains(&key))
+        };
+        if let Some(key) = given.keys().find(|key| !known(key)) {
+            return Err(wrong(clip(key).as_ref(), "is no option of a projection; remove it"));
+        }
+        let fields = Fields(given);
+        let policies = match fields.one_of(&POLICY)? {
+            None => vec![Policy::Raw],
+            Some((_, Value::Array(list))) if list.is_empty() => {
+                return Err(wrong("policy", "is an empty list; name a policy, or raw"));
+            }
+            Some((_, Value::Array(list))) if list.len() > POLICIES_MAX => {
+                let (max, got) = (POLICIES_MAX as u64, list.len() as u64);
+                return Err(Error::limit("POLICIES_MAX", max, got, "name fewer policies"));
+            }
+            Some((_, Value::Array(list))) => list.iter().map(Policy::parse).collect::<Result<_, _>>()?,
+            Some((_, one)) => vec![Policy::parse(one)?],
+        };
+        let (gc, clear) = (Reachability::default(), Clearing::default());
+        let keep_last = fields.number("keep_last")?;
+        let root_window = match (fields.number("root_window")?, fields.number("recent_messages")?) {
+            (Some(_), Some(_)) => {
+                return Err(wrong("recent_messages", "is another name of root_window; give one of them"));
+            }
+            (given, alias) => given.or(alias).or(keep_last),
+        };
+        let mut roots = Vec::new();
+        for name in ROOTS {
+            if let Some(value) = fields.get(name) {
+                roots.push((name, value.clone()));
+            }
+        }
+        Ok(Options {
+            policies,
+            signatures: match fields.get("respect_provider_signatures") {
+                None | Some(Value::Bool(true)) => Signatures::Respect,
+                Some(Value::Bool(false)) => Signatures::Ignore,
+                Some(Value::String(word)) if word == "per_turn" => Signatures::PerTurn,
+                Some(_) => {
+                    return Err(wrong("respect_provider_signatures", "must be true, false or \"per_turn\""));
+                }
+            },
+            reason: fields.text("reason")?,
+            keep_last: size(keep_last, 0),
+            summary: fields.text("summary")?,
+            reachability: Reachability {
+                root_window: size(root_window, gc.root_window),
+                min_chars: match fields.one_of(&MIN_CHARS)? {
+                    Some((name, _)) => size(fields.number(name)?, gc.min_chars),
+                    None => gc.min_chars,
+                },
+                roots,
+                require_write_barrier: fields.flag("require_write_barrier")?,
+                write_barrier: BARRIERS.iter().any(|name| fields.get(name).is_some_and(|v| !is_blank(v))),
+                transitive: fields.flag("transitive")?,
+            },
+            clearing: Clearing {
+                trigger: match fields.knob("trigger", &["input_tokens", "tool_uses"])? {
+                    None => clear.trigger,
+                    Some(("tool_uses", value)) => Trigger::ToolUses(value),
+                    Some((_, value)) => Trigger::InputTokens(value),
+                },
+                keep: size(fields.knob("keep", &["tool_uses"])?.map(|(_, n)| n), clear.keep),
+                clear_at_least: fields.knob("clear_at_least", &["input_tokens"])?.map_or(0, |(_, n)| n),
+                exclude_tools: match fields.get("exclude_tools") {
+                    None => Vec::new(),
+                    Some(Value::Array(names)) if names.iter().all(Value::is_string) => {
+                        names.iter().filter_map(|name| name.as_str().map(str::to_string)).collect()
+                    }
+                    Some(_) => return Err(wrong("exclude_tools", "must be a list of tool names")),
+                },
+                clear_inputs: fields.flag("clear_inputs")?,
+            },
+            freeze: fields.number("freeze")?,
+            script: fields.get("projector").cloned(),
+            projector: None,
+            record: record(given),
+        })
+    }
+
+    /// The policies as one word: their names, joined by `+`.
+    pub(super) fn name(&self) -> String {
+        let names: Vec<_> = self.policies.iter().map(|policy| policy.name()).collect();
+        if names.is_empty() { Policy::Raw.name().to_string() } else { names.join("+") }
+    }
+}
+
+/// The options as the event keeps them. Material that may be large, or that is no part of the log, is kept as its
+/// hash: enough to see whether it was the same.
+fn record(given: &Map<String, Value>) -> Value {
+    let hashed = |key: &str| ROOTS.contains(&key) || BARRIERS.contains(&key) || key == "projector";
+    let shown = given.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| {
+        (key.clone(), if hashed(key) { hash::of_value(value).into() } else { value.clone() })
+    });
+    Value::Object(shown.collect())
+}
+
+/// Says nothing: null, false, white space, or a container of nothing else.
+fn is_blank(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.trim().is_empty(),
+        Value::Array(items) => items.iter().all(is_blank),
+        Value::Object(fields) => fields.values().all(is_blank),
+        _ => false,
+    }
+}
+
+fn size(given: Option<u64>, default: usize) -> usize {
+    given.map_or(default, |n| usize::try_from(n).unwrap_or(usize::MAX))
+}
+
+pub(super) fn wrong(field: &str, what: impl std::fmt::Display) -> Error {
+    Error::invalid("projection.option", format!("{field} {what}"))
+}
+
+struct Fields<'a>(&'a Map<String, Value>);
+
+impl<'a> Fields<'a> {
+    fn get(&self, name: &str) -> Option<&'a Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    /// A field that has several names; two of them at once contradict each other.
+    fn one_of(&self, names: &[&'static str]) -> Result<Option<(&'static str, &'a Value)>, Error> {
+        let mut given = names.iter().filter_map(|name| Some((*name, self.get(name)?)));
+        match (given.next(), given.next()) {
+            (Some((first, _)), Some((second, _))) => {
+                Err(wrong(second, format_args!("is another name of {first}; give one of them")))
+            }
+            (first, _) => Ok(first),
+        }
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>, Error> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(value) => value
+                .as_u64()
+                .map(Some)
+                .ok_or_else(|| wrong(name, "must be a whole number that is not negative")),
+        }
+    }
+
+    fn flag(&self, name: &str) -> Result<bool, Error> {
+        match self.get(name) {
+            None => Ok(false),
+            Some(value) => value.as_bool().ok_or_else(|| wrong(name, "must be true or false")),
+        }
+    }
+
+    fn text(&self, name: &str) -> Result<Option<String>, Error> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text.clone())),
+            Some(_) => Err(wrong(name, "must be text that is not blank")),
+        }
+    }
+
+    /// A number, or `{type, value}` where the type is one of those allowed; a plain number is of the first.
+    fn knob(&self, name: &str, kinds: &[&'static str]) -> Result<Option<(&'static str, u64)>, Error> {
+        let given = match self.get(name) {
+            Some(Value::Object(given)) => given,
+            _ => return Ok(self.number(name)?.map(|value| (kinds[0], value))),
+        };
+        let kind = given.get("type").and_then(Value::as_str);
+        let kind = kinds.iter().find(|known| Some(**known) == kind);
+        match (kind, given.get("value").and_then(Value::as_u64)) {
+            (Some(kind), Some(value)) if given.len() == 2 => Ok(Some((kind, value))),
+            _ => Err(wrong(
+                name,
+                format_args!(
+                    "must be a number or {{type: {}, value}} with a whole number that is not negative",
+                    kinds.join(" | ")
+                ),
+            )),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Taking messages and parts of messages out of a view so that what is left is valid.
+
+use super::edit::{self, Edit};
+use super::pointer::Pointer;
+use super::{Message, Shown, pair};
+use everturn_core::Error;
+use everturn_core::json::Raw;
+use everturn_core::message::{self, Part, field};
+use everturn_core::pairing::{self, Pairs, Place};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+/// What one policy does to the messages before it, by their place in that list.
+#[derive(Default)]
+pub(super) struct Cut {
+    /// Messages that go; empty means none.
+    pub(super) dropped: Vec<bool>,
+    /// Parts that go.
+    pub(super) removed: Vec<(usize, Place)>,
+    /// Bodies that are replaced. The pointers' places are those in the transcript.
+    pub(super) reclaimed: Vec<(usize, Pointer)>,
+    /// What is put in front.
+    pub(super) front: Option<Message>,
+}
+
+impl Edit {
+    /// The place in the transcript's message of what is now at `place`.
+    pub(super) fn origin(&self, place: Place) -> Place {
+        let Some(mut n) = place.index() else { return place };
+        let kind = std::mem::discriminant(&place);
+        // Removed places are sorted, so each one in front moves what follows by one.
+        for gone in self.removed.iter().filter(|gone| std::mem::discriminant(*gone) == kind) {
+            if gone.index().is_some_and(|gone| gone <= n) {
+                n += 1;
+            }
+        }
+        match place {
+            Place::Block(_) => Place::Block(n),
+            Place::ToolCall(_) => Place::ToolCall(n),
+            _ => Place::ToolResult(n),
+        }
+    }
+}
+
+impl Cut {
+    /// Takes out the parts, the messages of which nothing is left, and the reasoning that led to nothing else.
+    pub(super) fn of(shown: &[Shown<'_>], pairs: &Pairs<'_>, mut parts: Vec<(usize, Place)>) -> Cut {
+        let mut dropped = vec![false; shown.len()];
+        parts.sort_by_key(|(index, _)| *index);
+        for of_one in parts.chunk_by(|a, b| a.0 == b.0) {
+            let index = of_one[0].0;
+            let places: HashSet<Place> = of_one.iter().map(|(_, place)| *place).collect();
+            dropped[index] = is_nothing_left(shown[index].value(), &places);
+        }
+        drop_reasoning(pairs, &mut dropped);
+        parts.retain(|(index, _)| !dropped[*index]);
+        Cut { dropped, removed: parts, ..Cut::default() }
+    }
+
+    /// The list without what was cut.
+    pub(super) fn apply<'a>(
+        mut self,
+        messages: &'a [Message],
+        mut shown: Vec<Shown<'a>>,
+    ) -> Result<Vec<Shown<'a>>, Error> {
+        self.removed.sort_by_key(|(index, _)| *index);
+        self.reclaimed.sort_by_key(|(index, _)| *index);
+        let mut removed = self.removed.into_iter().peekable();
+        let mut reclaimed = self.reclaimed.into_iter().peekable();
+        loop {
+            let next = [removed.peek().map(|(index, _)| *index), reclaimed.peek().map(|(index, _)| *index)];
+            let Some(index) = next.into_iter().flatten().min() else { break };
+            let mut edit = Edit::default();
+            while let Some((_, place)) = removed.next_if(|(at, _)| *at == index) {
+                edit.removed.push(place);
+            }
+            while let Some((_, pointer)) = reclaimed.next_if(|(at, _)| *at == index) {
+                edit.pointers.push(pointer);
+            }
+            if self.dropped.get(index) != Some(&true) {
+                shown[index].change(messages, edit)?;
+            }
+        }
+        if !self.dropped.is_empty() {
+            let beginning = self.dropped.iter().take_while(|dropped| **dropped).count();
+            let mut dropped = self.dropped[beginning..].iter();
+            shown.drain(..beginning);
+            if dropped.as_slice().contains(&true) {
+                shown.retain(|_| dropped.next() != Some(&true));
+            }
+        }
+        if let Some(front) = self.front {
+            shown.insert(0, Shown::written(front, None));
+        }
+        Ok(shown)
+    }
+}
+
+impl<'a> Shown<'a> {
+    /// Edits the transcript's message anew with everything that was done so far, so that one edit tells it all.
+    pub(super) fn change(&mut self, messages: &'a [Message], more: Edit) -> Result<(), Error> {
+        let source = self.source.filter(|_| !self.foreign).and_then(|index| messages.get(index));
+        let (message, mut edit) = match source {
+            None => (&*self.message, more),
+            Some(source) => {
+                let mut all = self.edit.take().map(|edit| *edit).unwrap_or_default();
+                let places: Vec<_> = more.removed.iter().map(|place| all.origin(*place)).collect();
+                all.removed.extend(places);
+                all.removed.sort_by_key(|place| place.index());
+                all.pointers.extend(more.pointers);
+                (source, all)
+            }
+        };
+        let edit::Written { text, canonical } = edit::apply(message.raw().get(), message.value(), &mut edit)?;
+        self.message = Cow::Owned(Message::changed(Raw::joined(text)?, canonical));
+        self.edit = source.map(|_| edit.into());
+        Ok(())
+    }
+}
+
+/// Whether nothing that speaks is left of a message without the parts. Reasoning alone does not: it led to them.
+fn is_nothing_left(message: &Value, gone: &HashSet<Place>) -> bool {
+    let empty_list = |key: &str, place: fn(usize) -> Place| {
+        let items = field(message, key).and_then(Value::as_array).map_or(0, Vec::len);
+        (0..items).all(|n| gone.contains(&place(n)))
+    };
+    let empty_content = match field(message, "content") {
+        Some(Value::String(text)) => text.trim().is_empty(),
+        Some(Value::Array(blocks)) => blocks.iter().enumerate().all(|(n, block)| {
+            gone.contains(&Place::Block(n))
+                || match message::block(block) {
+                    Part::Text(text) => text.trim().is_empty(),
+                    Part::Thinking { .. } => true,
+                    _ => false,
+                }
+        }),
+        other => other.is_none_or(Value::is_null),
+    };
+    let has = |key: &str| field(message, key).is_some_and(|value| !value.is_null() && value != "");
+    gone.contains(&Place::Message)
+        || empty_content
+            && empty_list("tool_calls", Place::ToolCall)
+            && empty_list("tool_results", Place::ToolResult)
+            && (gone.contains(&Place::FunctionCall) || !has("function_call"))
+            && !has("refusal")
+            && !has("audio")
+}
+
+/// Reasoning items of which nothing is left that they led to; a provider refuses them alone.
+fn drop_reasoning(pairs: &Pairs<'_>, dropped: &mut [bool]) {
+    if pairs.reasoning.is_empty() {
+        return;
+    }
+    // How many messages that are no reasoning, and how many of those that stay, are in front of each place.
+    let mut thinks = vec![false; dropped.len()];
+    pairs.reasoning.iter().for_each(|(index, _)| thinks[*index] = true);
+    let mut before = vec![(0, 0)];
+    for (gone, thinks) in dropped.iter().zip(&thinks) {
+        let (all, kept) = before[before.len() - 1];
+        before.push((all + usize::from(!thinks), kept + usize::from(!thinks && !gone)));
+    }
+    for (start, end) in &pairs.reasoning {
+        let (all, kept) = (before[*end].0 - before[*start].0, before[*end].1 - before[*start].1);
+        if all > 0 && kept == 0 {
+            dropped[*start] = true;
+        }
+    }
+}
+
+/// The messages of turns with signed reasoning: those that carry it, and what a signed reasoning item led to.
+pub(super) fn protected(shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Vec<bool> {
+    let mut protected: Vec<bool> = shown.iter().map(|shown| shown.is_signed()).collect();
+    let mut end_of_turn = 0;
+    let signed: Vec<_> = pairs.reasoning.iter().filter(|(start, _)| protected[*start]).copied().collect();
+    for (start, end) in signed {
+        for slot in &mut protected[start.max(end_of_turn)..end.max(end_of_turn)] {
+            *slot = true;
+        }
+        end_of_turn = end.max(end_of_turn);
+    }
+    protected
+}
+
+/// Those, and every message that is valid only together with one of them.
+pub(super) fn protected_with_partners(shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Vec<bool> {
+    let mut keep = protected(shown, pairs);
+    let mut partners: Vec<Vec<usize>> = vec![Vec::new(); shown.len()];
+    for (call, result) in pairs.calls.iter().filter_map(|call| Some((call.message, call.result?))) {
+        let result = pairs.results[result].message;
+        partners[call].push(result);
+        partners[result].push(call);
+    }
+    // A chain is enough to reach every item of a turn; turns may overlap, links need not.
+    let mut linked = 0;
+    for (start, end) in &pairs.reasoning {
+        for index in linked.max(*start)..end - 1 {
+            partners[index].push(index + 1);
+            partners[index + 1].push(index);
+        }
+        linked = linked.max(end - 1);
+    }
+    let mut todo: Vec<usize> = (0..keep.len()).filter(|index| keep[*index]).collect();
+    while let Some(index) = todo.pop() {
+        for partner in &partners[index] {
+            if !std::mem::replace(&mut keep[*partner], true) {
+                todo.push(*partner);
+            }
+        }
+    }
+    keep
+}
+
+/// Whether of every call and its result both are shown, or neither, and no reasoning lost what it led to.
+pub(super) fn is_valid(messages: &[Message], shown: &[Shown<'_>]) -> bool {
+    let mut gone: Vec<Option<HashSet<Place>>> = vec![None; messages.len()];
+    for shown in shown {
+        if let Some(source) = shown.source {
+            gone[source] = Some(shown.edit().removed.iter().copied().collect());
+        }
+    }
+    let is_shown = |index: usize, place| gone[index].as_ref().is_some_and(|gone| !gone.contains(&place));
+    let pairs = pairing::pair(messages.iter().map(Message::value));
+    let whole = pairs.calls.iter().all(|call| {
+        call.result
+            .map(|result| &pairs.results[result])
+            .is_none_or(|result| is_shown(call.message, call.place) == is_shown(result.message, result.place))
+    });
+    // The last of all still waits for what it will lead to.
+    let led_to_something: HashSet<usize> = pairs
+        .reasoning
+        .iter()
+        .filter(|(start, end)| *end > start + 1 || *end == messages.len())
+        .map(|(start, _)| *start)
+        .collect();
+    whole
+        && pair(shown).reasoning.iter().all(|(start, end)| {
+            let led = shown[*start].source.is_some_and(|source| led_to_something.contains(&source));
+            !led || *end > start + 1 || *end == shown.len()
+        })
+}

@@ -1,0 +1,181 @@
+//! What of a message is searched.
+
+use everturn_core::message::{self, Part};
+use everturn_core::turn::Turn;
+use serde_json::Value;
+
+/// Of one result of a tool, this much is searched: its beginning and, after a cut, its end.
+pub const RESULT_TEXT_BYTES_MAX: usize = 16 * 1024;
+/// Of one message, this much.
+pub const ENTRY_TEXT_BYTES_MAX: usize = 256 * 1024;
+/// A longer run without a space that reads like encoded bytes is left out.
+const ENCODED_BYTES_MIN: usize = 200;
+
+/// What a turn is found by: who said it, and its words. `None` if it says nothing, or its words were erased.
+pub fn searched_text(turn: &Turn) -> Option<String> {
+    let text = text_of(&turn.value()?);
+    if text.trim().is_empty() {
+        return None;
+    }
+    Some(match &turn.actor {
+        Some(actor) => format!("{actor}: {text}"),
+        None => text,
+    })
+}
+
+/// The words of a message, whatever its shape: prose, the names and arguments of calls, results, the names of files.
+/// Reasoning, signatures and encoded bytes are not searched.
+pub fn text_of(message: &Value) -> String {
+    let mut out = String::new();
+    for part in message::parts(message) {
+        match part {
+            Part::Text(text) if message.get("role").is_some_and(|role| role == "tool") => {
+                push(&mut out, &cut(text, RESULT_TEXT_BYTES_MAX));
+            }
+            Part::Text(text) => push(&mut out, text),
+            Part::Call { name, arguments, .. } => {
+                push(&mut out, name);
+                match arguments {
+                    // Most providers write arguments as JSON in a string.
+                    Some(Value::String(json)) => match serde_json::from_str::<Value>(json) {
+                        Ok(value) => values(&mut out, &value),
+                        Err(_) => push(&mut out, json),
+                    },
+                    Some(value) => values(&mut out, value),
+                    None => {}
+                }
+            }
+            Part::Result { name, content, .. } => {
+                push(&mut out, name.unwrap_or_default());
+                let mut result = String::new();
+                if let Some(content) = content {
+                    values(&mut result, content);
+                }
+                push(&mut out, &cut(&result, RESULT_TEXT_BYTES_MAX));
+            }
+            Part::Media { label, .. } => push(&mut out, label.unwrap_or_default()),
+            Part::Thinking { .. } | Part::Other(_) => {}
+        }
+    }
+    cut(&out, ENTRY_TEXT_BYTES_MAX)
+}
+
+/// Whether a message has words of its own, beside calls, results and files.
+pub fn has_prose(message: &Value) -> bool {
+    let parts = message::parts(message);
+    parts.into_iter().any(|part| matches!(part, Part::Text(text) if !text.trim().is_empty()))
+}
+
+/// Every text and number in a value; of a content block, only what it says.
+fn values(out: &mut String, value: &Value) {
+    match value {
+        Value::String(text) => push(out, text),
+        Value::Number(number) => push(out, &number.to_string()),
+        Value::Array(items) => items.iter().for_each(|item| values(out, item)),
+        Value::Object(fields) if fields.contains_key("type") => match message::block(value) {
+            Part::Text(text) => push(out, text),
+            Part::Media { label, .. } => push(out, label.unwrap_or_default()),
+            Part::Thinking { .. } => {}
+            _ => fields.iter().filter(|(name, _)| *name != "type").for_each(|(_, value)| values(out, value)),
+        },
+        Value::Object(fields) => fields.values().for_each(|value| values(out, value)),
+        Value::Null | Value::Bool(_) => {}
+    }
+}
+
+fn push(out: &mut String, text: &str) {
+    if text.is_empty() || text.starts_with("data:") && text.contains(";base64,") || is_encoded(text) {
+        return;
+    }
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    out.push_str(text);
+}
+
+/// Bytes written as letters, for the most part.
+fn is_encoded(text: &str) -> bool {
+    text.len() >= ENCODED_BYTES_MIN
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=' | b'-' | b'_'))
+}
+
+/// The beginning, and where it is too long also the end: that is where errors stand.
+fn cut(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_string();
+    }
+    let (mut head, mut tail) = (most / 4 * 3, text.len() - most / 4);
+    while !text.is_char_boundary(head) {
+        head -= 1;
+    }
+    while !text.is_char_boundary(tail) {
+        tail += 1;
+    }
+    format!("{}\n{}", &text[..head], &text[tail..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_every_shape_says() {
+        let secret = "QUJD".repeat(100);
+        for (message, text) in [
+            (json!({"role":"user","content":"find it"}), "find it"),
+            (
+                json!({"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"},
+                    {"type":"text","text":"looking"},{"type":"tool_use","id":"1","name":"grep","input":{"pattern":"fn main","n":3,"all":true}}]}),
+                "looking\ngrep\nfn main\n3",
+            ),
+            (
+                json!({"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"read","arguments":"{\"path\":\"a.rs\"}"}}]}),
+                "read\na.rs",
+            ),
+            (
+                json!({"role":"assistant","tool_calls":[{"id":"1","function":{"name":"sh","arguments":"{broken"}}]}),
+                "sh\n{broken",
+            ),
+            (
+                json!({"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"done"},
+                    {"type":"image","source":{"type":"base64","data":secret.clone(),"media_type":"image/png"}}]}]}),
+                "done",
+            ),
+            (json!({"role":"tool","tool_call_id":"1","content":"42 files"}), "42 files"),
+            (
+                json!({"type":"function_call","call_id":"c","name":"ls","arguments":"{\"d\":\"/tmp\"}"}),
+                "ls\n/tmp",
+            ),
+            (json!({"type":"function_call_output","call_id":"c","output":"no such file"}), "no such file"),
+            (
+                json!({"type":"function_call_output","call_id":"c","output":{"error":{"code":7,"text":"denied"}}}),
+                "7\ndenied",
+            ),
+            (json!({"type":"reasoning","encrypted_content":"zzz","summary":[]}), ""),
+            (
+                json!({"role":"user","content":[{"type":"input_file","filename":"plan.pdf"},{"type":"hologram"}]}),
+                "plan.pdf",
+            ),
+            (json!({"role":"user","content":[{"type":"text","text":secret}]}), ""),
+            (json!({"role":"user","content":"data:image/png;base64,AAAA"}), ""),
+            (json!(null), ""),
+        ] {
+            assert_eq!(text_of(&message), text, "{message}");
+        }
+    }
+
+    #[test]
+    fn long_results_keep_their_beginning_and_their_end() {
+        let long = format!("first {} last", "wörd ".repeat(10_000));
+        for message in [
+            json!({"role":"tool","tool_call_id":"1","content":long.clone()}),
+            json!({"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":long.clone()}]}),
+        ] {
+            let text = text_of(&message);
+            assert!(text.starts_with("first") && text.ends_with("last"));
+            assert!(text.len() <= RESULT_TEXT_BYTES_MAX + 1, "{}", text.len());
+        }
+        assert_eq!(text_of(&json!({"role":"user","content":long.clone()})), long, "prose is not a result");
+    }
+}

@@ -1,0 +1,548 @@
+//! The smallest set of truths needed to go on: a fold over the log, never a second truth.
+//!
+//! [`Fold`] is what the events add up to, in places and ids only. It can be kept anywhere and caught up by newer events:
+//! erasing a turn's words leaves nothing behind in it. [`State`] is what callers get: the same with the words, read from
+//! the log at that moment.
+
+use crate::compaction::Checkpoint;
+use everturn_core::Error;
+use everturn_core::conversation::{BudgetRef, CheckpointRef, Settings};
+use everturn_core::event::{Event, kind};
+use everturn_core::fact::ReadBody;
+use everturn_core::id::{TurnId, clip};
+use everturn_core::json::Raw;
+use everturn_core::pairing::{self, Call};
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Role, TurnBody};
+use everturn_core::write::{ErasedBody, SupersededBody};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The version of [`State`] and of a kept [`Fold`]; a fold of another version is made again from the log.
+pub const VERSION: u32 = 2;
+/// Turns that [`State::recent_turn_ids`] names.
+pub const RECENT_TURNS_MAX: usize = 64;
+/// Pins of one conversation.
+pub const PINS_MAX: usize = 100;
+/// Largest value of a pin, in bytes of JSON: every prompt carries it.
+pub const PIN_BYTES_MAX: usize = 4 * 1024;
+/// Approvals and tools that can be pending at once; the oldest give way.
+pub const PENDING_MAX: usize = 1000;
+
+/// What a conversation's events add up to, without their words.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Fold {
+    /// See [`VERSION`].
+    pub version: u32,
+    /// The last event it covers.
+    pub through_seq: u64,
+    /// When that was taken.
+    pub updated: Timestamp,
+    /// The newest turns that stand: neither superseded, aborted nor open.
+    pub recent: Vec<Place>,
+    /// Turns that are still being said.
+    pub open: Vec<Place>,
+    /// Pins, by the place of the event that set each.
+    pub pins: BTreeMap<String, u64>,
+    /// Approvals that wait, by id and the place of the request.
+    pub approvals: Vec<Waiting>,
+    /// Calls without a result, and tools that started and did not finish.
+    pub tools: Vec<Tool>,
+    /// The checkpoint in force.
+    pub checkpoint: Option<CheckpointRef>,
+    /// What the budget did last.
+    pub budget: Option<BudgetRef>,
+    /// Where the system prompt in force was set.
+    pub prompt: Option<u64>,
+    /// The last receipt.
+    pub receipt: Option<u64>,
+    /// The last projection.
+    pub projection: Option<u64>,
+    /// Statements about facts that stand, corrections and retractions. What was learned from a turn that does not stand any
+    /// more is not among them.
+    pub facts: Vec<Statement>,
+    /// Which parts of the log were read for facts: first and last places, in order, with gaps between.
+    pub read: Vec<(u64, u64)>,
+}
+
+/// Where something is said about a fact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Statement {
+    /// Its place.
+    pub seq: u64,
+    /// The turn that it was learned from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
+}
+
+/// A turn and where it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// Which turn.
+    pub turn: TurnId,
+    /// Where.
+    pub seq: u64,
+}
+
+/// An approval that waits.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Waiting {
+    /// Its id.
+    pub id: String,
+    /// Where it was asked for.
+    pub seq: u64,
+}
+
+/// A tool that has not answered.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Tool {
+    /// The call's id; absent where the caller gave none.
+    pub id: Option<String>,
+    /// The tool.
+    pub name: String,
+    /// The turn that called it; absent for one that was only announced as started.
+    pub turn: Option<TurnId>,
+    /// Since when.
+    pub seq: u64,
+}
+
+/// The body of `state.pin`; of `state.unpin` without the value.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PinBody {
+    /// What it is called.
+    pub name: String,
+    /// The truth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Raw>,
+}
+
+/// The body of `approval.requested` and `approval.resolved`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ApprovalBody {
+    /// Pairs the two.
+    pub approval_id: String,
+    /// The call that waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// Its tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
+    /// On resolving: how it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<Approval>,
+}
+
+/// Where an approval is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Approval {
+    /// Nobody has answered.
+    Pending,
+    /// Yes.
+    Approved,
+    /// No.
+    Denied,
+    /// Not needed any more.
+    Cancelled,
+    /// Nobody answered in time.
+    Expired,
+}
+
+/// The body of `tool.started` and `tool.finished`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToolBody {
+    /// Pairs the two, and pairs them with a call.
+    pub tool_call_id: String,
+    /// The tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
+    /// For people: what it is doing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+}
+
+/// Checks the body of an event that changes the state, so that a typing error is not kept as a pin that never shows.
+pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
+    let wrong = |what: &str| Error::invalid("state.malformed", format!("the body of {kind} {what}"));
+    match kind {
+        kind::PIN => {
+            let pin: PinBody = body.read().ok_or_else(|| wrong("must be {\"name\": …, \"value\": …}"))?;
+            everturn_core::event::check_name("pin", &pin.name)?;
+            let value = pin.value.ok_or_else(|| wrong("has no value; state.unpin removes a pin"))?;
+            if value.get().len() > PIN_BYTES_MAX {
+                let advice = "pin the name of it and keep the rest in a turn";
+                return Err(Error::limit(
+                    "PIN_BYTES_MAX",
+                    PIN_BYTES_MAX as u64,
+                    value.get().len() as u64,
+                    advice,
+                ));
+            }
+            Ok(())
+        }
+        kind::UNPIN => {
+            body.read::<PinBody>().map(drop).ok_or_else(|| wrong("must be {\"name\": …}, the name of a pin"))
+        }
+        kind::APPROVAL_REQUESTED => body
+            .read::<ApprovalBody>()
+            .map(drop)
+            .ok_or_else(|| wrong("must have an approval_id; tool_call_id, tool_name and question are texts")),
+        kind::APPROVAL_RESOLVED => body
+            .read::<ApprovalBody>()
+            .and_then(|body| body.state.filter(|state| *state != Approval::Pending))
+            .map(drop)
+            .ok_or_else(|| {
+                wrong("must have an approval_id and a state: approved, denied, cancelled or expired")
+            }),
+        kind::TOOL_STARTED | kind::TOOL_FINISHED => body
+            .read::<ToolBody>()
+            .map(drop)
+            .ok_or_else(|| wrong("must have a tool_call_id; tool_name and summary are texts")),
+        _ => Ok(()),
+    }
+}
+
+impl Fold {
+    /// Before the first event.
+    pub fn new() -> Fold {
+        Fold { version: VERSION, ..Fold::default() }
+    }
+
+    /// The first place that a compaction must not pass: the oldest thing that is still pending.
+    pub fn barrier(&self) -> Option<u64> {
+        let approvals = self.approvals.iter().map(|waiting| waiting.seq);
+        let tools = self.tools.iter().map(|tool| tool.seq);
+        approvals.chain(tools).chain(self.open.iter().map(|place| place.seq)).min()
+    }
+
+    /// Takes in the next event. One that lacks what its kind promises does nothing.
+    pub fn apply(&mut self, event: &Event) {
+        match event.kind.as_str() {
+            kind::CREATED | kind::UPDATED => self.settings(event),
+            kind::FORKED => {
+                self.settings(event);
+                // What was open in the parent is never finished on this side.
+                self.open.clear();
+            }
+            kind::MESSAGE | kind::TOOL_RESULT => {
+                if let Some(turn) = event.turn.filter(|turn| turn.0 == event.id.0) {
+                    self.said(Place { turn, seq: event.seq }, event);
+                }
+            }
+            kind::OPENED => {
+                if let Some(turn) = event.turn.filter(|turn| turn.0 == event.id.0) {
+                    self.open.push(Place { turn, seq: event.seq });
+                }
+            }
+            kind::COMMITTED | kind::ABORTED | kind::INTERRUPTED => {
+                let open = self.open.iter().position(|place| Some(place.turn) == event.turn);
+                if let Some(place) = open.map(|open| self.open.remove(open))
+                    && event.kind != kind::ABORTED
+                {
+                    self.said(place, event);
+                }
+            }
+            kind::SUPERSEDED => {
+                if let Some(turn) = event.turn.filter(|_| event.read::<SupersededBody>().is_some()) {
+                    self.forget(turn);
+                    self.recent.retain(|place| place.turn != turn);
+                    self.facts.retain(|fact| fact.turn != Some(turn));
+                }
+            }
+            kind::ERASED => {
+                if let Some(ErasedBody { turns, answered, .. }) = event.read() {
+                    self.facts.retain(|fact| fact.turn.is_none_or(|turn| !turns.contains(&turn)));
+                    turns.into_iter().for_each(|turn| self.forget(turn));
+                    self.tools.retain(|tool| tool.id.as_ref().is_none_or(|id| !answered.contains(id)));
+                }
+            }
+            kind::PIN => {
+                if let Some(PinBody { name, value: Some(_) }) = event.read() {
+                    self.pins.insert(name, event.seq);
+                }
+            }
+            kind::UNPIN => {
+                if let Some(PinBody { name, .. }) = event.read() {
+                    self.pins.remove(&name);
+                }
+            }
+            kind::APPROVAL_REQUESTED => {
+                if let Some(ApprovalBody { approval_id: id, .. }) = event.read() {
+                    self.approvals.retain(|waiting| waiting.id != id);
+                    push(&mut self.approvals, Waiting { id, seq: event.seq });
+                }
+            }
+            kind::APPROVAL_RESOLVED => {
+                if let Some(ApprovalBody { approval_id, .. }) = event.read() {
+                    self.approvals.retain(|waiting| waiting.id != approval_id);
+                }
+            }
+            kind::TOOL_STARTED => {
+                if let Some(ToolBody { tool_call_id, tool_name, .. }) = event.read()
+                    && !self.tools.iter().any(|tool| tool.id.as_deref() == Some(&tool_call_id))
+                {
+                    let name = tool_name.unwrap_or_else(|| "tool".into());
+                    push(&mut self.tools, Tool { id: Some(tool_call_id), name, turn: None, seq: event.seq });
+                }
+            }
+            kind::TOOL_FINISHED => {
+                if let Some(ToolBody { tool_call_id, .. }) = event.read() {
+                    self.tools.retain(|tool| tool.id.as_deref() != Some(&tool_call_id));
+                }
+            }
+            kind::COMPACTION | kind::BUDGET => {
+                everturn_core::write::move_view(event, &mut self.checkpoint, &mut self.budget)
+            }
+            kind if kind::is_fact(kind) => {
+                self.facts.push(Statement { seq: event.seq, turn: event.turn });
+            }
+            kind::FACTS_READ => {
+                if let Some(ReadBody { from_seq, to_seq, .. }) = event.read() {
+                    self.mark_read(from_seq, to_seq.min(event.seq));
+                }
+            }
+            kind::RECEIPT => self.receipt = Some(event.seq),
+            kind::PROJECTION => self.projection = Some(event.seq),
+            _ => {}
+        }
+        self.through_seq = event.seq;
+        self.updated = self.updated.max(event.at);
+    }
+
+    /// A turn was said: its calls wait from now on, and what it answers waits no longer.
+    fn said(&mut self, place: Place, event: &Event) {
+        // A streamed turn began before others that are here already.
+        let at = self.recent.iter().rposition(|other| other.seq < place.seq).map_or(0, |before| before + 1);
+        self.recent.insert(at, place);
+        if self.recent.len() > RECENT_TURNS_MAX {
+            self.recent.remove(0);
+        }
+        // Most turns neither call nor answer, and parsing each would cost every fold.
+        let text = event.text().unwrap_or_default();
+        let speaks_of_tools =
+            event.role == Some(Role::Tool) || text.contains("tool") || text.contains("_call");
+        if !speaks_of_tools {
+            return;
+        }
+        let Some(message) = event.read::<TurnBody>().and_then(|body| body.message?.read::<Value>()) else {
+            return;
+        };
+        let pairs = pairing::pair([&message]);
+        for result in pairs.results.iter().filter(|result| result.call.is_none()) {
+            let answers = |tool: &Tool| match result.id {
+                Some(id) => tool.id.as_deref() == Some(id),
+                None => tool.id.is_none() && result.name.is_none_or(|name| name == tool.name),
+            };
+            if let Some(answered) = self.tools.iter().position(answers) {
+                self.tools.remove(answered);
+            }
+        }
+        for Call { id, name, .. } in pairs.calls.iter().filter(|call| call.result.is_none()) {
+            let id = id.map(str::to_string);
+            // It may have been announced as started before the turn that called it was complete.
+            self.tools.retain(|tool| id.is_none() || tool.id != id);
+            let tool = Tool { id, name: name.to_string(), turn: Some(place.turn), seq: place.seq };
+            push(&mut self.tools, tool);
+        }
+    }
+
+    /// The parts of the log up to a place that were not read for facts.
+    pub fn unread(&self, through: u64) -> Vec<(u64, u64)> {
+        let mut parts = Vec::new();
+        let mut from = 1;
+        for (first, last) in &self.read {
+            parts.push((from, through.min(first.saturating_sub(1))));
+            from = last.saturating_add(1);
+        }
+        parts.push((from, through));
+        parts.retain(|(from, to)| from <= to);
+        parts
+    }
+
+    fn mark_read(&mut self, from: u64, to: u64) {
+        if from > to {
+            return;
+        }
+        self.read.push((from, to));
+        self.read.sort_unstable();
+        let parts = std::mem::take(&mut self.read);
+        for (from, to) in parts {
+            match self.read.last_mut() {
+                Some((_, end)) if from <= end.saturating_add(1) => *end = to.max(*end),
+                _ => self.read.push((from, to)),
+            }
+        }
+    }
+
+    /// What a turn called does not wait any more: the turn does not stand.
+    fn forget(&mut self, turn: TurnId) {
+        self.tools.retain(|tool| tool.turn != Some(turn));
+    }
+
+    fn settings(&mut self, event: &Event) {
+        let Some(settings) = event.read::<Settings>() else { return };
+        if let Some(prompt) = &settings.system_prompt {
+            self.prompt = prompt.as_ref().map(|_| event.seq);
+        }
+    }
+}
+
+fn push<T>(list: &mut Vec<T>, entry: T) {
+    if list.len() == PENDING_MAX {
+        list.remove(0);
+    }
+    list.push(entry);
+}
+
+/// What a conversation needs to go on, as callers get it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct State {
+    /// See [`VERSION`].
+    pub version: u32,
+    /// The last event it covers.
+    pub through_seq: u64,
+    /// The newest turns that no summary covers, oldest first; at most [`RECENT_TURNS_MAX`].
+    pub recent_turn_ids: Vec<TurnId>,
+    /// The last turn that a summary covers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub summarized_through: Option<TurnId>,
+    /// What is known of the turns that it covers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+    /// Approvals that nobody has answered.
+    pub pending_approvals: Vec<PendingApproval>,
+    /// Tools that have not answered.
+    pub pending_tools: Vec<PendingTool>,
+    /// Current truth that must not drift.
+    pub pins: BTreeMap<String, Pin>,
+    /// Turns that are still being said.
+    pub open_turns: Vec<TurnId>,
+    /// When its last event was taken.
+    pub updated: Timestamp,
+}
+
+/// An approval that waits.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PendingApproval {
+    /// Its id.
+    pub approval_id: String,
+    /// The call that waits for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// Its tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
+    /// For people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
+    /// Always [`Approval::Pending`]: what was resolved is gone from the list.
+    pub state: Approval,
+    /// Where it was asked for.
+    pub requested_seq: u64,
+}
+
+/// A tool that has not answered.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PendingTool {
+    /// The call's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// The tool.
+    pub tool_name: String,
+    /// What it was asked to do.
+    pub summary: String,
+    /// Since when.
+    pub since_seq: u64,
+}
+
+/// Current truth.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Pin {
+    /// What it says.
+    pub value: Raw,
+    /// Where it was set.
+    pub seq: u64,
+}
+
+impl PendingApproval {
+    /// As the event that asked for it says.
+    pub fn read(waiting: &Waiting, event: Option<&Event>) -> PendingApproval {
+        let body = event.and_then(Event::read::<ApprovalBody>).unwrap_or_default();
+        PendingApproval {
+            approval_id: waiting.id.clone(),
+            tool_call_id: body.tool_call_id,
+            tool_name: body.tool_name,
+            question: body.question,
+            state: Approval::Pending,
+            requested_seq: waiting.seq,
+        }
+    }
+}
+
+impl PendingTool {
+    /// As the turn that called it says.
+    pub fn called(tool: &Tool, message: Option<&Value>) -> PendingTool {
+        let arguments = message.and_then(|message| {
+            let calls = pairing::pair([message]).calls;
+            let call = calls.iter().find(|call| call.name == tool.name && call.id == tool.id.as_deref())?;
+            call.arguments().map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_string))
+        });
+        PendingTool::new(tool, arguments)
+    }
+
+    /// As the event that announced it says.
+    pub fn announced(tool: &Tool, event: Option<&Event>) -> PendingTool {
+        PendingTool::new(tool, event.and_then(Event::read::<ToolBody>).and_then(|body| body.summary))
+    }
+
+    fn new(tool: &Tool, summary: Option<String>) -> PendingTool {
+        PendingTool {
+            tool_call_id: tool.id.clone(),
+            tool_name: tool.name.clone(),
+            summary: clip(&summary.unwrap_or_default()),
+            since_seq: tool.seq,
+        }
+    }
+}
+
+impl State {
+    /// As text for a prompt: what must not be lost, first what is summarized, then what is true now and what waits.
+    pub fn render(&self) -> String {
+        let mut sections = Vec::new();
+        if let Some(checkpoint) = &self.checkpoint {
+            sections
+                .push(format!("## Summary of earlier turns\n\n{}", crate::compaction::render(checkpoint)));
+        }
+        let mut list = |title: &str, lines: Vec<String>| {
+            if !lines.is_empty() {
+                sections.push(format!("## {title}\n\n{}", lines.join("\n")));
+            }
+        };
+        let pins = self.pins.iter();
+        list(
+            "Pinned: true now, whatever was said before",
+            pins.map(|(name, pin)| format!("- {name}: {}", plain(&pin.value))).collect(),
+        );
+        let approval = |waiting: &PendingApproval| {
+            let what =
+                waiting.question.as_deref().or(waiting.tool_name.as_deref()).unwrap_or("no question given");
+            format!("- {} ({})", what, waiting.approval_id)
+        };
+        list("Approvals that wait for an answer", self.pending_approvals.iter().map(approval).collect());
+        let tool = |tool: &PendingTool| {
+            let id = tool.tool_call_id.as_ref().map(|id| format!(" ({id})")).unwrap_or_default();
+            format!("- {}{id}: {}", tool.tool_name, tool.summary)
+        };
+        list("Tools that have not answered yet", self.pending_tools.iter().map(tool).collect());
+        sections.join("\n\n")
+    }
+}
+
+/// A pin's value: a text without its quotes, anything else as JSON.
+fn plain(value: &Raw) -> String {
+    value.read::<String>().unwrap_or_else(|| value.get().to_string())
+}

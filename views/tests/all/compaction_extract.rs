@@ -1,0 +1,433 @@
+//! What the extractive checkpoint finds, list by list.
+
+use crate::compaction_talk::Talk;
+use everturn_views::compaction::{Checkpoint, extract, limits};
+use serde_json::json;
+
+fn of(lines: &[(&str, &str)]) -> Checkpoint {
+    extract(None, &Talk::of(lines).candidates())
+}
+
+fn after(previous: &Checkpoint, lines: &[(&str, &str)]) -> Checkpoint {
+    extract(Some(previous), &Talk::of(lines).candidates())
+}
+
+#[test]
+fn the_goal_is_the_first_request_of_substance() {
+    for (lines, goal) in [
+        (
+            &[
+                ("user", "Hi there!"),
+                ("assistant", "Hello!"),
+                ("user", "I need a parser for RFC 5545 calendars."),
+            ][..],
+            "I need a parser for RFC 5545 calendars.",
+        ),
+        (
+            &[("user", "Good morning. The nightly export is broken. Please fix it.")][..],
+            "The nightly export is broken. Please fix it.",
+        ),
+        (
+            &[("user", "You must not use Python. Write a backup script for the NAS in Bash.")][..],
+            "Write a backup script for the NAS in Bash.",
+        ),
+        (
+            &[("assistant", "Reminder: the quarterly backup test is due tomorrow.")][..],
+            "Reminder: the quarterly backup test is due tomorrow.",
+        ),
+        (&[("user", "请帮我把数据库迁移到新的服务器。谢谢！")][..], "请帮我把数据库迁移到新的服务器。"),
+        (
+            &[(
+                "user",
+                "Our reports are slow. You must never touch the production tables or the nightly cron jobs.",
+            )][..],
+            "Our reports are slow.",
+        ),
+        (&[("user", "ok")][..], ""),
+    ] {
+        assert_eq!(of(lines).goal, goal);
+    }
+}
+
+#[test]
+fn a_later_change_of_the_goal_replaces_it_and_remembers_the_first() {
+    let first = of(&[("user", "Please write a blog post about our new cache.")]);
+    assert_eq!(after(&first, &[("user", "Also mention the benchmark numbers.")]).goal, first.goal);
+    let second = after(&first, &[("user", "Change of plans: we make a talk of it for the March meetup.")]);
+    assert_eq!(
+        second.goal,
+        "Change of plans: we make a talk of it for the March meetup. (before that: Please write a blog post about our new cache.)"
+    );
+    let third = after(&second, &[("user", "Instead, please record a short video about eviction.")]);
+    assert_eq!(
+        third.goal,
+        "Instead, please record a short video about eviction. (before that: Please write a blog post about our new cache.)"
+    );
+    assert_eq!(after(&third, &[("user", "Use tabs instead of spaces.")]).goal, third.goal);
+}
+
+#[test]
+fn constraints_are_what_users_demand() {
+    let found = of(&[
+        (
+            "user",
+            "Build the importer. It must run offline. Never log passwords. I prefer small commits. Please don't touch main.rs.",
+        ),
+        ("assistant", "You must restart the server afterwards. Never mind the warning."),
+        ("user", "Never mind, I don't know either. Use at most 200 MB of memory."),
+    ]);
+    assert_eq!(
+        found.user_constraints,
+        [
+            "It must run offline.",
+            "Never log passwords.",
+            "I prefer small commits.",
+            "Please don't touch main.rs.",
+            "Use at most 200 MB of memory."
+        ]
+    );
+}
+
+#[test]
+fn decisions_come_from_cues_short_answers_and_agreement() {
+    let found = of(&[
+        ("user", "Build a web shop for our bakery, please."),
+        ("assistant", "Which database do you want?"),
+        ("user", "PostgreSQL."),
+        ("assistant", "I suggest we host it on a small server in Frankfurt."),
+        ("user", "Sounds good."),
+        ("assistant", "We'll use axum for the API. It is fast."),
+        ("user", "Let's go with monthly invoices."),
+    ]);
+    assert_eq!(
+        found.decisions,
+        [
+            "Which database do you want? → PostgreSQL.",
+            "I suggest we host it on a small server in Frankfurt.",
+            "We'll use axum for the API.",
+            "Let's go with monthly invoices.",
+        ]
+    );
+}
+
+#[test]
+fn discoveries_are_findings_and_errors_that_stayed() {
+    let mut talk = Talk::of(&[
+        ("user", "Why is the build red? Please find out."),
+        ("assistant", "It turns out that the mirror is down. The root cause is an expired certificate."),
+    ]);
+    talk.tool(
+        "shell",
+        json!({"command":"make deploy"}),
+        "step 1\nerror: cannot reach mirror.example.org\nstep 2",
+    );
+    talk.tool("shell", json!({"command":"make test"}), "error: 1 test failed");
+    talk.tool("shell", json!({"command":"make test"}), "all fine");
+    talk.tool("grep", json!({"pattern":"error"}), "src/log.rs\nerror: this is only a line that was found");
+    talk.say(None, json!({"role":"assistant","content":[{"type":"tool_use","id":"x","name":"fetch","input":{"url":"https://a.example"}}]}));
+    talk.say(None, json!({"role":"user","content":[{"type":"tool_result","tool_use_id":"x","is_error":true,"content":"connection refused"}]}));
+    let found = extract(None, &talk.candidates());
+    assert_eq!(
+        found.discoveries,
+        [
+            "It turns out that the mirror is down.",
+            "The root cause is an expired certificate.",
+            "shell make deploy failed: error: cannot reach mirror.example.org",
+            "fetch https://a.example failed: connection refused",
+        ]
+    );
+    assert!(found.completed_work.contains(&"Ran shell: make test".to_string()), "{:?}", found.completed_work);
+}
+
+#[test]
+fn completed_work_is_said_or_done_by_tools() {
+    let mut talk = Talk::of(&[
+        ("user", "Please tidy up the parser."),
+        (
+            "assistant",
+            "Fixed the off-by-one in the lexer. It is not merged. Once the docs are updated, we can ship. All 12 tests pass.",
+        ),
+        ("assistant", "- [x] Rename the module\n- [ ] Write the changelog"),
+    ]);
+    for path in ["src/a.rs", "src/b.rs", "src/a.rs"] {
+        talk.tool("edit_file", json!({"path": path}), "ok");
+    }
+    let found = extract(None, &talk.candidates());
+    assert_eq!(
+        found.completed_work,
+        [
+            "Fixed the off-by-one in the lexer.",
+            "All 12 tests pass.",
+            "Rename the module",
+            "Ran edit_file: src/a.rs (2×), src/b.rs",
+        ]
+    );
+    assert_eq!(found.pending_work, ["Write the changelog"]);
+}
+
+#[test]
+fn pending_work_goes_once_it_is_done() {
+    let first = of(&[
+        ("user", "Please prepare the release."),
+        (
+            "assistant",
+            "Next steps:\n\n1. Update the changelog\n2. Tag version 2.1.0\n\nI still need to check the licence headers.",
+        ),
+    ]);
+    assert_eq!(
+        first.pending_work,
+        ["Update the changelog", "Tag version 2.1.0", "I still need to check the licence headers."]
+    );
+    let second = after(&first, &[("assistant", "Updated the changelog. Checked the licence headers too.")]);
+    assert_eq!(second.pending_work, ["Tag version 2.1.0"]);
+}
+
+#[test]
+fn what_is_announced_and_done_at_once_is_not_pending() {
+    let mut talk = Talk::of(&[("user", "Find the bug in the scheduler, please.")]);
+    talk.say(
+        None,
+        json!({"role":"assistant","content":[{"type":"text","text":"I'll run the scheduler tests now."},
+        {"type":"tool_use","id":"a","name":"shell","input":{"command":"make test"}}]}),
+    );
+    talk.say(
+        None,
+        json!({"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"ok"}]}),
+    );
+    assert_eq!(extract(None, &talk.candidates()).pending_work, Vec::<String>::new());
+}
+
+#[test]
+fn the_last_request_without_an_answer_is_pending() {
+    let found = of(&[
+        ("user", "Explain the cache to me."),
+        ("assistant", "It keeps hot pages in memory."),
+        ("user", "Please add a metric for evictions."),
+    ]);
+    assert_eq!(found.pending_work, ["Please add a metric for evictions."]);
+}
+
+#[test]
+fn a_question_is_open_until_somebody_answers() {
+    for (lines, open) in [
+        // Answered by the next speaker.
+        (&[("user", "Which port does the proxy use?"), ("assistant", "It listens on 8443.")][..], &[][..]),
+        (&[("assistant", "Should I delete the old branch?"), ("user", "Yes.")][..], &[]),
+        // Put off, or answered with a question.
+        (
+            &[
+                ("user", "Which port does the proxy use?"),
+                ("assistant", "I'm not sure, I'll ask the network team."),
+            ][..],
+            &["Which port does the proxy use?"],
+        ),
+        (
+            &[("user", "Which port does the proxy use?"), ("assistant", "Do you mean the inner proxy?")][..],
+            &[
+                "Which port does the proxy use?",
+                "Do you mean the inner proxy? (asked by assistant, awaiting an answer)",
+            ],
+        ),
+        // Said to be open.
+        (
+            &[
+                ("user", "Open question: who pays for the licences? The rest is clear."),
+                ("assistant", "Noted, the rest is on its way."),
+            ][..],
+            &["Open question: who pays for the licences?"],
+        ),
+        // Rhetorical.
+        (&[("assistant", "Why does the proxy fail? Because its certificate is old.")][..], &[]),
+        // Nobody spoke after it.
+        (
+            &[("user", "Hello"), ("assistant", "Which file should I open?")][..],
+            &["Which file should I open? (asked by assistant, awaiting an answer)"],
+        ),
+    ] {
+        assert_eq!(of(lines).unresolved_questions, open, "{lines:?}");
+    }
+}
+
+#[test]
+fn a_question_at_the_end_of_a_round_is_answered_by_the_next() {
+    let first =
+        of(&[("user", "Please set up the mail server."), ("assistant", "Which domain should it serve?")]);
+    assert_eq!(after(&first, &[("user", "example.org")]).unresolved_questions, Vec::<String>::new());
+    let later = after(&first, &[("user", "No idea yet, I'll get back to you.")]);
+    assert_eq!(later.unresolved_questions, ["Which domain should it serve?"]);
+    // Small talk does not settle it any more, a statement about it does.
+    let later = after(&later, &[("user", "The weather is nice."), ("assistant", "It is.")]);
+    assert_eq!(later.unresolved_questions, ["Which domain should it serve?"]);
+    let later = after(&later, &[("user", "By the way, the domain that it should serve is example.org.")]);
+    assert_eq!(later.unresolved_questions, Vec::<String>::new());
+}
+
+#[test]
+fn newer_evidence_replaces_what_says_nearly_the_same() {
+    let first = of(&[(
+        "user",
+        "Plan the party for Sam. The budget for the party must stay below 300 EUR. It must not rain on the cake.",
+    )]);
+    let second = after(&first, &[("user", "The budget for the party must now stay below 450 EUR.")]);
+    assert_eq!(
+        second.user_constraints,
+        ["The budget for the party must now stay below 450 EUR.", "It must not rain on the cake."]
+    );
+    // Without a word that says so it may be another budget.
+    let third = after(&second, &[("user", "The budget for the party must stay below 90 EUR.")]);
+    assert_eq!(third.user_constraints.len(), 3);
+    // The same about another thing is another thing.
+    let files = of(&[("user", "Never edit src/a.rs by hand. Never edit src/b.rs by hand.")]);
+    assert_eq!(files.user_constraints.len(), 2);
+}
+
+#[test]
+fn who_said_it_is_told_where_several_people_talk() {
+    let found = of(&[
+        ("ana", "We need a gift for Tom. I'm allergic to lilies."),
+        ("ben", "I'm allergic to lilies too. I booked a table at Luigi's for 19:30."),
+    ]);
+    assert!(found.user_constraints.contains(&"ana: I'm allergic to lilies.".to_string()), "{found:#?}");
+    assert!(found.user_constraints.contains(&"ben: I'm allergic to lilies too.".to_string()), "{found:#?}");
+    assert_eq!(found.completed_work, ["ben: I booked a table at Luigi's for 19:30."]);
+}
+
+#[test]
+fn code_and_tool_noise_are_not_prose_but_their_names_are_kept() {
+    let mut talk = Talk::of(&[(
+        "user",
+        "Please review this:\n```rust\n// we must never panic here\nfn open() { load(\"conf/app.toml\") }\n```\nThanks.",
+    )]);
+    talk.tool(
+        "shell",
+        json!({"command":"tail app.log"}),
+        "we decided to retry req_4711 at host-3.internal\nwe must stop",
+    );
+    let found = extract(None, &talk.candidates());
+    assert_eq!((found.user_constraints, found.decisions), (vec![], vec![]));
+    assert_eq!(found.relevant_files, ["conf/app.toml", "app.log"]);
+    assert_eq!(found.critical_identifiers, ["req_4711", "host-3.internal"]);
+}
+
+#[test]
+fn other_languages_are_ranked_without_cues() {
+    let found = of(&[
+        ("user", "我们需要把客户数据库从旧服务器迁移到新的云服务器。"),
+        ("assistant", "好的。旧服务器上的客户数据库大约有两百万条记录。迁移客户数据库预计需要三个小时。"),
+        ("user", "今天天气不错。客户数据库的备份保存在 /backup/customers.sql 文件里。"),
+        ("assistant", "什么时候可以开始迁移？"),
+    ]);
+    assert_eq!(found.goal, "我们需要把客户数据库从旧服务器迁移到新的云服务器。");
+    assert_eq!(
+        found.discoveries,
+        [
+            "旧服务器上的客户数据库大约有两百万条记录。",
+            "迁移客户数据库预计需要三个小时。",
+            "客户数据库的备份保存在 /backup/customers.sql 文件里。"
+        ]
+    );
+    assert_eq!(
+        found.unresolved_questions,
+        ["什么时候可以开始迁移？ (asked by assistant, awaiting an answer)"]
+    );
+    assert_eq!(found.relevant_files, ["/backup/customers.sql"]);
+    let french = of(&[
+        (
+            "user",
+            "Nous organisons le mariage de Claire au château de Vaux. Le château peut accueillir quatre-vingts invités.",
+        ),
+        ("assistant", "Très bien. Le traiteur du château propose un menu végétarien pour les invités."),
+    ]);
+    assert!(!french.discoveries.is_empty(), "{french:#?}");
+}
+
+#[test]
+fn long_sentences_are_clipped_between_words() {
+    let long = format!("You must never {} at all.", "repeat this very long demand ".repeat(40));
+    let found = of(&[("user", &long)]);
+    let entry = &found.user_constraints[0];
+    assert!(entry.ends_with('…') && entry.chars().count() <= limits::ENTRY_CHARS_MAX);
+    assert!(long.contains(entry.trim_end_matches('…')), "whole words: {entry}");
+}
+
+#[test]
+fn erased_turns_and_silence_give_an_empty_checkpoint_and_keep_the_previous_one() {
+    let mut talk = Talk::default();
+    talk.turns.push((None, None, 10));
+    let empty = extract(None, &talk.candidates());
+    assert_eq!(empty.handoff_md, "Nothing was said in the covered turns.");
+    assert_eq!(Checkpoint { handoff_md: String::new(), ..empty }, Checkpoint::default());
+    let first = of(&[("user", "Please write a poem about rain. It must rhyme.")]);
+    assert_eq!(extract(Some(&first), &talk.candidates()), first);
+}
+
+#[test]
+fn the_note_says_goal_state_decisions_open_points_and_next_steps() {
+    let found = of(&[
+        ("user", "Please move our wiki to the new host."),
+        ("assistant", "Added the redirects to nginx.conf. We'll use rsync for the images."),
+        ("user", "Who owns the DNS zone?"),
+        ("assistant", "I'm not sure. Next, I need to copy the attachments."),
+    ]);
+    assert_eq!(
+        found.handoff_md,
+        "**Goal:** Please move our wiki to the new host.\n\n**Where things stand**\n\n- Added the redirects to nginx.conf.\n\n\
+         **Decided**\n\n- We'll use rsync for the images.\n\n**Open**\n\n- Who owns the DNS zone?\n\n\
+         **Next**\n\n- Next, I need to copy the attachments."
+    );
+}
+
+#[test]
+fn of_a_thousand_names_in_tool_output_those_that_people_said_stay() {
+    let mut talk = Talk::of(&[("user", "Where is invoice INV-2024-77 for acme/billing-9?")]);
+    let listing: String = (0..1000).map(|n| format!("logs/day_{n}.log id_{n}a\n")).collect();
+    talk.tool("list", json!({"path":"logs"}), &listing);
+    talk.say(None, json!({"role":"assistant","content":"It is in archive/inv_77.pdf."}));
+    let found = extract(None, &talk.candidates());
+    assert!(found.critical_identifiers.contains(&"INV-2024-77".to_string()));
+    assert!(found.relevant_files.contains(&"archive/inv_77.pdf".to_string()));
+    assert!(
+        found.relevant_files.len() <= limits::FILES_MAX
+            && found.critical_identifiers.len() <= limits::IDENTIFIERS_MAX
+    );
+}
+
+#[test]
+fn a_statement_about_another_thing_does_not_settle_a_question() {
+    let first = of(&[
+        ("user", "Which region stores the backups of tenant acme-1?"),
+        ("assistant", "I'm not sure, I'll ask."),
+    ]);
+    assert_eq!(first.unresolved_questions.len(), 1);
+    let lines = [("user", "The region that stores the backups of tenant acme-2 is Dublin.")];
+    assert_eq!(after(&first, &lines).unresolved_questions, first.unresolved_questions);
+    let lines = [("user", "The region that stores the backups of tenant acme-1 is Dublin.")];
+    assert_eq!(after(&first, &lines).unresolved_questions, Vec::<String>::new());
+}
+
+/// Each of these once took time that grows with the square of its length.
+#[test]
+fn texts_that_are_made_to_be_slow_are_read_to_their_end() {
+    for text in [
+        "<ab>\n".repeat(100_000),
+        "** ".repeat(200_000),
+        "what is this thing? ".repeat(20_000),
+        "Is alpha beta? It is not gamma. ".repeat(10_000),
+        "must never 1 s. ".repeat(20_000),
+        "- [ ] a\n".repeat(50_000),
+        "a.".repeat(300_000),
+        "1 ".repeat(300_000),
+    ] {
+        of(&[("user", &text), ("ana", &text)]);
+    }
+}
+
+#[test]
+fn a_question_of_someone_with_a_long_name_is_not_answered_by_themselves() {
+    let name = "somebody-with-a-name-of-more-than-thirty-characters";
+    let first = of(&[("ana", "Plan the trip to Rome, please."), (name, "Which hotel takes dogs?")]);
+    assert_eq!(first.unresolved_questions.len(), 1, "{first:#?}");
+    let second = after(&first, &[(name, "I forgot to say that I bring mine along.")]);
+    assert_eq!(second.unresolved_questions, first.unresolved_questions);
+    assert_eq!(after(&second, &[("ana", "The Miramar.")]).unresolved_questions, Vec::<String>::new());
+}

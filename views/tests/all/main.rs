@@ -1,0 +1,21 @@
+//! What `views` promises, checked from outside: checkpoints, facts, projections, state, tokens, vectors.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
+
+mod compaction;
+mod compaction_examples;
+mod compaction_extract;
+mod compaction_plan;
+mod compaction_rounds;
+mod compaction_talk;
+mod facts;
+mod projection;
+mod projection_generated;
+mod projection_properties;
+mod projection_reclaim;
+mod projection_record;
+#[allow(dead_code, reason = "core uses more of it")]
+#[path = "../../../core/tests/all/sample.rs"]
+mod sample;
+mod state;
+mod tokens;
+mod vectors;
