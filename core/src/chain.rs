@@ -175,12 +175,12 @@ pub fn check(event: &Event) -> Result<(), Error> {
     };
     let (conversation, seq, id) = (event.conversation, event.seq, event.id);
     let command = erase_command(event).filter(|_| what == "body");
-    let instead = command.map_or(String::new(), |command| format!(", or give it up: `{command}`"));
+    let instead = command.map_or(String::new(), |command| format!("; without one, give it up: `{command}`"));
     Err(Error::corrupt(
         code,
         format!(
             "{conversation} seq {seq} ({id}): its {what} is not the one that was written; read around it with `before` {seq} \
-             and `after` {seq}, and restore it from a backup{instead}"
+             and `after` {seq}, and restore the store from a backup, to a new place{instead}"
         ),
     ))
 }

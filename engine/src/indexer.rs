@@ -177,8 +177,9 @@ fn catch_up_to_the_end(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-/// After an erasure or a deletion: takes the words out of the tenant's files before the caller hears of it, if that is quick.
-pub fn forget_erased(shared: &Shared, tenant: &Tenant) {
+/// After an erasure or a deletion: takes the words out of the tenant's files before the caller hears of it, if that is quick. An
+/// error says that they stay there until somebody does something.
+pub fn forget_erased(shared: &Shared, tenant: &Tenant) -> Result<(), Error> {
     let forgotten = (|| -> Result<bool, Error> {
         if !shared.options.index {
             // Whoever indexes takes them out.
@@ -191,13 +192,18 @@ pub fn forget_erased(shared: &Shared, tenant: &Tenant) {
         shared.recall.scrub(Some(tenant), Some(SCRUB_AT_ONCE_BYTES_MAX))
     })();
     match forgotten {
-        Ok(true) => {}
-        Ok(false) => shared.indexer.note_removal(),
-        Err(error) => {
-            tracing::debug!(%error, "erased words stay in the index file for now");
+        Ok(true) => return Ok(()),
+        Ok(false) => {}
+        Err(error) if error.code() == "recall.read_only" => {
             shared.indexer.note_removal();
+            let text = "erased, but its words stay in the index, which cannot be written; make the folder that ends in `-index` and its \
+                        files writable, then run `everturn recall --index`";
+            return Err(Error::busy("recall.scrub", text));
         }
+        Err(error) => tracing::debug!(%error, "erased words stay in the index file for now"),
     }
+    shared.indexer.note_removal();
+    Ok(())
 }
 
 /// Takes in one batch. Gives what it was, if there was anything.

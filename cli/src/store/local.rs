@@ -32,6 +32,8 @@ pub struct Local {
 
 /// How long an embedder may bring nothing.
 const EMBED_PATIENCE: Duration = Duration::from_secs(60);
+/// How often progress is told.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// How long turns are embedded before a question is answered.
 const EMBED_TIME: Duration = Duration::from_secs(2);
 
@@ -206,7 +208,14 @@ impl Store for Local {
     }
 
     fn index(&self, progress: &mut dyn FnMut(Behind)) -> Result<(), Error> {
-        let mut behind = self.store.index_now()?;
+        let mut behind = std::thread::scope(|threads| {
+            let indexing = threads.spawn(|| self.store.index_now());
+            while !indexing.is_finished() {
+                progress(self.store.behind()?);
+                std::thread::park_timeout(PROGRESS_EVERY);
+            }
+            indexing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
         let mut moved = Instant::now();
         while behind.vectors > 0 {
             progress(behind);

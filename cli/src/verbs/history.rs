@@ -9,6 +9,9 @@ use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_engine::{Entry, HistoryQuery, Order, Page};
 
+/// Entries of a page, unless another number is asked for.
+const LIMIT: usize = 50;
+
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
     everturn history @last\n  \
@@ -20,7 +23,7 @@ pub struct History {
     #[arg(value_name = "CONV")]
     conversation: String,
     /// At most this many entries, counted from the end (or from --after)
-    #[arg(long, short, default_value_t = 50, value_name = "N")]
+    #[arg(long, short, default_value_t = LIMIT, value_name = "N")]
     limit: usize,
     /// Only what comes before this place
     #[arg(long, value_name = "SEQ")]
@@ -43,6 +46,26 @@ pub struct History {
     /// Show tool calls, their results and reasoning in full
     #[arg(long)]
     full: bool,
+}
+
+impl History {
+    /// What the next page is asked for with, beside its place.
+    fn flags(&self) -> String {
+        let mut flags = String::new();
+        for (name, given) in [
+            (" --superseded", self.superseded),
+            (" --events", self.events),
+            (" --ids", self.ids),
+            (" --full", self.full),
+        ] {
+            flags += if given { name } else { "" };
+        }
+        if self.limit != LIMIT {
+            flags += &format!(" --limit {}", self.limit);
+        }
+        self.actor.iter().for_each(|actor| flags += &format!(" --actor {actor:?}"));
+        flags
+    }
 }
 
 pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
@@ -84,8 +107,8 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
         assets => assets?,
     };
     let more = page.next.map(|seq| match order {
-        Order::Descending => format!("earlier: everturn history {id} --before {seq}\n"),
-        Order::Ascending => format!("more: everturn history {id} --after {seq}"),
+        Order::Descending => format!("earlier: everturn history {id}{} --before {seq}\n", verb.flags()),
+        Order::Ascending => format!("more: everturn history {id}{} --after {seq}", verb.flags()),
     });
     if let (Some(more), Order::Descending) = (&more, order) {
         output::text(more)?;

@@ -86,7 +86,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     let added = reports.iter().filter_map(|report| report.imported.as_ref()).any(|it| it.added > 0);
     if added && open::server(args)?.is_none() {
         // A server does it by itself. Here nobody else would, and what was taken over is there to be found.
-        store.index(&mut |_| {})?;
+        super::recall::index(&*store)?;
     }
     if args.json {
         output::json_list(&reports, None)?;

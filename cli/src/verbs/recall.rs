@@ -6,6 +6,7 @@ use crate::store::Store;
 use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn_core::Error;
+use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Turn;
 use everturn_engine::{Entry, HistoryQuery, Hit, Matched, Order, RecallOptions};
@@ -85,12 +86,7 @@ const NEAR_MIN: f64 = 0.2;
 pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     let store = open::recalling(args, &verb.embedder, verb.rerank.as_deref())?;
     if verb.index {
-        let bar = output::progress(0, "turns and facts");
-        store.index(&mut |behind| {
-            bar.set_length(bar.length().unwrap_or(0).max(behind.vectors));
-            bar.set_position(bar.length().unwrap_or(0) - behind.vectors);
-        })?;
-        bar.finish_and_clear();
+        index(&*store)?;
         if verb.query.is_empty() {
             return output::text("everything can be found");
         }
@@ -108,13 +104,15 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         include_superseded: verb.all,
     };
     let recalled = store.recall(&verb.query.join(" "), &options)?;
+    // What a fork inherited is shown as the fork has it.
+    let place = |hit: &Hit| conversation.unwrap_or(hit.conversation);
     if args.json && verb.context == 0 {
         return output::json(&recalled);
     }
     if args.json {
         let mut value = json!(recalled);
         for (hit, value) in recalled.data.iter().zip(value["data"].as_array_mut().into_iter().flatten()) {
-            let (before, after) = around(&*store, hit, verb.context.into())?;
+            let (before, after) = around(&*store, place(hit), hit.seq, verb.context.into())?;
             (value["before"], value["after"]) = (json!(before), json!(after));
         }
         return output::json(&value);
@@ -127,42 +125,66 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         eprintln!("note: {left} turns and facts are found by their words only, until they are embedded");
     }
     if recalled.data.is_empty() {
-        return output::text("nothing found; try other words, or leave some out");
+        let filters = verb.actor.len() + verb.role.len() + verb.kind.len();
+        let filtered = filters > 0 || conversation.is_some() || verb.after.is_some() || verb.before.is_some();
+        return output::text(if filtered {
+            "nothing found; try other words, or look in more places (with fewer options)"
+        } else {
+            "nothing found; try other words, or leave some out"
+        });
     }
-    for (at, hits) in by_conversation(&recalled.data).iter().enumerate() {
+    for (at, (id, hits)) in by_conversation(&recalled.data, place).iter().enumerate() {
         if at > 0 {
             output::text("")?;
         }
-        output::text(heading(hits[0]))?;
+        output::text(heading(*id, hits))?;
         match verb.context {
             0 => hits.iter().try_for_each(|hit| output::text(shown(hit, hits)))?,
-            around => output::text(in_context(&*store, hits, around.into())?)?,
+            around => output::text(in_context(&*store, *id, hits, around.into())?)?,
         }
     }
+    Ok(())
+}
+
+/// Makes everything findable, and shows how far it is.
+pub fn index(store: &dyn Store) -> Result<(), Error> {
+    let bar = output::progress(0, "made findable");
+    store.index(&mut |behind| {
+        let left = behind.events.max(behind.vectors);
+        bar.set_length(bar.length().unwrap_or(0).max(left));
+        bar.set_position(bar.length().unwrap_or(0) - left);
+    })?;
+    bar.finish_and_clear();
     Ok(())
 }
 
 /// A time, or the beginning of a day.
 fn time(text: &str) -> Result<Timestamp, Error> {
     let is_day = text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
-    if is_day { format!("{text}T00:00:00Z").parse() } else { text.parse() }
+    let time = if is_day { format!("{text}T00:00:00Z").parse() } else { text.parse() };
+    time.map_err(|_| {
+        let text =
+            format!("{text:?} is not a day such as 2026-04-27, nor a time such as 2026-04-27T14:30:00Z");
+        Error::invalid("time.malformed", text)
+    })
 }
 
 /// The hits of each conversation together, in the order of the best of them.
-fn by_conversation(hits: &[Hit]) -> Vec<Vec<&Hit>> {
-    let mut groups: Vec<Vec<&Hit>> = Vec::new();
+fn by_conversation(hits: &[Hit], place: impl Fn(&Hit) -> ConversationId) -> Vec<(ConversationId, Vec<&Hit>)> {
+    let mut groups: Vec<(ConversationId, Vec<&Hit>)> = Vec::new();
     for hit in hits {
-        match groups.iter_mut().find(|group| group[0].conversation == hit.conversation) {
-            Some(group) => group.push(hit),
-            None => groups.push(vec![hit]),
+        match groups.iter_mut().find(|(id, _)| *id == place(hit)) {
+            Some((_, group)) => group.push(hit),
+            None => groups.push((place(hit), vec![hit])),
         }
     }
     groups
 }
 
-fn heading(hit: &Hit) -> String {
-    let title = hit.title.as_deref().map(|title| format!("  {}", show::one_line(title))).unwrap_or_default();
-    format!("{BOLD}{}{title}{BOLD:#}", hit.conversation)
+fn heading(id: ConversationId, hits: &[&Hit]) -> String {
+    let title = hits.iter().find(|hit| hit.conversation == id).and_then(|hit| hit.title.as_deref());
+    let title = title.map(|title| format!("  {}", show::one_line(title))).unwrap_or_default();
+    format!("{BOLD}{id}{title}{BOLD:#}")
 }
 
 /// Who, where, when and why on one line, the words below. If a turn beside it is the reason and not itself shown, its words come
@@ -197,16 +219,24 @@ fn why(matched: &Matched) -> String {
         (Some(_), None) => "shares words",
         (None, Some(meaning)) if meaning.rank == 1 => "nearest in meaning",
         (None, Some(_)) => "near in meaning",
-        (None, None) => "",
+        (None, None) if matched.beside.is_some() || matched.in_period => "",
+        // A neighbour of something better: too far down by words to have a place there.
+        (None, None) => "shares words",
     };
+    let own = Some(own.to_string()).filter(|own| !own.is_empty());
     let beside = matched.beside.map(|seq| format!("beside #{seq}"));
-    let reasons = Some(own.to_string()).filter(|own| !own.is_empty()).into_iter().chain(beside);
-    reasons.collect::<Vec<_>>().join(", ")
+    let then = matched.in_period.then(|| "from that time".to_string());
+    own.into_iter().chain(beside).chain(then).collect::<Vec<_>>().join(", ")
 }
 
-/// The turns before and after a hit, each in the order in which they were said.
-fn around(store: &dyn Store, hit: &Hit, limit: usize) -> Result<(Vec<Turn>, Vec<Turn>), Failure> {
-    let turns = |query| match store.history(hit.conversation, query) {
+/// The turns before and after a place, each in the order in which they were said.
+fn around(
+    store: &dyn Store,
+    id: ConversationId,
+    seq: u64,
+    limit: usize,
+) -> Result<(Vec<Turn>, Vec<Turn>), Failure> {
+    let turns = |query| match store.history(id, query) {
         // Deleted; a fork of it still has this turn.
         Err(Error::NotFound(_)) => Ok(Vec::new()),
         Err(error) => Err(Failure::from(error)),
@@ -216,20 +246,20 @@ fn around(store: &dyn Store, hit: &Hit, limit: usize) -> Result<(Vec<Turn>, Vec<
         }
     };
     let near = HistoryQuery { limit, ..HistoryQuery::default() };
-    let before = HistoryQuery { before: Some(hit.seq), order: Order::Descending, ..near.clone() };
-    let after = HistoryQuery { after: Some(hit.seq), order: Order::Ascending, ..near };
+    let before = HistoryQuery { before: Some(seq), order: Order::Descending, ..near.clone() };
+    let after = HistoryQuery { after: Some(seq), order: Order::Ascending, ..near };
     let mut before: Vec<Turn> = turns(before)?;
     before.reverse();
     Ok((before, turns(after)?))
 }
 
 /// Hits of one conversation with the turns around them, in the order in which they were said.
-fn in_context(store: &dyn Store, hits: &[&Hit], limit: usize) -> Result<String, Failure> {
+fn in_context(store: &dyn Store, id: ConversationId, hits: &[&Hit], limit: usize) -> Result<String, Failure> {
     let mut lines: BTreeMap<u64, String> = BTreeMap::new();
     // From the first to the last turn around each hit.
     let mut blocks: Vec<(u64, u64)> = Vec::new();
     for hit in hits {
-        let (before, after) = around(store, hit, limit)?;
+        let (before, after) = around(store, id, hit.seq, limit)?;
         let first = before.first().map_or(hit.seq, |turn| turn.seq);
         let last = after.last().map_or(hit.seq, |turn| turn.seq);
         blocks.push((first, last));
@@ -256,6 +286,10 @@ fn in_context(store: &dyn Store, hits: &[&Hit], limit: usize) -> Result<String, 
 fn beside(turn: &Turn) -> String {
     let who = turn.actor.as_deref().map_or(turn.role.to_string(), show::one_line);
     let text = turn.value().map(|message| text_of(&message)).unwrap_or_default();
-    let text: String = show::one_line(&text).chars().take(CONTEXT_CHARS).collect();
+    let line = show::one_line(&text);
+    let mut text: String = line.chars().take(CONTEXT_CHARS).collect();
+    if text.len() < line.len() {
+        text.push('…');
+    }
     format!("  {DIM}{who}  #{}  {text}{DIM:#}", turn.seq)
 }

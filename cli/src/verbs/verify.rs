@@ -16,7 +16,7 @@ use everturn_formats::jsonl;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
@@ -25,19 +25,20 @@ use std::path::Path;
     everturn verify session.jsonl            (offline, needs no store)\n  \
     everturn verify @last --head 9f2c…       (does it still contain what you noted?)\n  \
     everturn verify monday.jsonl.zst         (a backup, or a folder of them: is it whole?)\n  \
+    everturn verify full.zst increment.zst   (an increment, after the archives before it)\n  \
     everturn verify --against /var/backups/everturn    (does the store still have what was backed up?)")]
 pub struct Verify {
-    /// A conversation, an exported file, a backup, or a folder of backups
+    /// A conversation, an exported file, a backup (an increment with the archives before it), or a folder of backups
     #[arg(value_name = "CONV | FILE", required_unless_present_any = ["all", "against"])]
-    target: Option<String>,
+    targets: Vec<String>,
     /// Every conversation of the tenant
-    #[arg(long, conflicts_with = "target")]
+    #[arg(long, conflicts_with = "targets")]
     all: bool,
     /// Also check that the log contains this head hash, noted earlier
     #[arg(long, value_name = "HASH", conflicts_with = "all")]
     head: Option<String>,
     /// Check that the store still has everything of a backup, of all tenants: a folder, or archives in their order
-    #[arg(long, value_name = "BACKUP", num_args = 1.., conflicts_with_all = ["target", "all", "head"])]
+    #[arg(long, value_name = "BACKUP", num_args = 1.., conflicts_with_all = ["targets", "all", "head"])]
     against: Vec<String>,
 }
 
@@ -57,11 +58,20 @@ pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
     if !verb.against.is_empty() {
         return against(args, &verb.against);
     }
-    if let Some(target) = verb.target.as_deref().filter(|target| is_backup(Path::new(target))) {
-        return backup(args, target);
-    }
+    let backups = !verb.targets.is_empty() && verb.targets.iter().all(|target| is_backup(Path::new(target)));
+    let target = match &verb.targets[..] {
+        [folder] if backups => return backup(args, all_archives_of(Path::new(folder))?),
+        archives if backups => return backup(args, vec![archives.iter().map(PathBuf::from).collect()]),
+        [] => None,
+        [target] => Some(target.as_str()),
+        _ => {
+            let text =
+                "verify one conversation or file at a time; only a backup and its increments go together";
+            return Err(Error::invalid("verify.several", text).into());
+        }
+    };
     let head: Option<Hash> = verb.head.as_deref().map(str::parse).transpose()?;
-    let verdicts = match verb.target.as_deref() {
+    let verdicts = match target {
         None => all(args)?,
         Some(target) if Path::new(target).is_file() => vec![file(Path::new(target), head)?],
         // No id has these.
@@ -98,10 +108,10 @@ fn is_backup(path: &Path) -> bool {
         || File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == ZSTANDARD
 }
 
-/// Reads a backup to its end; in a folder, every full archive with its increments.
-fn backup(args: &Args, target: &str) -> Result<(), Failure> {
+/// Reads backups to their end, each a full archive with its increments.
+fn backup(args: &Args, backups: Vec<Vec<PathBuf>>) -> Result<(), Failure> {
     let mut good = true;
-    for archives in all_archives_of(Path::new(target))? {
+    for archives in backups {
         match check(&archives) {
             Ok(found) if args.json => output::json(&found)?,
             Ok(found) => {

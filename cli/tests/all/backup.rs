@@ -297,4 +297,7 @@ fn a_store_is_held_against_several_files_or_a_folder() {
     assert_eq!(shell.ok(&["verify", "--against", "one.zst", "--against", "two.zst"]), everything);
     assert_eq!(shell.ok(&["verify", "--against", "backups"]), everything);
     assert!(shell.refused(&["verify", "--against", "two.zst"]).contains("needs the archives before it"));
+    assert!(shell.refused(&["verify", "two.zst"]).contains("needs the archives before it"));
+    assert!(shell.ok(&["verify", "one.zst", "two.zst"]).contains("ok"));
+    assert!(shell.refused(&["verify", "one.zst", "@last"]).contains("one conversation or file at a time"));
 }

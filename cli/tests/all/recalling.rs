@@ -230,3 +230,17 @@ fn hits_are_grouped_explained_and_shown_in_their_context() {
     assert_eq!(before.iter().map(|turn| &turn["seq"]).collect::<Vec<_>>(), [6, 7], "{found}");
     assert_eq!(found["data"][0]["after"], serde_json::json!([]));
 }
+
+/// What a fork inherited was shown with what its parent said after the fork.
+#[test]
+fn around_a_hit_in_a_fork_stands_what_the_fork_says() {
+    let shell = Shell::new();
+    let parent = shell.new_conversation();
+    shell.ok(&["append", &parent, "The gateway listens on 8443."]);
+    let fork = shell.json(&["fork", &parent, "--json"])["id"].as_str().unwrap().to_string();
+    shell.ok(&["append", &parent, "Said in the parent only."]);
+    shell.ok(&["append", &fork, "Said in the fork only."]);
+    let said = recall(&shell, &["gateway", "--mode", "lexical", "-c", &fork, "-C", "1"]).out;
+    assert!(said.contains(&fork) && said.contains("in the fork only"), "{said}");
+    assert!(!said.contains(&parent) && !said.contains("in the parent only"), "{said}");
+}

@@ -206,7 +206,7 @@ fn a_damaged_turn_is_an_error_and_leaves_no_file_that_looks_whole() {
         let said = shell.run(&["export", &id, "--format", format, "-o", "out"]);
         assert_eq!(said.code, 1, "{format}");
         assert!(
-            said.err.contains("seq 3 (evt_") && said.err.contains("restore it from a backup"),
+            said.err.contains("seq 3 (evt_") && said.err.contains("restore the store from a backup"),
             "{}",
             said.err
         );

@@ -244,12 +244,12 @@ impl Scope {
         self.records()?.iter().try_for_each(|records| records.erase(&erased))?;
         let action = prepared.map(|draft| Action::Erase { turns, events, summaries, draft });
         let committed = self.write(id, action, Ok).wait()?;
-        crate::indexer::forget_erased(self.shared(), &self.tenant);
+        let forgotten = crate::indexer::forget_erased(self.shared(), &self.tenant);
         let places: BTreeSet<ConversationId> =
             committed.erased.iter().map(|place| place.conversation).collect();
         erased.ids.extend(places.iter().map(ConversationId::to_string));
         self.erase_in_records(&erased)?;
-        Ok((*committed.conversation).clone())
+        forgotten.map(|()| (*committed.conversation).clone())
     }
 
     /// Of events without a body, the places whose erasure is recorded.

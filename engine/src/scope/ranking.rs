@@ -129,21 +129,21 @@ impl Scope {
         let mut ranked: Vec<Ranked> = candidates
             .iter()
             .zip(own_scores(&fits))
-            .map(|(found, score)| Ranked {
-                found: found.clone(),
-                score,
-                matched: matched.get(&found.no).copied().unwrap_or_default(),
+            .zip(&fits)
+            .map(|((found, score), fit)| {
+                let matched = matched.get(&found.no).copied().unwrap_or_default();
+                let matched = Matched { in_period: fit.in_period, ..matched };
+                Ranked { found: found.clone(), score, matched }
             })
             .collect();
         let own: Vec<f64> = ranked.iter().map(|ranked| ranked.score).collect();
         let best = own.iter().fold(f64::MIN_POSITIVE, |best, own| best.max(*own));
-        let (mut most, mut is_beside) = (vec![0.0; ranked.len()], vec![false; ranked.len()]);
+        let mut most = vec![0.0; ranked.len()];
         for ((source, excess), beside) in sources.iter().zip(&beside) {
             for (turn, distance) in beside {
                 let Some(at) = places.get(&turn.no).copied() else { continue };
                 let lifted = lift(*excess, *distance, fits[at].length, own[at] / best);
                 ranked[at].score += lifted;
-                is_beside[at] |= lifted > 0.0;
                 // What fits by itself needs no other reason.
                 if lifted > most[at] && lifted > own[at] / 4.0 {
                     most[at] = lifted;
@@ -153,11 +153,11 @@ impl Scope {
         }
         // What shares no word with the question and is far from its meaning has nothing to do with it.
         let nearness_min = meant.question.vector.nearness_min;
-        let mut reasons = fits.iter().copied().zip(is_beside);
-        ranked.retain(|ranked| {
-            let near = ranked.matched.vector.is_some_and(|rank| rank.score >= nearness_min);
-            let (fit, is_beside) = reasons.next().unwrap_or_default();
-            near || is_beside || fit.words > 0.0 || fit.in_period || unsure.contains(&ranked.found.no)
+        let mut of_each = fits.iter();
+        ranked.retain(|Ranked { matched, .. }| {
+            let near = matched.vector.is_some_and(|rank| rank.score >= nearness_min);
+            let shares_words = of_each.next().is_some_and(|fit| fit.words > 0.0);
+            near || shares_words || matched.beside.is_some() || matched.in_period
         });
         ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.found.no.cmp(&a.found.no)));
         let not_reranked = match &self.shared().options.reranker {

@@ -147,6 +147,9 @@ pub struct Matched {
     /// The place of the turn beside it that says most of what was asked for, where that is why it was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<u64>,
+    /// Whether it was said in the time that the question names.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_period: bool,
 }
 
 /// A place in one ranking.
@@ -319,15 +322,10 @@ impl Scope {
                 hits.extend(self.looked_at(ranked, filter, &search.words, &mut known)?);
             }
             if hits.len() == limit || all || round == ROUNDS_MAX {
-                let only_words = hits.iter().all(|hit| hit.matched.vector.is_none());
-                let asked = meant.filter(|_| mode == Mode::Hybrid && only_words && !hits.is_empty());
-                let note = note.or(not_reranked).or(asked.map(|meant| {
-                    match meant.question.vector.numbers.is_empty() {
-                        true => {
-                            "the embedder knows no word of the question: only words were compared".to_string()
-                        }
-                        false => "no vectors yet: only words found these".to_string(),
-                    }
+                let says_nothing = |meant: &Meant| meant.question.vector.numbers.is_empty();
+                let is_unknown = mode == Mode::Hybrid && meant.as_ref().is_some_and(says_nothing);
+                let note = note.or(not_reranked).or((is_unknown && !hits.is_empty()).then(|| {
+                    "the embedder knows no word of the question: only words were compared".to_string()
                 }));
                 return Ok((hits, mode, note));
             }

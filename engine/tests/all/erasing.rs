@@ -29,6 +29,35 @@ fn around(scope: &Scope, id: ConversationId, what: &str) {
     }
 }
 
+/// An erasure was called done while its words stayed in an index that could not be written.
+#[test]
+fn an_erasure_that_does_not_reach_the_index_says_so() {
+    let stage = Stage::new();
+    let store = stage.open_with(Options { index: true, ..crate::stage::quiet() });
+    let scope = store.tenant("acme").unwrap();
+    let id = scope.begin();
+    let turn = scope.say(id, NewTurn::user("the unspeakable word"));
+    store.index_now().unwrap();
+    let index = stage.folder.path().join("store.db-index").join("t-acme.db");
+    let aside = stage.folder.path().join("aside.db");
+    drop((scope, store));
+    std::fs::rename(&index, &aside).unwrap();
+    std::fs::create_dir(&index).unwrap();
+    let store = stage.open_with(Options { index: true, ..crate::stage::quiet() });
+    let scope = store.tenant("acme").unwrap();
+    refused(
+        scope.erase(id, turn.id, None, "asked for").wait(),
+        "recall.scrub",
+        "its words stay in the index",
+    );
+    assert!(scope.turn(turn.id).unwrap().erased, "in the log it is");
+    std::fs::remove_dir(&index).unwrap();
+    std::fs::rename(&aside, &index).unwrap();
+    store.index_now().unwrap();
+    drop((scope, store));
+    assert_eq!(stage.files_with("unspeakable"), NOWHERE);
+}
+
 #[test]
 fn erased_words_are_in_no_file_and_the_chain_still_verifies() {
     let stage = Stage::new();

@@ -69,6 +69,15 @@ fn a_phrase_must_be_there_in_both_ways_of_looking() {
     }
 }
 
+/// Turns that neither share a word nor come near were among the answers where the embedder knows no word of the question.
+#[test]
+fn a_hit_without_a_reason_is_none() {
+    let (store, scope) = memory();
+    said(&store, &scope, &["Buy milk.", "And the marmalade?", "Call the plumber at nine."]);
+    assert_eq!(texts(&recall(&scope, "marmalade", RecallMode::Hybrid)), ["And the marmalade?"]);
+    assert_eq!(texts(&recall(&scope, "quetzalcoatl77", RecallMode::Hybrid)), Vec::<&str>::new());
+}
+
 /// Ten turns that have nothing to do with a question were its answer: the ten that were the least far away.
 #[test]
 fn a_question_about_nothing_finds_nothing() {

@@ -71,6 +71,8 @@ pub struct Matched {
     vector: Option<Rank>,
     /// The place of the turn beside it that says most of what was asked for, where that is why it was found.
     beside: Option<u64>,
+    /// Whether it was said in the time that the question names; left out if not.
+    in_period: Option<bool>,
 }
 
 /// A place in one ranking.

@@ -9,7 +9,9 @@ use everturn_views::recall::{Entry, EntryId, terms};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// With fewer entries, counting is quick.
-const COUNTED_MIN: i64 = 20_000;
+const COUNTED_MIN: i64 = 2 * find::COUNTED_ENTRIES_MAX as i64;
+/// After so many removals common words are counted again.
+const GONE_MAX: i64 = 1_000;
 
 /// Whether an entry is there already.
 const FIND: &str = "SELECT no FROM entries WHERE id = ? AND conversation = ? AND kind = ?";
@@ -109,7 +111,7 @@ fn put(db: &Connection, entry: &Entry) -> rusqlite::Result<()> {
 fn remove(db: &Connection, no: i64) -> rusqlite::Result<()> {
     db.prepare_cached("DELETE FROM words WHERE rowid = ?")?.execute([no])?;
     db.prepare_cached(
-        "UPDATE position SET removed = 1, entries = entries - 1,
+        "UPDATE position SET removed = 1, entries = entries - 1, gone = gone + 1,
              words = words - (SELECT length FROM entries WHERE no = ?)",
     )?
     .execute([no])?;
@@ -175,20 +177,26 @@ pub fn size(db: &Connection) -> rusqlite::Result<(u64, u64)> {
         .query_row([], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)))
 }
 
-/// Counts the entries of common words once there are twice as many as when they were counted last: all words are gone through.
+/// Counts the entries of very common words: all words are gone through. Done again once there are twice as many entries as the
+/// last time, or enough were removed to matter. Between, a count is a little off, which changes little for words so common.
 fn count_common(db: &Connection) -> rusqlite::Result<()> {
-    let (entries, counted): (i64, i64) = db
-        .prepare_cached("SELECT entries, counted FROM position")?
-        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if entries < COUNTED_MIN.max(counted.saturating_mul(2)) {
-        return Ok(());
+    let (entries, counted, gone): (i64, i64, i64) = db
+        .prepare_cached("SELECT entries, counted, gone FROM position")?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let is_off = counted > 0 && gone >= GONE_MAX;
+    if is_off {
+        db.execute("DELETE FROM common", [])?;
+        db.execute("UPDATE position SET counted = 0, gone = 0", [])?;
     }
-    db.execute("DELETE FROM common", [])?;
-    db.execute(
-        "INSERT INTO common (word, entries) SELECT term, doc FROM temp.vocabulary WHERE doc >= ?",
-        [signed(find::COMMON_ENTRIES_MIN)],
-    )?;
-    db.execute("UPDATE position SET counted = entries", []).map(drop)
+    if entries >= COUNTED_MIN && (is_off || entries >= counted.saturating_mul(2)) {
+        db.execute("DELETE FROM common", [])?;
+        db.execute(
+            "INSERT INTO common (word, entries) SELECT term, doc FROM temp.vocabulary WHERE doc > ?",
+            [signed(find::COUNTED_ENTRIES_MAX)],
+        )?;
+        db.execute("UPDATE position SET counted = entries, gone = 0", [])?;
+    }
+    Ok(())
 }
 
 /// Whether there are words in the file that were removed.

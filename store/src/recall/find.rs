@@ -19,7 +19,7 @@ use rusqlite::{Connection, OptionalExtension};
 use std::collections::{HashMap, HashSet};
 
 /// A word in more entries than this is not ranked by: what has it is as good as anything else that has it.
-const COUNTED_ENTRIES_MAX: u64 = 20_000;
+pub const COUNTED_ENTRIES_MAX: u64 = 20_000;
 /// So many entries are ranked for one question: all that have its rare words, else the newest that have its rarest.
 const RANKED_ENTRIES_MAX: u64 = 1_000;
 /// So many common words lift what the others found.
@@ -27,7 +27,7 @@ const LIFTING_WORDS_MAX: usize = 3;
 /// So many entries may be lifted past others.
 const LIFTED_ENTRIES: usize = 200;
 /// A word in more entries than this is remembered to be common, since counting them takes a moment.
-pub const COMMON_ENTRIES_MIN: u64 = 500;
+const COMMON_ENTRIES_MIN: u64 = 500;
 
 /// So many events away a turn may be a neighbour: where a filter leaves few turns, these are not looked for any further.
 const BESIDE_EVENTS_MAX: u64 = 50;
@@ -162,7 +162,7 @@ pub fn by_words(
     let (entries, words) = entries::size(db)?;
     {
         let mut common = common.lock();
-        if entries > common.total * 3 / 2 + 1000 {
+        if entries < common.total || entries > common.total + common.total / 10 + 1000 {
             *common = Common { total: entries, ..Common::default() };
         }
     }
@@ -371,20 +371,13 @@ fn count(db: &Connection, common: &Mutex<Common>, word: &str, prefix: bool) -> r
         return Ok(*entries);
     }
     let entries = if prefix {
-        let beginning = |sql: &str| {
-            let counted = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?));
-            let words: Vec<(u64, String)> =
-                db.prepare_cached(sql)?.query_map([word], counted)?.collect::<rusqlite::Result<_>>()?;
-            Ok::<_, rusqlite::Error>((words.iter().map(|(entries, _)| entries).sum::<u64>(), words))
-        };
-        let (mut entries, mut words) =
-            beginning("SELECT entries, word FROM common WHERE word >= ?1 AND word < ?1 || char(0x10ffff)")?;
-        // Where common words are too many to be ranked by, rare ones are not needed.
-        if entries <= COUNTED_ENTRIES_MAX {
-            (entries, words) = beginning(
+        let mut words: Vec<(u64, String)> = db
+            .prepare_cached(
                 "SELECT doc, term FROM temp.vocabulary WHERE term >= ?1 AND term < ?1 || char(0x10ffff)",
-            )?;
-        }
+            )?
+            .query_map([word], |row| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        let entries: u64 = words.iter().map(|(entries, _)| entries).sum();
         if entries > COUNTED_ENTRIES_MAX {
             words.sort_unstable_by(|a, b| b.cmp(a));
             let commonest = words.into_iter().take(BEGINNING_WORDS_MAX).map(|(_, word)| word).collect();
@@ -464,21 +457,28 @@ mod tests {
     /// Counting is slow in large indexes, so the file remembers it; what nobody says any more is forgotten.
     #[test]
     fn common_words_are_counted_once() {
-        let db = index(30_000);
+        let db = index(60_000);
         let counted = |word: &str, prefix: bool| count(&db, &Mutex::default(), word, prefix).unwrap();
         let remembered = |word: &str| -> Option<i64> {
             db.query_row("SELECT entries FROM common WHERE word = ?", [word], |row| row.get(0))
                 .optional()
                 .unwrap()
         };
-        let before = [counted("other", false), counted("contract", false), counted("cont", true)];
-        assert_eq!(before, [3_000, 15_000, 27_000]);
+        let all = || [counted("other", false), counted("contract", false), counted("cont", true)];
+        assert_eq!(all(), [6_000, 30_000, 54_000]);
         entries::take_in(&db, &[], 1, None).unwrap();
-        assert_eq!((remembered("other"), remembered("contract")), (Some(3_000), Some(15_000)));
-        assert_eq!([counted("other", false), counted("contract", false), counted("cont", true)], before);
-        db.execute_batch("DELETE FROM words WHERE rowid % 10 = 0").unwrap();
+        assert_eq!((remembered("other"), remembered("contract")), (None, Some(30_000)), "rare ones are not");
+        assert_eq!(all(), [6_000, 30_000, 54_000]);
+        // What was said in a conversation that is deleted counts no more.
+        let gone = "DELETE FROM words WHERE rowid % 2 AND rowid < 40_000;
+            UPDATE position SET entries = entries - 20000, gone = 20000";
+        db.execute_batch(gone).unwrap();
+        entries::take_in(&db, &[], 2, None).unwrap();
+        assert_eq!((all(), remembered("contract")), ([6_000, 10_000, 34_000], None));
+        // Nor are words in the file that nobody says any more.
+        db.execute_batch("DELETE FROM words WHERE rowid % 2 = 0 AND rowid % 10").unwrap();
         entries::merge(&db).unwrap();
-        assert_eq!((remembered("other"), remembered("contract")), (None, Some(15_000)));
+        assert_eq!(remembered("context"), None);
     }
 
     #[test]

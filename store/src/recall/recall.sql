@@ -7,9 +7,10 @@ CREATE TABLE position (
     removed INTEGER NOT NULL,                -- whether words were removed that may still stand in unused space
     entries INTEGER NOT NULL,                -- how many there are
     words   INTEGER NOT NULL,                -- how many words they have
-    counted INTEGER NOT NULL                 -- how many entries there were when `common` was counted
+    counted INTEGER NOT NULL,                -- how many entries there were when `common` was counted
+    gone    INTEGER NOT NULL                 -- how many were removed since
 );
-INSERT INTO position VALUES (0, NULL, 0, 0, 0, 0);
+INSERT INTO position VALUES (0, NULL, 0, 0, 0, 0, 0);
 
 CREATE TABLE actors (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE conversations (no INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE);
@@ -40,7 +41,7 @@ CREATE VIRTUAL TABLE words USING fts5 (
     tokenize = "unicode61 remove_diacritics 0 categories 'L* M* N* P* S* C*'"
 );
 
--- In about how many entries common words are. FTS5 counts a word by going through all its entries.
+-- In about how many entries very common words are. FTS5 counts a word by going through all its entries.
 CREATE TABLE common (word TEXT PRIMARY KEY, entries INTEGER NOT NULL) WITHOUT ROWID;
 
 -- Vectors, by model: those of different models are never compared. Their signs stand apart from them, with what filters ask

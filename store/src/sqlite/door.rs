@@ -161,8 +161,11 @@ pub fn close_like(file: &File, database: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let Ok(like) = std::fs::metadata(database) else { return };
     let mut mode = like.permissions().mode() | 0o600;
-    if file.metadata().is_ok_and(|file| file.is_dir()) {
-        mode |= (mode & 0o444) >> 2;
+    if let Ok(folder) = file.metadata()
+        && folder.is_dir()
+    {
+        // What is made in it belongs to the group that the folder around it says.
+        mode |= (mode & 0o444) >> 2 | folder.permissions().mode() & 0o2000;
     }
     if let Err(error) = file.set_permissions(PermissionsExt::from_mode(mode)) {
         // Only its owner can change it.
@@ -472,6 +475,22 @@ pub fn beside(path: &Path, suffix: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A folder that was made again lost the group of the folder around it, and others of the group their access.
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_beside_a_database_keeps_its_group() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let (database, index) = (folder.path().join("store.db"), folder.path().join("store.db-index"));
+        std::fs::write(&database, "").expect("a file");
+        std::fs::create_dir(&index).expect("a folder");
+        let set = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode));
+        set(&database, 0o640).and_then(|()| set(&index, 0o2700)).expect("modes");
+        close_like(&File::open(&index).expect("it is there"), &database);
+        let mode = index.metadata().expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o2750);
+    }
 
     #[test]
     fn file_systems_of_other_machines_are_known_by_their_numbers() {
