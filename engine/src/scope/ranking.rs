@@ -138,26 +138,29 @@ impl Scope {
             .collect();
         let own: Vec<f64> = ranked.iter().map(|ranked| ranked.score).collect();
         let best = own.iter().fold(f64::MIN_POSITIVE, |best, own| best.max(*own));
-        let mut most = vec![0.0; ranked.len()];
+        // The largest part that each gets from a turn beside it, and the place of that.
+        let mut most = vec![(0.0, 0); ranked.len()];
         for ((source, excess), beside) in sources.iter().zip(&beside) {
             for (turn, distance) in beside {
                 let Some(at) = places.get(&turn.no).copied() else { continue };
                 let lifted = lift(*excess, *distance, fits[at].length, own[at] / best);
                 ranked[at].score += lifted;
-                // What fits by itself needs no other reason.
-                if lifted > most[at] && lifted > own[at] / 4.0 {
-                    most[at] = lifted;
-                    ranked[at].matched.beside = Some(candidates[places[source]].seq);
+                if lifted > most[at].0 {
+                    most[at] = (lifted, candidates[places[source]].seq);
                 }
             }
         }
         // What shares no word with the question and is far from its meaning has nothing to do with it.
         let nearness_min = meant.question.vector.nearness_min;
-        let mut of_each = fits.iter();
-        ranked.retain(|Ranked { matched, .. }| {
+        let mut of_each = fits.iter().zip(own).zip(most);
+        ranked.retain_mut(|Ranked { matched, .. }| {
+            let Some(((fit, own), (lifted, seq))) = of_each.next() else { return false };
             let near = matched.vector.is_some_and(|rank| rank.score >= nearness_min);
-            let shares_words = of_each.next().is_some_and(|fit| fit.words > 0.0);
-            near || shares_words || matched.beside.is_some() || matched.in_period
+            let by_itself = near || fit.words > 0.0 || matched.in_period;
+            // What fits by itself needs no other reason.
+            let beside = lifted > 0.0 && (!by_itself || lifted > own / 4.0);
+            matched.beside = beside.then_some(seq);
+            by_itself || beside
         });
         ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.found.no.cmp(&a.found.no)));
         let not_reranked = match &self.shared().options.reranker {
