@@ -1,9 +1,9 @@
 //! What happens without being asked: chunks become durable, what has expired goes, silent streams end.
 
 use crate::Shared;
-use crate::hub::Update;
 use crate::ingest::{Ingested, NewTurn, Place};
-use crate::stream::Piece;
+use crate::streaming::hub::Update;
+use crate::streaming::open_turns::Piece;
 use everturn_core::Error;
 use everturn_core::event::kind;
 use everturn_core::id::{Key, TurnId};

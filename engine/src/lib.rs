@@ -16,59 +16,58 @@
 //!
 //! What it is not: it opens no port, reads no arguments and formats nothing for people.
 //!
-//! Reading order: [`Everturn`] opens a store, [`Scope`] is what a tenant can do, `ingest` turns input into events,
-//! `writer` commits them, `hub` and `stream` show them live, `generation` keeps account of answers on their way,
-//! `backup` copies whole stores, `indexer` makes it findable by its words and `meaning` by what it means, `background` cleans
-//! up, `load` lets requests go before all of these, `proof` checks.
+//! Reading order: [`Everturn`] opens a store, [`Scope`] is what a tenant can do, `ingest` turns input into events, `writer` commits
+//! them. Each feature has a folder: `streaming`, `compaction`, `recall`, `facts`, `generation`, `transfer`, `backup`, `mirror`. `background`
+//! cleans up, `load` lets requests go before background work, `proof` checks.
 
 mod background;
 pub mod backup;
-mod budget;
+mod compaction;
 mod copies;
 mod erasures;
+mod facts;
 mod folds;
 mod generation;
-mod hub;
-mod indexer;
 mod ingest;
-mod keeper;
 mod keys;
 mod load;
-mod meaning;
 mod mirror;
 pub mod model;
 mod private;
 mod proof;
 mod quota;
+mod recall;
 mod records;
 mod scope;
 pub mod script;
-mod stream;
+mod streaming;
 mod transfer;
 mod world;
 mod writer;
 
+pub use compaction::{CompactOptions, Compacted, Summary};
 pub use everturn_core::Error;
 pub use everturn_store::{Behind, TenantUsage};
 pub use everturn_views::recall::{Kind as RecallKind, Mode as RecallMode, Snippet};
-pub use generation::{Generated, Generating, GenerationState, GenerationStatus, Progress};
-pub use hub::{Chunk, ChunkPosition, Position, Subscription, Update};
+pub use facts::{Correction, ExtractOptions, Extraction, FactQuery, NewFact};
+pub use generation::{GenerateOptions, Generated, Generating, GenerationState, GenerationStatus, Progress};
 pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
 pub use proof::{Doctor, Finding, Repaired};
 pub use quota::{Quota, Quotas};
+pub use recall::{Hit, Matched, Rank, RecallOptions, Recalled};
 pub use records::Records;
 pub use scope::{
-    AppendOptions, Appended, Change, CompactOptions, Compacted, Context, ContextOptions, Correction, Digest,
-    Entry, ErasedActor, ExtractOptions, Extraction, FactQuery, GenerateOptions, HistoryQuery, Hit, ListQuery,
-    Matched, NewConversation, NewFact, NewStream, Order, Page, Policy, Projection, Rank, RecallOptions,
-    RecallRequest, Recalled, Receipt, Scope, Summary,
+    AppendOptions, Appended, Change, Context, ContextOptions, Digest, Entry, ErasedActor, HistoryQuery,
+    ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection, RecallRequest, Receipt, Scope,
 };
+pub use streaming::hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 
 pub use transfer::{Format, Imported};
 pub use world::{SystemWorld, World};
 pub use writer::{Commit, CommitFuture};
 
+use compaction::worker::Changed;
 use copies::Copies;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
@@ -86,20 +85,19 @@ use everturn_store::{Assets, CheckedIndex, CheckedLog, Committed, Recall};
 use everturn_views::tokens::Family;
 use folds::Folds;
 use generation::Generations;
-use hub::Hub;
-use indexer::Indexer;
-use keeper::Changed;
 use load::{Load, Slots};
-use meaning::Meaning;
 use mirror::Mirror;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use recall::embedding::{self, Embeddings};
+use recall::indexer::{self, Indexer};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use stream::{Open, Streams};
+use streaming::hub::Hub;
+use streaming::open_turns::{Open, Streams};
 use tokio::sync::broadcast;
 use world::Source;
 use writer::{Job, Queue, Submitted};
@@ -214,7 +212,7 @@ pub(crate) struct Shared {
     pub index: Arc<dyn CheckedIndex>,
     pub recall: Arc<dyn Recall>,
     pub indexer: Indexer,
-    pub meaning: Meaning,
+    pub embeddings: Embeddings,
     pub assets: Arc<dyn Assets>,
     pub keys: Arc<dyn everturn_store::Keys>,
     pub backup: Arc<dyn everturn_store::Backup>,
@@ -243,7 +241,7 @@ pub(crate) struct Shared {
     pub counts: Mutex<HashMap<(TurnId, Family), u64>>,
     /// Conversations to look at.
     pub changed: Changed,
-    pub budgets: budget::Budgets,
+    pub budgets: compaction::budget::Budgets,
     pub mirror: Option<Mirror>,
     pub copies: Copies,
     /// Tells whose list of conversations has changed.
@@ -321,7 +319,7 @@ impl Everturn {
             index,
             recall,
             indexer: Indexer::default(),
-            meaning: Meaning::default(),
+            embeddings: Embeddings::default(),
             assets,
             keys,
             backup,
@@ -342,7 +340,7 @@ impl Everturn {
             folds: Folds::default(),
             counts: Mutex::default(),
             changed: Changed::default(),
-            budgets: budget::Budgets::default(),
+            budgets: compaction::budget::Budgets::default(),
             mirror,
             copies,
             listed: broadcast::Sender::new(LISTED_AHEAD),
@@ -416,13 +414,13 @@ impl Everturn {
 
     /// How far what recall finds is behind what is committed, over all tenants.
     pub fn behind(&self) -> Result<Behind, Error> {
-        meaning::behind_in_all(&self.inner.shared)
+        embedding::behind_in_all(&self.inner.shared)
     }
 
     /// Makes vectors of what has none, as far as this time allows, and says how much is missing afterwards. The background does
     /// it anyway; this is for a process that ends soon. Does nothing without an embedder.
     pub fn embed_now(&self, time: Duration) -> Result<Behind, Error> {
-        meaning::catch_up(&self.inner.shared, None, time)?;
+        embedding::catch_up(&self.inner.shared, None, time)?;
         self.behind()
     }
 
@@ -534,12 +532,13 @@ impl Inner {
         spawn("writer", Priority::Request, |shared| writer::run(shared))?;
         spawn("chunks", Priority::Request, |shared| background::debounce(shared))?;
         if self.shared.options.auto_compaction {
-            (0..keeper::WORKERS).try_for_each(|_| spawn("keeper", Priority::Background, keeper::run))?;
+            (0..compaction::worker::WORKERS)
+                .try_for_each(|_| spawn("compaction", Priority::Background, compaction::worker::run))?;
         }
         if self.shared.options.index {
             spawn("indexer", Priority::Background, |shared| indexer::run(shared))?;
             if self.shared.options.embedder.is_some() {
-                spawn("embedder", Priority::Background, |shared| meaning::run(shared))?;
+                spawn("embedder", Priority::Background, |shared| embedding::run(shared))?;
             }
         }
         spawn("sweeper", Priority::Background, |shared| background::sweeper(shared))
@@ -549,7 +548,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.shared.options.auto_compaction {
-            keeper::finish(&self.shared);
+            compaction::worker::finish(&self.shared);
         }
         // Before the last chunks are written: what an answer said so far is kept, and it comes back as interrupted.
         self.shared.generations.close();
@@ -807,7 +806,7 @@ impl Shared {
         self.wake.notify_all();
         self.changed.wake();
         self.indexer.wake();
-        self.meaning.wake();
+        self.embeddings.wake();
     }
 
     /// What an open turn says so far, if it is open here.

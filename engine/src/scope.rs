@@ -2,32 +2,19 @@
 //!
 //! What is asked and answered is here; what is done is in `conversations`, `turns` and `reading`.
 
-mod compacting;
-mod context;
+pub(crate) mod context;
 mod conversations;
 mod erasing;
-mod facts;
-mod finding;
-mod generating;
-mod learning;
 mod projecting;
-mod ranking;
 mod reading;
-mod recalled;
-mod recalling;
-mod receipts;
+pub(crate) mod receipts;
 mod state;
 mod turns;
 
-pub use compacting::{CompactOptions, Compacted, Summary};
 pub(crate) use context::StoredMedia;
 pub use context::{Context, ContextOptions, Digest, RecallRequest};
 pub use erasing::ErasedActor;
-pub use facts::{Correction, Extraction, FactQuery, NewFact};
-pub use generating::GenerateOptions;
-pub use learning::ExtractOptions;
 pub use projecting::Projection;
-pub use recalling::{Hit, Matched, Rank, RecallOptions, Recalled};
 pub use receipts::{Policy, Receipt};
 
 use crate::ingest::Ingested;
@@ -251,7 +238,7 @@ impl Scope {
         Key { tenant: self.tenant.clone(), id }
     }
 
-    fn write<T: 'static>(
+    pub(crate) fn write<T: 'static>(
         &self,
         id: ConversationId,
         action: Result<Action, Error>,
@@ -262,7 +249,7 @@ impl Scope {
     }
 
     /// Appends turns, or ends an open one, with everything that goes along.
-    fn append_with(
+    pub(crate) fn append_with(
         &self,
         id: ConversationId,
         options: AppendOptions,
@@ -319,7 +306,7 @@ fn idempotency(key: Option<String>, request: Option<Hash>) -> Result<Option<Idem
     Ok(Some(Idempotency { key, request, only_repeat: None }))
 }
 
-fn page_limit(limit: usize) -> Result<usize, Error> {
+pub(crate) fn page_limit(limit: usize) -> Result<usize, Error> {
     match limit {
         0 => Err(Error::invalid("limit.zero", "limit is 0; ask for at least 1")),
         limit if limit > PAGE_ENTRIES_MAX => Err(Error::limit(
@@ -333,7 +320,7 @@ fn page_limit(limit: usize) -> Result<usize, Error> {
 }
 
 /// One entry more than wanted was read: if it is there, the page is not the last.
-fn more<T, C>(data: &mut Vec<T>, limit: usize, cursor: impl Fn(&T) -> C) -> Option<C> {
+pub(crate) fn more<T, C>(data: &mut Vec<T>, limit: usize, cursor: impl Fn(&T) -> C) -> Option<C> {
     let more = data.len() > limit;
     data.truncate(limit);
     data.last().map(cursor).filter(|_| more)

@@ -332,7 +332,7 @@ impl Scope {
         let action = Action::Delete { at, reason: reason.clone(), only_expired: false };
         let scope = self.clone();
         self.write(id, Ok(action), move |committed| {
-            let forgotten = crate::indexer::forget_erased(scope.shared(), &scope.tenant);
+            let forgotten = crate::recall::indexer::forget_erased(scope.shared(), &scope.tenant);
             scope.delete_copies(id)?;
             forgotten?;
             Ok(Tombstone { id, head: committed.conversation.head, deleted: at, reason })

@@ -244,7 +244,7 @@ impl Scope {
         self.records()?.iter().try_for_each(|records| records.erase(&erased))?;
         let action = prepared.map(|draft| Action::Erase { turns, events, summaries, draft });
         let committed = self.write(id, action, Ok).wait()?;
-        let forgotten = crate::indexer::forget_erased(self.shared(), &self.tenant);
+        let forgotten = crate::recall::indexer::forget_erased(self.shared(), &self.tenant);
         let places: BTreeSet<ConversationId> =
             committed.erased.iter().map(|place| place.conversation).collect();
         erased.ids.extend(places.iter().map(ConversationId::to_string));

@@ -1,7 +1,7 @@
 //! Reading, following, and the bytes of assets.
 
 use super::{Entry, HistoryQuery, Order, Page, Scope, more, page_limit};
-use crate::hub::{Position, Subscription};
+use crate::streaming::hub::{Position, Subscription};
 use crate::transfer::ends_early;
 use crate::writer::Commit;
 use everturn_core::Error;

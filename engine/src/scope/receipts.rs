@@ -198,7 +198,7 @@ impl Scope {
 }
 
 /// The answer where something that went in is gone.
-pub(super) fn erased(what: &str) -> Error {
+pub(crate) fn erased(what: &str) -> Error {
     let text = format!("{what} was erased; what the model was given cannot be shown any more");
     Error::not_found("receipt.erased", text)
 }

@@ -1,7 +1,7 @@
 //! Turns: saying, streaming, replacing and erasing.
 
 use super::{AppendOptions, Appended, NewStream, Scope, idempotency};
-use crate::budget::has_room_for;
+use crate::compaction::budget::has_room_for;
 use crate::ingest::{NewTurn, Place};
 use crate::writer::Commit;
 use everturn_core::Error;

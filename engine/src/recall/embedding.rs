@@ -46,14 +46,14 @@ const DROPPED_AT_ONCE: usize = 2000;
 
 /// What the thread is told.
 #[derive(Default)]
-pub struct Meaning {
+pub struct Embeddings {
     news: Mutex<bool>,
     changed: Condvar,
     /// Held by whoever embeds: the thread, or a caller who wants it done now.
     working: Mutex<()>,
 }
 
-impl Meaning {
+impl Embeddings {
     fn news(&self) -> MutexGuard<'_, bool> {
         self.news.lock()
     }
@@ -173,7 +173,7 @@ pub fn run(shared: &Shared) {
     let mut failures = 0_u32;
     let entries = if embedder.at_once().is_some() { BATCH_ENTRIES_AT_ONCE } else { BATCH_ENTRIES };
     while !stopping() {
-        *shared.meaning.news() = false;
+        *shared.embeddings.news() = false;
         match load::slice(shared, || round(shared, embedder, None, entries, None)) {
             Ok(true) => {
                 if std::mem::take(&mut failures) > 0 {
@@ -182,7 +182,7 @@ pub fn run(shared: &Shared) {
             }
             Ok(false) => {
                 let idle = |news: &mut bool| !*news && !stopping();
-                shared.meaning.changed.wait_while(&mut shared.meaning.news(), idle);
+                shared.embeddings.changed.wait_while(&mut shared.embeddings.news(), idle);
             }
             Err(_) if stopping() => return,
             Err(error) => {
@@ -193,7 +193,7 @@ pub fn run(shared: &Shared) {
                 failures += 1;
                 // News do not shorten it: a server that is down is not asked for every turn.
                 let goes_on = |_: &mut bool| !stopping();
-                shared.meaning.changed.wait_while_for(&mut shared.meaning.news(), goes_on, pause);
+                shared.embeddings.changed.wait_while_for(&mut shared.embeddings.news(), goes_on, pause);
             }
         }
     }
@@ -277,8 +277,8 @@ fn drop_others(shared: &Shared, kept: &str) -> Result<(), Error> {
 /// Waits until nobody else embeds, at most until the time ends: who has the turn may be waiting for a model that hangs.
 fn turn(shared: &Shared, end: Option<Instant>) -> Option<MutexGuard<'_, ()>> {
     match end {
-        Some(end) => shared.meaning.working.try_lock_until(end),
-        None => Some(shared.meaning.working.lock()),
+        Some(end) => shared.embeddings.working.try_lock_until(end),
+        None => Some(shared.embeddings.working.lock()),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Finding again what was said and learned.
 
 use super::ranking::{Ranked, alone};
-use super::{Scope, page_limit};
-use crate::meaning;
 use crate::model::Closeness;
+use crate::recall::embedding;
+use crate::scope::{Scope, page_limit};
 use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
@@ -162,24 +162,24 @@ pub struct Rank {
 }
 
 /// The facts of conversations, each read once for one answer.
-pub(super) type KnownFacts = HashMap<ConversationId, Vec<Fact>>;
+pub(crate) type KnownFacts = HashMap<ConversationId, Vec<Fact>>;
 
 /// A question and where its answers may be.
-pub(super) struct Search<'a> {
+pub(crate) struct Search<'a> {
     pub query: &'a str,
     pub words: TextQuery,
     pub filter: &'a Filter,
 }
 
 /// What a question means, what lies nearest to that, best first, and the words of each.
-pub(super) struct Meant {
-    pub question: meaning::Question,
+pub(crate) struct Meant {
+    pub question: embedding::Question,
     pub near: Vec<Found>,
     pub texts: HashMap<EntryNo, Candidate>,
 }
 
 /// The words of something found.
-pub(super) struct Candidate {
+pub(crate) struct Candidate {
     pub terms: Terms,
     /// How close its words come to those of the question.
     pub closeness: f64,
@@ -187,7 +187,7 @@ pub(super) struct Candidate {
 
 /// What a question's words find, best first, what was counted of them, and how well each fits.
 #[derive(Default)]
-pub(super) struct ByWords {
+pub(crate) struct ByWords {
     pub counts: Counts,
     pub found: Vec<Found>,
     pub fits: HashMap<EntryNo, Fit>,
@@ -203,9 +203,9 @@ impl Scope {
         }
         // The index may catch up while it is searched, and only then be found to be lost: whatever may have been missed counts.
         // The second also wakes the indexer, which nothing else tells of a loss.
-        let before = meaning::behind(self.shared(), &self.tenant)?;
+        let before = embedding::behind(self.shared(), &self.tenant)?;
         let (data, mode, note) = self.find(query, &options.filter(), options.mode, limit)?;
-        let after = meaning::behind(self.shared(), &self.tenant)?;
+        let after = embedding::behind(self.shared(), &self.tenant)?;
         let behind =
             Behind { events: before.events.max(after.events), vectors: before.vectors.max(after.vectors) };
         let notes: Vec<String> = note.into_iter().chain(self.unsearched(behind.events)).collect();
@@ -233,8 +233,8 @@ impl Scope {
     /// so meanings are compared among all that shares words with it, however much still waits for a vector.
     pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
         let first = self.sharing_words(&TextQuery::parse(query), &options.filter())?;
-        meaning::catch_up(self.shared(), Some((&self.tenant, &first)), time)?;
-        meaning::behind(self.shared(), &self.tenant)
+        embedding::catch_up(self.shared(), Some((&self.tenant, &first)), time)?;
+        embedding::behind(self.shared(), &self.tenant)
     }
 
     /// What shares words with a question, best first. In a large store its rare words choose, which may be few entries: then
@@ -256,7 +256,7 @@ impl Scope {
     }
 
     /// Finds, and says how it was looked for.
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         query: &str,
         filter: &Filter,
@@ -271,7 +271,7 @@ impl Scope {
         // Words are looked for while the model reads the question.
         let (meant, by_words) = std::thread::scope(|threads| {
             // That the embedder failed is told; that the index did is an error.
-            let meaning = || match meaning::of_question(self.shared(), &self.tenant, query) {
+            let meaning = || match embedding::of_question(self.shared(), &self.tenant, query) {
                 Ok(Some(question)) => {
                     self.by_meaning(question, &search, wanted, mode).map(|meant| Ok(Some(meant)))
                 }
@@ -360,7 +360,7 @@ impl Scope {
     /// What lies nearest to a question's meaning, best first.
     fn by_meaning(
         &self,
-        question: meaning::Question,
+        question: embedding::Question,
         search: &Search,
         wanted: usize,
         mode: Mode,
@@ -387,7 +387,7 @@ impl Scope {
     }
 
     /// Reads something that was found. What cannot be read any more has no words here, and is left out when it is looked at.
-    pub(super) fn candidate(
+    pub(crate) fn candidate(
         &self,
         found: &Found,
         search: &Search,
@@ -402,7 +402,7 @@ impl Scope {
     }
 
     /// The text that something was found by; `None` if it cannot be read any more.
-    pub(super) fn found_text(&self, found: &Found, known: &mut KnownFacts) -> Result<Option<String>, Error> {
+    pub(crate) fn found_text(&self, found: &Found, known: &mut KnownFacts) -> Result<Option<String>, Error> {
         let key = self.key(found.conversation);
         let text = match found.id {
             EntryId::Turn(id) => self.shared().index.turn_in(&key, id).map(|turn| searched_text(&turn)),

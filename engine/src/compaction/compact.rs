@@ -1,8 +1,8 @@
 //! Compaction: older turns give way to a checkpoint. Only ever appends, and only after the checkpoint exists.
 
-use super::Scope;
 use crate::Shared;
 use crate::model::{self, Summarize};
+use crate::scope::Scope;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{CheckpointRef, Conversation};

@@ -3,9 +3,9 @@
 //! Only turns of the log are read. What was recalled into a prompt is none, and what an answer repeats of it is no
 //! evidence (see `views::facts::news`). Which parts were read is in the log, so that nothing is read twice.
 
-use super::Scope;
-use super::facts::Extraction;
+use super::statements::Extraction;
 use crate::model::{self, Summarize, Summarizer};
+use crate::scope::Scope;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::event::{Draft, Visibility, kind};

@@ -1,7 +1,7 @@
 //! Facts: listed, and stated, corrected and taken back by hand. What a model learns is in `learning`.
 
-use super::{Page, Scope, more, page_limit};
 use crate::Shared;
+use crate::scope::{Page, Scope, more, page_limit};
 use everturn_core::Error;
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::fact::{self, CorrectedBody, Fact, RetractedBody, StatedBody, Status, absent, limits};
@@ -246,7 +246,7 @@ impl Scope {
     }
 
     /// An id for a statement, and where the log ends; refuses when there are too many.
-    pub(super) fn room_for_facts(
+    pub(crate) fn room_for_facts(
         &self,
         id: ConversationId,
         count: usize,
@@ -272,7 +272,7 @@ impl Scope {
     }
 
     /// A turn may have been erased while something was learned from it: then that goes as well.
-    pub(super) fn forget_if_erased(
+    pub(crate) fn forget_if_erased(
         &self,
         id: ConversationId,
         turns: impl IntoIterator<Item = TurnId>,

@@ -3,9 +3,9 @@
 //! It goes into the prompt as a text that says who said it and when, with the ids in the receipt, and is appended
 //! nowhere: so it is never found again as if it had been said.
 
-use super::context::{ContextOptions, RecallRequest};
-use super::receipts::{Receipt, erased};
-use super::{Scope, page_limit};
+use crate::scope::context::{ContextOptions, RecallRequest};
+use crate::scope::receipts::{Receipt, erased};
+use crate::scope::{Scope, page_limit};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::fact::Fact;
@@ -19,7 +19,7 @@ const RECALLED_BYTES_MAX: usize = 2 * 1024;
 
 impl Scope {
     /// Looks for what helps with what is asked: turns from before a place, and facts, as they stood at another.
-    pub(super) fn recalled_now(
+    pub(crate) fn recalled_now(
         &self,
         key: &Key,
         options: &ContextOptions,
@@ -53,7 +53,7 @@ impl Scope {
     }
 
     /// What a receipt says was recalled, in its order; refused where a fact does not say any more what it said.
-    pub(super) fn recalled_before(
+    pub(crate) fn recalled_before(
         &self,
         key: &Key,
         receipt: &Receipt,

@@ -2,7 +2,8 @@
 //!
 //! What is taken in is asked of the indexes themselves, so that a crash or a lost file costs time and nothing else.
 
-use crate::{Shared, load, meaning};
+use super::embedding;
+use crate::{Shared, load};
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, Tenant};
@@ -224,7 +225,7 @@ fn take_in(shared: &Shared, events: usize) -> Result<Option<Span>, Error> {
     }
     let span = unindexed.span.clone();
     shared.recall.index(changes, unindexed.span)?;
-    shared.meaning.wake();
+    shared.embeddings.wake();
     if let Ok(behind) = shared.recall.behind_in_all(None) {
         metrics::gauge!("everturn_recall_behind_events").set(behind.events as f64);
     }
@@ -233,7 +234,7 @@ fn take_in(shared: &Shared, events: usize) -> Result<Option<Span>, Error> {
 
 /// Gives new entries their vectors, where that takes no longer than their words.
 fn embed(shared: &Shared, changes: &mut [IndexChange]) {
-    let Some((embedder, model)) = meaning::at_once(shared) else { return };
+    let Some((embedder, model)) = embedding::at_once(shared) else { return };
     for change in changes {
         if let IndexChange::Put(entry) = change {
             let numbers = embedder.vector(&entry.text);

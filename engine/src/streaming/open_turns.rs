@@ -1,6 +1,6 @@
 //! Open turns: text that grows chunk by chunk, shown at once and made durable with a debounce.
 
-use crate::hub::{Chunk, Hub, Update};
+use crate::streaming::hub::{Chunk, Hub, Update};
 use everturn_core::Error;
 use everturn_core::id::{Key, TurnId};
 use everturn_core::json::{self, Raw};

@@ -3,11 +3,11 @@
 //!
 //! What waits for the disk runs on threads of its own; the answer is followed on the runtime of the model clients.
 
-use super::{AppendOptions, Context, ContextOptions, NewStream, Scope};
-use crate::generation::{Generated, Generating, GenerationState, GenerationStatus, Halt, News, Seat};
+use super::account::{Generated, Generating, GenerationState, GenerationStatus, Halt, News, Seat};
 use crate::ingest::{NewTurn, Place};
 use crate::model::runtime::runtime;
 use crate::model::{Answer, Configured, Delta, Finish, Request, Step};
+use crate::scope::{AppendOptions, Context, ContextOptions, NewStream, Scope};
 use crate::writer::closed;
 use everturn_core::Error;
 use everturn_core::event::kind;

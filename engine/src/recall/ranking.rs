@@ -1,9 +1,9 @@
 //! Joins what words and meaning found into one ranking.
 
-use super::Scope;
-use super::recalling::{ByWords, Candidate, KnownFacts, Matched, Meant, Rank, Search};
-use crate::meaning;
+use super::search::{ByWords, Candidate, KnownFacts, Matched, Meant, Rank, Search};
 use crate::model::{Closeness, Embed};
+use crate::recall::embedding;
+use crate::scope::Scope;
 use everturn_core::Error;
 use everturn_core::time::Timestamp;
 use everturn_store::Found;
@@ -73,7 +73,7 @@ fn not_below(ranked: &mut Vec<Ranked>, by_words: &ByWords, unsure: &HashSet<Entr
 impl Scope {
     /// Both rankings as one, best first: what either found, and turns beside the best of it. Also says why these were not
     /// ordered once more, if they should have been.
-    pub(super) fn joined(
+    pub(crate) fn joined(
         &self,
         search: &Search,
         by_words: &ByWords,
@@ -184,7 +184,7 @@ impl Scope {
         let mut known = KnownFacts::new();
         let text = |ranked: &Ranked| Ok(self.found_text(&ranked.found, &mut known)?.unwrap_or_default());
         let texts = best.iter().map(text).collect::<Result<Vec<String>, Error>>()?;
-        let near = match meaning::nearness(reranker, question, &texts) {
+        let near = match embedding::nearness(reranker, question, &texts) {
             Ok(near) => near,
             Err(error) => {
                 let text = error.text();
@@ -255,7 +255,7 @@ impl Scope {
         }
         *candidates = fitting;
         let numbers: Vec<EntryNo> = candidates.iter().map(|found| found.no).collect();
-        let meaning::Question { model, vector } = &meant.question;
+        let embedding::Question { model, vector } = &meant.question;
         let near = self.shared().recall.nearness(&self.tenant, model, &vector.numbers, &numbers)?;
         let mut unsure = HashSet::new();
         for ((fit, no), near) in fits.iter_mut().zip(numbers).zip(near) {

@@ -1,0 +1,469 @@
+//! Answers on their way: which run, how each ended, and what whoever waits for one is shown.
+//!
+//! An answer belongs to its conversation and not to whoever asked for it: it goes on when nobody listens, and ends when
+//! it is stopped, when its turn is ended by somebody else, or when the store closes.
+
+use crate::model::{Answer, Delta, wait};
+use crate::writer::closed;
+use everturn_core::Error;
+use everturn_core::id::{ConversationId, GenerationId, Key, Tenant, TurnId};
+use everturn_core::turn::Turn;
+use futures_core::Stream;
+use futures_util::StreamExt;
+use futures_util::task::AtomicWaker;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use serde::Serialize;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Generations that ended and are remembered; the oldest give way.
+const ENDED_MAX: usize = 1024;
+
+/// How long closing the store waits for answers to be let go.
+const CLOSE_WAIT: Duration = Duration::from_secs(10);
+
+/// An answer on its way: pieces, and at last what was committed or an error. Dropping it does not stop the generation:
+/// [`Scope::stop_generation`](crate::Scope::stop_generation) does.
+///
+/// Whoever reads slowly gets pieces of the same kind joined to longer ones.
+pub struct Generating {
+    /// Which generation it is.
+    pub id: GenerationId,
+    /// Where.
+    pub conversation: ConversationId,
+    /// The turns that were appended for it.
+    pub input: Vec<Turn>,
+    /// The answer, which is open until the end.
+    pub turn: TurnId,
+    /// The receipt of what the model is given.
+    pub receipt_seq: u64,
+    pub(crate) news: Arc<News>,
+}
+
+/// What comes next of an answer.
+#[derive(Clone, Debug)]
+pub enum Progress {
+    /// Another piece.
+    Delta(Delta),
+    /// The whole of it, durable; nothing follows.
+    Done(Box<Generated>),
+}
+
+/// An answer that was committed.
+#[derive(Clone, Debug)]
+pub struct Generated {
+    /// What was committed, oldest first. The first is the turn that was open; an answer in several items has one for
+    /// each.
+    pub turns: Vec<Turn>,
+    /// What the model said.
+    pub answer: Answer,
+    /// The receipt of what it was given: another one than at first, if the prompt had to be made shorter.
+    pub receipt_seq: u64,
+}
+
+/// Where a generation is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct GenerationStatus {
+    /// Which one.
+    pub id: GenerationId,
+    /// Where.
+    pub conversation: ConversationId,
+    /// The answer; `None` until it is open.
+    pub turn: Option<TurnId>,
+    /// How far it has come.
+    #[serde(flatten)]
+    pub state: GenerationState,
+}
+
+/// How far a generation has come.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum GenerationState {
+    /// On its way.
+    Running,
+    /// The answer is committed.
+    Done,
+    /// There is no answer.
+    Failed {
+        /// The error's code.
+        code: &'static str,
+        /// Its sentence.
+        text: String,
+    },
+    /// It was asked to stop, and did.
+    Stopped,
+}
+
+/// Why an answer ends before the model says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Halt {
+    /// Somebody asked for it.
+    Stopped,
+    /// Its turn was ended by somebody else, or is gone.
+    TurnEnded,
+    /// The store closes.
+    Closed,
+}
+
+impl Generating {
+    /// The next piece; blocks until there is one. `None` after the last.
+    pub fn recv(&mut self) -> Result<Option<Progress>, Error> {
+        wait(self.next()).transpose()
+    }
+
+    /// The whole; blocks until it is there.
+    pub fn wait(mut self) -> Result<Generated, Error> {
+        while let Some(progress) = self.recv()? {
+            if let Progress::Done(generated) = progress {
+                return Ok(*generated);
+            }
+        }
+        Err(closed())
+    }
+}
+
+impl Stream for Generating {
+    type Item = Result<Progress, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        // Registered first, looked second: what comes between wakes.
+        self.news.waker.register(context.waker());
+        let mut waiting = self.news.waiting();
+        match waiting.steps.pop_front() {
+            Some(step) => Poll::Ready(Some(step)),
+            None if waiting.ended => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Generating {
+    fn drop(&mut self) {
+        let mut waiting = self.news.waiting();
+        waiting.unheard = true;
+        waiting.steps.clear();
+    }
+}
+
+impl fmt::Debug for Generating {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {}", self.id, self.conversation)
+    }
+}
+
+/// What is on its way to whoever listens. It holds no more than the answer does: see [`News::tell`].
+#[derive(Default)]
+pub struct News {
+    waiting: Mutex<Waiting>,
+    waker: AtomicWaker,
+}
+
+#[derive(Default)]
+struct Waiting {
+    steps: VecDeque<Result<Progress, Error>>,
+    ended: bool,
+    /// Nobody listens any more.
+    unheard: bool,
+}
+
+impl News {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock()
+    }
+
+    /// Another piece. If the one before was not taken yet, it grows: many small pieces must not take more room than
+    /// their words.
+    pub fn tell(&self, delta: Delta) {
+        let mut waiting = self.waiting();
+        if waiting.unheard || waiting.ended {
+            return;
+        }
+        let left = match waiting.steps.back_mut() {
+            Some(Ok(Progress::Delta(last))) => join(last, delta),
+            _ => Some(delta),
+        };
+        waiting.steps.extend(left.map(|delta| Ok(Progress::Delta(delta))));
+        drop(waiting);
+        self.waker.wake();
+    }
+
+    /// The end. A second one changes nothing.
+    pub fn end(&self, last: Result<Generated, Error>) {
+        let mut waiting = self.waiting();
+        if !waiting.ended {
+            waiting.ended = true;
+            if !waiting.unheard {
+                waiting.steps.push_back(last.map(|generated| Progress::Done(Box::new(generated))));
+            }
+        }
+        drop(waiting);
+        self.waker.wake();
+    }
+}
+
+/// Adds a piece to the one before; gives it back if the two do not belong together.
+fn join(last: &mut Delta, next: Delta) -> Option<Delta> {
+    match (last, next) {
+        (Delta::Text(said), Delta::Text(more))
+        | (Delta::Thinking(said), Delta::Thinking(more))
+        | (Delta::Refusal(said), Delta::Refusal(more)) => said.push_str(&more),
+        (
+            Delta::Call { index, arguments, .. },
+            Delta::Call { index: same, id: None, name: None, arguments: more },
+        ) if *index == same => arguments.push_str(&more),
+        (_, next) => return Some(next),
+    }
+    None
+}
+
+/// The generations of a store.
+#[derive(Default)]
+pub struct Generations {
+    known: Mutex<Known>,
+    left: Condvar,
+}
+
+#[derive(Default)]
+struct Known {
+    running: HashMap<GenerationId, Running>,
+    /// Oldest first.
+    ended: VecDeque<(Tenant, GenerationStatus)>,
+    /// How many still hold on to the store; an ended one does for a moment.
+    at_work: usize,
+    closed: bool,
+}
+
+struct Running {
+    key: Key,
+    turn: Option<TurnId>,
+    /// Taken by whoever ends it first.
+    halt: Option<oneshot::Sender<Halt>>,
+}
+
+impl Running {
+    fn status(&self, id: GenerationId) -> GenerationStatus {
+        GenerationStatus { id, conversation: self.key.id, turn: self.turn, state: GenerationState::Running }
+    }
+
+    fn halt(&mut self, why: Halt) {
+        if let Some(halt) = self.halt.take() {
+            // It may have ended in this very moment.
+            let _ = halt.send(why);
+        }
+    }
+}
+
+/// A running generation's place among the others. Whoever has it must let the store go before it.
+pub struct Seat {
+    generations: Arc<Generations>,
+    id: GenerationId,
+}
+
+impl Generations {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock()
+    }
+
+    /// Takes a seat, unless another answer runs in that conversation.
+    pub fn begin(
+        self: &Arc<Self>,
+        id: GenerationId,
+        key: Key,
+        parallel: bool,
+    ) -> Result<(Seat, oneshot::Receiver<Halt>), Error> {
+        let mut known = self.known();
+        if known.closed {
+            return Err(closed());
+        }
+        let other = known.running.iter().find(|(_, running)| running.key == key && !parallel);
+        if let Some((other, _)) = other {
+            let text = format!(
+                "{other} is running in {}; wait for it, stop it, or ask for both with `parallel`",
+                key.id
+            );
+            return Err(Error::conflict("generation.running", text));
+        }
+        let (halt, halted) = oneshot::channel();
+        known.running.insert(id, Running { key, turn: None, halt: Some(halt) });
+        known.at_work += 1;
+        drop(known);
+        Ok((Seat { generations: self.clone(), id }, halted))
+    }
+
+    /// The answer's turn is open.
+    pub fn opened(&self, id: GenerationId, turn: TurnId) {
+        if let Some(running) = self.known().running.get_mut(&id) {
+            running.turn = Some(turn);
+        }
+    }
+
+    /// It runs no longer.
+    pub fn ended(&self, id: GenerationId, state: GenerationState) {
+        let mut known = self.known();
+        let Some(running) = known.running.remove(&id) else { return };
+        let status = GenerationStatus { state, ..running.status(id) };
+        known.ended.push_back((running.key.tenant, status));
+        if known.ended.len() > ENDED_MAX {
+            known.ended.pop_front();
+        }
+    }
+
+    /// A turn was ended, or all of a conversation's are gone: an answer that was to be said there has no place.
+    pub fn turn_ended(&self, key: &Key, turn: Option<TurnId>) {
+        let mut known = self.known();
+        let of = |running: &&mut Running| running.key == *key && (turn.is_none() || running.turn == turn);
+        known.running.values_mut().filter(of).for_each(|running| running.halt(Halt::TurnEnded));
+    }
+
+    /// Asks one to stop.
+    pub fn stop(&self, tenant: &Tenant, id: GenerationId) -> Result<GenerationStatus, Error> {
+        let mut known = self.known();
+        if let Some(running) = known.running.get_mut(&id).filter(|running| running.key.tenant == *tenant) {
+            running.halt(Halt::Stopped);
+            return Ok(running.status(id));
+        }
+        let status = known.ended(tenant, id)?;
+        Err(Error::conflict(
+            "generation.ended",
+            format!("{id} has ended already; {} has it", status.conversation),
+        ))
+    }
+
+    /// Where one is.
+    pub fn status(&self, tenant: &Tenant, id: GenerationId) -> Result<GenerationStatus, Error> {
+        let known = self.known();
+        match known.running.get(&id).filter(|running| running.key.tenant == *tenant) {
+            Some(running) => Ok(running.status(id)),
+            None => known.ended(tenant, id),
+        }
+    }
+
+    /// Those that run in a conversation, oldest first.
+    pub fn running(&self, key: &Key) -> Vec<GenerationStatus> {
+        let known = self.known();
+        let here = known.running.iter().filter(|(_, running)| running.key == *key);
+        let mut here: Vec<GenerationStatus> = here.map(|(id, running)| running.status(*id)).collect();
+        here.sort_by_key(|status| status.id);
+        here
+    }
+
+    /// Ends all of them and waits until they have let the store go. Their turns stay open, for the recovery to end.
+    pub fn close(&self) {
+        let mut known = self.known();
+        known.closed = true;
+        known.running.values_mut().for_each(|running| running.halt(Halt::Closed));
+        if self.left.wait_while_for(&mut known, |known| known.at_work > 0, CLOSE_WAIT).timed_out() {
+            tracing::warn!("an answer did not end within {} s of closing", CLOSE_WAIT.as_secs());
+        }
+    }
+}
+
+impl Known {
+    fn ended(&self, tenant: &Tenant, id: GenerationId) -> Result<GenerationStatus, Error> {
+        let known = self.ended.iter().rev().find(|(of, status)| of == tenant && status.id == id);
+        known.map(|(_, status)| status.clone()).ok_or_else(|| {
+            let text = format!(
+                "no generation {id} here; those that run are known, and the last {ENDED_MAX} that ended since the store was opened"
+            );
+            Error::not_found("generation.absent", text)
+        })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let text = "the generation broke down; ask again".to_string();
+        // Only if nobody said how it ended.
+        self.generations.ended(self.id, GenerationState::Failed { code: "generation.broken", text });
+        self.generations.known().at_work -= 1;
+        self.generations.left.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ulid::Ulid;
+
+    fn key(tenant: &str) -> Key {
+        Key { tenant: Tenant::new(tenant).unwrap(), id: ConversationId(Ulid::from_parts(1, 1)) }
+    }
+
+    fn id(n: u128) -> GenerationId {
+        GenerationId(Ulid::from_parts(1, n))
+    }
+
+    #[test]
+    fn pieces_that_nobody_took_yet_are_joined_and_others_are_not() {
+        let news = News::default();
+        let call = |index, id: Option<&str>, arguments: &str| Delta::Call {
+            index,
+            id: id.map(str::to_string),
+            name: id.map(|_| "ls".to_string()),
+            arguments: arguments.into(),
+        };
+        for delta in [
+            Delta::Thinking("h".into()),
+            Delta::Thinking("m".into()),
+            Delta::Text("a".into()),
+            Delta::Text("b".into()),
+            call(0, Some("c0"), "{"),
+            call(0, None, "}"),
+            call(1, Some("c1"), ""),
+        ] {
+            news.tell(delta);
+        }
+        let steps: Vec<Delta> = news
+            .waiting()
+            .steps
+            .drain(..)
+            .filter_map(|step| match step {
+                Ok(Progress::Delta(delta)) => Some(delta),
+                _ => None,
+            })
+            .collect();
+        let expected = [
+            Delta::Thinking("hm".into()),
+            Delta::Text("ab".into()),
+            call(0, Some("c0"), "{}"),
+            call(1, Some("c1"), ""),
+        ];
+        assert_eq!(steps, expected);
+    }
+
+    #[test]
+    fn what_ended_is_remembered_in_bounds_and_by_its_tenant_only() {
+        let generations = Arc::new(Generations::default());
+        for n in 0..ENDED_MAX as u128 + 1 {
+            let (seat, _) = generations.begin(id(n), key("a"), false).unwrap();
+            generations.ended(id(n), GenerationState::Done);
+            drop(seat);
+        }
+        let tenant = Tenant::new("a").unwrap();
+        assert_eq!(generations.status(&tenant, id(0)).unwrap_err().code(), "generation.absent");
+        assert_eq!(generations.status(&tenant, id(1)).unwrap().state, GenerationState::Done);
+        let other = Tenant::new("b").unwrap();
+        assert_eq!(generations.status(&other, id(1)).unwrap_err().code(), "generation.absent");
+        assert_eq!(generations.stop(&other, id(1)).unwrap_err().code(), "generation.absent");
+        assert_eq!(generations.stop(&tenant, id(1)).unwrap_err().code(), "generation.ended");
+    }
+
+    #[test]
+    fn a_seat_that_is_left_without_a_word_counts_as_broken() {
+        let generations = Arc::new(Generations::default());
+        let (seat, _) = generations.begin(id(1), key("a"), false).unwrap();
+        let refused = generations.begin(id(2), key("a"), false).map(drop).unwrap_err();
+        assert!(refused.code() == "generation.running" && refused.text().contains(&id(1).to_string()));
+        assert!(generations.begin(id(2), key("b"), false).is_ok(), "another tenant's");
+        drop(seat);
+        let status = generations.status(&Tenant::new("a").unwrap(), id(1)).unwrap();
+        assert!(matches!(status.state, GenerationState::Failed { code: "generation.broken", .. }));
+        generations.close();
+        assert_eq!(generations.begin(id(3), key("a"), true).map(drop).unwrap_err().code(), "store.closed");
+    }
+}
