@@ -8,20 +8,12 @@
 //! not get lost on the way is kept by rule (see [`limits`]): constraints, open questions and identifiers of the first
 //! round are still there after the hundredth.
 
-mod cues;
-mod extract;
-mod identifiers;
-mod lists;
+mod extractive;
 mod model;
 mod plan;
-mod prose;
 mod render;
-mod spoken;
-mod terms;
-mod tools;
 
-pub use extract::extract;
-pub use lists::complete;
+pub use extractive::{complete, extract};
 pub use model::{Prompt, accept, prompt};
 pub(crate) use model::{answered, said, shown};
 pub use plan::{Candidate, Cut, MULTIMODAL_KEPT, RECENT_TURNS, plan};

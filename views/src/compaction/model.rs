@@ -1,9 +1,9 @@
 //! What a model is asked for a checkpoint, and what counts as an answer.
 
 use super::Checkpoint;
+use super::extractive::{Source, texts, texts_of};
 use super::limits::{ANSWER_BYTES_MAX, PROMPT_CHARS_MAX};
 use super::plan::Candidate;
-use super::spoken::{Source, texts, texts_of};
 use everturn_core::chain::Hash;
 use everturn_core::id::clip;
 use everturn_core::turn::Role;

@@ -1,7 +1,7 @@
 //! A checkpoint as text: the handoff note, and the whole.
 
 use super::Checkpoint;
-use super::tools::RAN;
+use super::extractive::RAN;
 
 /// What `render` adds to each entry, at most, in bytes.
 pub(super) const LIST_OVERHEAD_BYTES: usize = 4;

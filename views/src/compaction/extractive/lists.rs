@@ -1,23 +1,23 @@
 //! The lists of a checkpoint from round to round: how they merge and what gives way when there is too much.
 
-use super::Checkpoint;
 use super::cues::{Cues, Group};
 use super::extract::open_questions;
 use super::identifiers::{self, Name, Sort};
-use super::limits::*;
-use super::plan::Candidate;
 use super::prose::clip;
-use super::render::{LIST_OVERHEAD_BYTES, OVERHEAD_BYTES};
 use super::spoken::Material;
 use super::terms::Terms;
 use super::tools::RAN;
+use crate::compaction::Checkpoint;
+use crate::compaction::limits::*;
+use crate::compaction::plan::Candidate;
+use crate::compaction::render::{LIST_OVERHEAD_BYTES, OVERHEAD_BYTES};
 use std::collections::HashSet;
 
 /// Makes a model's answer safe to go on with: what must not get lost and is missing from it is added.
 ///
 /// Added are the identifiers of the covered turns and of the previous checkpoint that the answer mentions nowhere, and
 /// of the previous checkpoint the constraints and the questions that the answer passes over although nothing in the
-/// covered turns settles them. Then everything is brought within the [`limits`](super::limits).
+/// covered turns settles them. Then everything is brought within the [`limits`](crate::compaction::limits).
 pub fn complete(checkpoint: &mut Checkpoint, previous: Option<&Checkpoint>, turns: &[Candidate<'_>]) {
     let material = Material::of(turns);
     let empty = Checkpoint::default();
@@ -175,7 +175,7 @@ fn tool_of(entry: &str) -> Option<&str> {
     Some(rest.split([':', ' ']).next().unwrap_or(rest))
 }
 
-/// Brings every list and the whole within the [`limits`](super::limits).
+/// Brings every list and the whole within the [`limits`](crate::compaction::limits).
 pub(super) fn fit(checkpoint: &mut Checkpoint) {
     checkpoint.goal = clip(&one_line(&checkpoint.goal), GOAL_CHARS_MAX);
     checkpoint.handoff_md = clip_lines(&checkpoint.handoff_md, HANDOFF_BYTES_MAX);

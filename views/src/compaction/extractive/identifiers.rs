@@ -1,7 +1,7 @@
 //! The names in the covered turns that must survive, and which of them stay when there are too many.
 
-use super::limits::IDENTIFIER_BYTES_MAX;
 use super::spoken::Source;
+use crate::compaction::limits::IDENTIFIER_BYTES_MAX;
 use crate::identifier::{self, Kind};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -211,7 +211,7 @@ fn is_month(word: &str) -> bool {
 }
 
 /// A list of names after another round: the previous ones in their order, then the new ones; over `max`, see
-/// [`limits`](super::limits). A name beyond the `oldest` that is mentioned again counts as new.
+/// [`limits`](crate::compaction::limits). A name beyond the `oldest` that is mentioned again counts as new.
 pub(super) fn roll(
     previous: &[String],
     new: &[(&str, u32)],

@@ -2,17 +2,17 @@
 //!
 //! Deterministic and offline. It quotes and never rephrases, so it invents nothing.
 
-use super::Checkpoint;
 use super::cues::Group;
 use super::identifiers;
-use super::limits::ENTRY_CHARS_MAX;
 use super::lists::{attributable, entry_terms, fit, is_near, merge, roll_names};
-use super::plan::Candidate;
 use super::prose::clip;
-use super::render::handoff;
 use super::spoken::{Material, Said, Spoken};
 use super::terms::Terms;
 use super::tools;
+use crate::compaction::Checkpoint;
+use crate::compaction::limits::ENTRY_CHARS_MAX;
+use crate::compaction::plan::Candidate;
+use crate::compaction::render::handoff;
 use everturn_core::turn::Role;
 use std::collections::{HashMap, HashSet};
 

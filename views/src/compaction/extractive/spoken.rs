@@ -1,9 +1,9 @@
 //! What the covered turns say, taken apart once: sentences of people and models, and every text a name may stand in.
 
 use super::cues::{Cues, Group};
-use super::plan::Candidate;
 use super::prose;
 use super::terms::Terms;
+use crate::compaction::plan::Candidate;
 use everturn_core::event::Visibility;
 use everturn_core::message::{self, Part};
 use everturn_core::turn::Role;
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 /// Where a text stands, from most to least telling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Source {
+pub(in crate::compaction) enum Source {
     /// A person, or instructions.
     User,
     /// A model.
@@ -139,12 +139,12 @@ fn is_question(text: &str) -> bool {
 }
 
 /// The texts of a turn. What is private stays out: a checkpoint is read by everybody who takes part.
-pub(super) fn texts<'a>(turn: &Candidate<'a>) -> Vec<(Source, Cow<'a, str>)> {
+pub(in crate::compaction) fn texts<'a>(turn: &Candidate<'a>) -> Vec<(Source, Cow<'a, str>)> {
     turn.message.map_or_else(Vec::new, |message| texts_of(message, turn.role))
 }
 
 /// The texts of a message.
-pub(super) fn texts_of(message: &Value, role: Role) -> Vec<(Source, Cow<'_, str>)> {
+pub(in crate::compaction) fn texts_of(message: &Value, role: Role) -> Vec<(Source, Cow<'_, str>)> {
     let mut out = Vec::new();
     if is_private(message) {
         return out;

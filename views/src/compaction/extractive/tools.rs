@@ -1,14 +1,14 @@
 //! What tools did: one line for each tool that worked, one for each failure that nothing after it made good.
 
-use super::plan::Candidate;
 use super::prose::clip;
 use super::spoken::{masked, opened, strings};
+use crate::compaction::plan::Candidate;
 use everturn_core::pairing;
 use serde_json::Value;
 use std::collections::HashMap;
 
 /// What every line about tools that worked begins with; the rolling list knows them by it.
-pub(super) const RAN: &str = "Ran ";
+pub(in crate::compaction) const RAN: &str = "Ran ";
 /// Longest target of a call, in characters.
 const TARGET_CHARS_MAX: usize = 60;
 /// Longest error of a tool, in characters.
