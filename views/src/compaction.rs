@@ -1,6 +1,6 @@
 //! Compaction: when older turns give way to a checkpoint, which ones, and what the checkpoint says.
 //!
-//! Everything here is pure. `engine` asks [`is_due`] and [`plan`], lets a model answer [`prompt`] and reads the answer
+//! Everything here is pure. `engine` asks [`is_due`](everturn_core::policy::is_due) and [`plan`], lets a model answer [`prompt`] and reads the answer
 //! with [`accept`] and [`complete`], or takes [`extract`], which needs no model; then it appends one event with a
 //! [`CompactionBody`]. Nothing is removed by any of this: the turns stay where they are.
 //!
