@@ -1,0 +1,126 @@
+//! Who an operation is run for.
+
+use everturn_core::Error;
+use everturn_core::id::ConversationId;
+use everturn_engine::{Commit, Scope};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// Who an operation is run for, and how.
+#[derive(Clone)]
+pub struct Asker {
+    /// Whose conversations.
+    pub tenant: Scope,
+    /// Whether nobody is asked for a key as long as there is none: the first must then be an admin's.
+    pub is_keyless: bool,
+    /// Where blocking work is done.
+    pub threads: Threads,
+    /// Told how far a long operation is: how many events, turns or whatever it counts are done.
+    pub progress: Option<Arc<dyn Fn(u64) + Send + Sync>>,
+}
+
+/// Where blocking work is done.
+#[derive(Clone, Copy)]
+pub enum Threads {
+    /// On the thread that runs the operation.
+    Here,
+    /// Wherever this function takes it.
+    Elsewhere(fn(Box<dyn FnOnce() + Send>) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>),
+}
+
+impl Asker {
+    /// Somebody who may block the thread.
+    pub fn here(tenant: Scope) -> Asker {
+        Asker { tenant, is_keyless: false, threads: Threads::Here, progress: None }
+    }
+
+    /// Does work that blocks, where it may.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Scope) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let elsewhere = match self.threads {
+            Threads::Here => return work(&self.tenant),
+            Threads::Elsewhere(elsewhere) => elsewhere,
+        };
+        let tenant = self.tenant.clone();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        elsewhere(Box::new(move || {
+            // Nobody waits for it any more if this fails.
+            let _ = sender.send(work(&tenant));
+        }))
+        .await?;
+        receiver.recv().unwrap_or_else(|_| {
+            Err(Error::internal("server.panic", "the request failed inside the server; see its log"))
+        })
+    }
+
+    /// The answer to what is being written. Where that is quick, this thread does it.
+    pub async fn committed<T: 'static>(&self, commit: Commit<T>) -> Result<T, Error> {
+        match self.threads {
+            Threads::Here => commit.wait(),
+            Threads::Elsewhere(_) if commit.is_quick() => commit.wait(),
+            Threads::Elsewhere(_) => commit.await,
+        }
+    }
+
+    /// The conversation that is meant.
+    pub fn id(&self, name: &ConversationName) -> Result<ConversationId, Error> {
+        name.id(&self.tenant)
+    }
+
+    /// Tells how far a long operation is.
+    pub fn progress(&self) -> impl FnMut(u64) + use<> {
+        let progress = self.progress.clone();
+        move |done| {
+            if let Some(progress) = &progress {
+                progress(done);
+            }
+        }
+    }
+}
+
+/// What a conversation is called in a request.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ConversationName(pub String);
+
+impl ConversationName {
+    /// The conversation that is meant.
+    pub fn id(&self, tenant: &Scope) -> Result<ConversationId, Error> {
+        match self.0.parse() {
+            Ok(id) => Ok(id),
+            Err(_) => tenant.resolve(&self.0),
+        }
+    }
+}
+
+impl From<ConversationId> for ConversationName {
+    fn from(id: ConversationId) -> ConversationName {
+        ConversationName(id.to_string())
+    }
+}
+
+impl fmt::Display for ConversationName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl JsonSchema for ConversationName {
+    fn schema_name() -> Cow<'static, str> {
+        "ConversationName".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "examples": ["conv_01JD0000000000000000000000"]})
+    }
+}

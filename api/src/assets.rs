@@ -1,0 +1,60 @@
+//! Assets: large or non-text payloads and their descriptors. Their bytes go over HTTP by themselves.
+
+use crate::{About, Asker, ConversationName, Noun, Operation, Page};
+use everturn_core::Error;
+use everturn_core::asset::Asset;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Lists the assets of a conversation.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListAssets {
+    /// The conversation they belong to.
+    pub conversation: ConversationName,
+}
+
+impl Operation for ListAssets {
+    type Answer = Page<Asset>;
+    const ABOUT: About = About::get(Noun::Assets, "list_assets", "/assets", "List assets", "All of them.");
+
+    async fn run(self, asker: &Asker) -> Result<Page<Asset>, Error> {
+        asker.tenant.assets(asker.id(&self.conversation)?).map(Page::whole)
+    }
+}
+
+/// Reads an asset's descriptor.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetAsset {
+    /// The asset's id.
+    #[schemars(example = "asset_01JD0000000000000000000000")]
+    pub asset: String,
+    /// The conversation, where several have an imported asset of this id.
+    pub conversation: Option<ConversationName>,
+}
+
+impl GetAsset {
+    /// The asset that is meant.
+    pub fn find(&self, asker: &Asker) -> Result<Asset, Error> {
+        match &self.conversation {
+            Some(name) => asker.tenant.asset_in(asker.id(name)?, &self.asset),
+            None => asker.tenant.asset(&self.asset),
+        }
+    }
+}
+
+impl Operation for GetAsset {
+    type Answer = Asset;
+    const ABOUT: About = About::get(
+        Noun::Assets,
+        "get_asset",
+        "/assets/{asset}",
+        "Read an asset's descriptor",
+        "Its descriptor.",
+    );
+
+    async fn run(self, asker: &Asker) -> Result<Asset, Error> {
+        self.find(asker)
+    }
+}

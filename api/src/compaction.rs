@@ -1,0 +1,104 @@
+//! Older turns give way to a checkpoint.
+
+use crate::conversations::version;
+use crate::given::split;
+use crate::{About, Asker, ConversationName, Noun, Operation};
+use everturn_core::Error;
+use everturn_core::conversation::Conversation;
+use everturn_engine::{CompactOptions, Compacted, Summary};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// Summarizes the oldest turns of a conversation into a checkpoint that contexts use instead. Nothing is removed: the history
+/// keeps every turn, unless the conversation's retention asks for its words to be erased.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(example = json!({"keep_last": 1, "extractive": true}))]
+pub struct Compact {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// How to compact.
+    #[serde(flatten)]
+    pub options: CompactOptions,
+}
+split!(Compact { conversation: ConversationName } options);
+
+impl Operation for Compact {
+    type Answer = Compacted;
+    const ABOUT: About = About::post(
+        Noun::Context,
+        "compact",
+        "/conversations/{conversation}/compact",
+        "Compact a conversation",
+        "What it did, or would do.",
+    )
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Compacted, Error> {
+        asker.tenant.compact(asker.id(&self.conversation)?, self.options)
+    }
+}
+
+/// Takes the last compaction back.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RevertCompaction {
+    /// The conversation.
+    pub conversation: ConversationName,
+}
+
+impl Operation for RevertCompaction {
+    type Answer = Conversation;
+    const ABOUT: About = About::post(
+        Noun::Context,
+        "revert_compaction",
+        "/conversations/{conversation}/compact/revert",
+        "Take the last compaction back",
+        "The conversation, with the checkpoint before it.",
+    );
+
+    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+        asker.tenant.revert_compaction(asker.id(&self.conversation)?)
+    }
+
+    fn tag(answer: &Conversation) -> Option<String> {
+        Some(version(answer))
+    }
+}
+
+/// Summarizes a part of a conversation. Nothing is written.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"style": "three sentences"}))]
+pub struct Summarize {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// The first place; by default the beginning.
+    pub from_seq: Option<u64>,
+    /// The last place; by default the end.
+    pub to_seq: Option<u64>,
+    /// What to tell the model beside the rules.
+    pub style: Option<String>,
+}
+
+impl Operation for Summarize {
+    type Answer = Summary;
+    const ABOUT: About = About::post(
+        Noun::Context,
+        "summarize",
+        "/conversations/{conversation}/summarize",
+        "Summarize a part of a conversation",
+        "The summary.",
+    )
+    .reads()
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Summary, Error> {
+        let id = asker.id(&self.conversation)?;
+        let to_seq = match self.to_seq {
+            Some(seq) => seq,
+            None => asker.tenant.get(id)?.head.seq,
+        };
+        asker.tenant.summarize(id, self.from_seq.unwrap_or(1), to_seq, self.style.as_deref())
+    }
+}

@@ -1,0 +1,378 @@
+//! Conversations: begin, find, change, fork, end.
+
+use crate::given::present;
+use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
+use everturn_core::Error;
+use everturn_core::conversation::{Conversation, Retention, Settings, State, SystemPrompt, Tombstone};
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
+use everturn_engine::{Change, ListQuery, NewConversation};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// Begins a conversation. Everything may be left out.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"title": "Trip to Lisbon", "system_prompt": "You plan trips.", "metadata": {"project": "holidays"}}))]
+pub struct CreateConversation {
+    /// An id of your choice; by default a new one.
+    pub id: Option<ConversationId>,
+    /// For people.
+    pub title: Option<String>,
+    /// Whose it is within the tenant.
+    pub owner: Option<String>,
+    /// Whatever you keep here.
+    #[serde(default)]
+    pub metadata: BTreeMap<String, Raw>,
+    /// Seconds after the last change until it is deleted.
+    pub ttl: Option<u64>,
+    /// How long content is kept.
+    pub retention: Option<Retention>,
+    /// `compaction`, `budget`, `facts`, `redaction`.
+    #[serde(default)]
+    pub policy: BTreeMap<String, Raw>,
+    /// Session-level instructions.
+    pub system_prompt: Option<String>,
+    /// A text of your choice: the same request under the same key is done once, also after a restart.
+    pub idempotency_key: Option<String>,
+}
+
+impl Operation for CreateConversation {
+    type Answer = Conversation;
+    const ABOUT: About = About::post(
+        Noun::Conversations,
+        "create_conversation",
+        "/conversations",
+        "Begin a conversation",
+        "It began.",
+    )
+    .creates()
+    .once()
+    .work(Work::Quick)
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+        let settings = Settings {
+            title: self.title.map(Some),
+            owner: self.owner.map(Some),
+            metadata: self.metadata,
+            ttl: self.ttl.map(Some),
+            retention: self.retention,
+            policy: self.policy,
+            system_prompt: self.system_prompt.map(SystemPrompt::new).map(Some),
+            ..Settings::default()
+        };
+        let new = NewConversation { settings, idempotency_key: self.idempotency_key, id: self.id };
+        let id = asker.committed(asker.tenant.create(new)).await?.id;
+        asker.blocking(move |tenant| tenant.get(id)).await
+    }
+
+    fn tag(answer: &Conversation) -> Option<String> {
+        Some(version(answer))
+    }
+
+    fn location(_: &str, answer: &Conversation) -> Option<String> {
+        Some(place(answer))
+    }
+}
+
+/// A conversation's version: where its log ends.
+pub(crate) fn version(conversation: &Conversation) -> String {
+    conversation.head.seq.to_string()
+}
+
+/// Where a conversation can be read.
+pub(crate) fn place(conversation: &Conversation) -> String {
+    format!("/conversations/{}", conversation.id)
+}
+
+/// Lists conversations, last changed first, with title, state, number of turns and times.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListConversations {
+    /// Only those whose title contains this.
+    pub query: Option<String>,
+    /// Only those in this state.
+    pub state: Option<State>,
+    /// The `next` of the page before.
+    pub after: Option<String>,
+    /// At most this many; 50 by default.
+    #[schemars(range(min = 1, max = 1000))]
+    pub limit: Option<usize>,
+}
+
+impl Operation for ListConversations {
+    type Answer = Page<Conversation>;
+    const ABOUT: About =
+        About::get(Noun::Conversations, "list_conversations", "/conversations", "List conversations", "A page.")
+            .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Page<Conversation>, Error> {
+        let page = asker.tenant.list(ListQuery {
+            text: self.query,
+            state: self.state,
+            after: self.after.as_deref().map(cursor).transpose()?,
+            limit: self.limit.unwrap_or(ListQuery::default().limit),
+        })?;
+        let next = page.next.map(|(updated, id)| format!("{updated}/{id}"));
+        Ok(Page { data: page.data, next })
+    }
+}
+
+fn cursor(text: &str) -> Result<(Timestamp, ConversationId), Error> {
+    let wrong = || Error::invalid("list.after", "`after` is not the `next` of a page; copy it from there");
+    let (updated, id) = text.split_once('/').ok_or_else(wrong)?;
+    Ok((updated.parse().map_err(|_| wrong())?, id.parse().map_err(|_| wrong())?))
+}
+
+/// Finds the conversation that a person means.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResolveConversation {
+    /// An id, the beginning of one, or `@last` for the conversation that changed last.
+    #[schemars(example = "@last")]
+    pub name: String,
+}
+
+impl Operation for ResolveConversation {
+    type Answer = Conversation;
+    const ABOUT: About = About::get(
+        Noun::Conversations,
+        "resolve_conversation",
+        "/conversations/resolve",
+        "Find a conversation by its name",
+        "The one that is meant.",
+    );
+
+    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+        asker.tenant.get(asker.tenant.resolve(&self.name)?)
+    }
+
+    fn tag(answer: &Conversation) -> Option<String> {
+        Some(version(answer))
+    }
+}
+
+/// Reads a conversation.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetConversation {
+    /// The conversation.
+    pub conversation: ConversationName,
+}
+
+impl Operation for GetConversation {
+    type Answer = Conversation;
+    const ABOUT: About = About::get(
+        Noun::Conversations,
+        "get_conversation",
+        "/conversations/{conversation}",
+        "Read a conversation's settings",
+        "As it is now.",
+    )
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+        asker.tenant.get(asker.id(&self.conversation)?)
+    }
+
+    fn tag(answer: &Conversation) -> Option<String> {
+        Some(version(answer))
+    }
+}
+
+/// Changes settings and state, in one step. A field that is absent stays as it is; one that is null goes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"title": "Lisbon in May", "metadata": {"project": null}}))]
+pub struct ChangeConversation {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// For people.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub title: Option<Option<String>>,
+    /// Whose it is within the tenant.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Option<String>>,
+    /// Merged key by key; null removes a key.
+    #[serde(default)]
+    pub metadata: BTreeMap<String, Raw>,
+    /// Seconds after the last change until it is deleted.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<Option<u64>>,
+    /// How long content is kept.
+    pub retention: Option<Retention>,
+    /// Merged key by key; null removes a key.
+    #[serde(default)]
+    pub policy: BTreeMap<String, Raw>,
+    /// Session-level instructions.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<Option<String>>,
+    /// Where it is in its life: `archived` puts it away, `active` brings it back, `closed` ends it for good.
+    pub state: Option<State>,
+    /// Why the state changes.
+    pub reason: Option<String>,
+    /// Refuse if the log does not end here any more: somebody changed it since it was read.
+    pub expected_seq: Option<u64>,
+}
+
+impl Operation for ChangeConversation {
+    type Answer = Conversation;
+    const ABOUT: About = About::patch(
+        Noun::Conversations,
+        "change_conversation",
+        "/conversations/{conversation}",
+        "Change a conversation's settings",
+        "As it is now.",
+    )
+    .if_match()
+    .work(Work::Quick)
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+        let name = self.conversation.clone();
+        let id = asker.blocking(move |tenant| name.id(tenant)).await?;
+        let settings = Settings {
+            title: self.title,
+            owner: self.owner,
+            metadata: self.metadata,
+            ttl: self.ttl,
+            retention: self.retention,
+            policy: self.policy,
+            system_prompt: self.system_prompt.map(|prompt| prompt.map(SystemPrompt::new)),
+            ..Settings::default()
+        };
+        let change = Change { settings, state: self.state, reason: self.reason, expected_seq: self.expected_seq };
+        asker.committed(asker.tenant.change(id, change)).await?;
+        asker.blocking(move |tenant| tenant.get(id)).await
+    }
+
+    fn tag(answer: &Conversation) -> Option<String> {
+        Some(version(answer))
+    }
+}
+
+/// Deletes a conversation whole. A tombstone stays, so that audit can tell deleted from lost.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeleteConversation {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// Why; kept in the tombstone.
+    #[schemars(example = "test data")]
+    pub reason: Option<String>,
+}
+
+impl Operation for DeleteConversation {
+    type Answer = Tombstone;
+    const ABOUT: About = About::delete(
+        Noun::Conversations,
+        "delete_conversation",
+        "/conversations/{conversation}",
+        "Delete a conversation",
+        "The tombstone that stays.",
+    )
+    .destructive();
+
+    async fn run(self, asker: &Asker) -> Result<Tombstone, Error> {
+        let id = asker.id(&self.conversation)?;
+        asker.tenant.delete(id, self.reason.as_deref().unwrap_or("on request")).wait()
+    }
+}
+
+/// Forks a conversation: a new one that shares the history up to a place.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"at_seq": 1}))]
+pub struct ForkConversation {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// The last event that both share; by default the newest.
+    pub at_seq: Option<u64>,
+    /// A text of your choice: the same request under the same key is done once, also after a restart.
+    pub idempotency_key: Option<String>,
+}
+
+impl Operation for ForkConversation {
+    type Answer = Conversation;
+    const ABOUT: About = About::post(
+        Noun::Conversations,
+        "fork_conversation",
+        "/conversations/{conversation}/fork",
+        "Fork a conversation",
+        "The fork.",
+    )
+    .creates()
+    .once()
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+        let id = asker.id(&self.conversation)?;
+        let fork = asker.tenant.fork_once(id, self.at_seq, self.idempotency_key).wait()?;
+        asker.tenant.get(fork.id)
+    }
+
+    fn tag(answer: &Conversation) -> Option<String> {
+        Some(version(answer))
+    }
+
+    fn location(_: &str, answer: &Conversation) -> Option<String> {
+        Some(place(answer))
+    }
+}
+
+/// Starts over: a new conversation with the same settings that names this one; this one is closed.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResetConversation {
+    /// The conversation.
+    pub conversation: ConversationName,
+}
+
+impl Operation for ResetConversation {
+    type Answer = Conversation;
+    const ABOUT: About = About::post(
+        Noun::Conversations,
+        "reset_conversation",
+        "/conversations/{conversation}/reset",
+        "Start a conversation over",
+        "The new one.",
+    )
+    .creates();
+
+    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+        let new = asker.tenant.reset(asker.id(&self.conversation)?)?;
+        asker.tenant.get(new.id)
+    }
+
+    fn tag(answer: &Conversation) -> Option<String> {
+        Some(version(answer))
+    }
+
+    fn location(_: &str, answer: &Conversation) -> Option<String> {
+        Some(place(answer))
+    }
+}
+
+/// Lists the tombstones of deleted conversations.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListTombstones {}
+
+impl Operation for ListTombstones {
+    type Answer = Page<Tombstone>;
+    const ABOUT: About = About::get(
+        Noun::Conversations,
+        "list_tombstones",
+        "/tombstones",
+        "List deleted conversations",
+        "All of them.",
+    );
+
+    async fn run(self, asker: &Asker) -> Result<Page<Tombstone>, Error> {
+        asker.tenant.tombstones().map(Page::whole)
+    }
+}

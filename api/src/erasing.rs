@@ -1,0 +1,106 @@
+//! Erasing what was said. Envelopes and hashes stay, so that the chain still verifies.
+
+use crate::{About, Asker, ConversationName, Noun, Operation};
+use everturn_core::Error;
+use everturn_core::conversation::Conversation;
+use everturn_core::id::TurnId;
+use everturn_core::turn::Turn;
+use everturn_engine::ErasedActor;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// Erases the words of a turn. Its envelope and hash stay, so that the chain still verifies.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"reason": "asked by the customer", "by": "dpo"}))]
+pub struct EraseTurn {
+    /// The turn's id.
+    pub turn: TurnId,
+    /// Why; kept in the log.
+    pub reason: String,
+    /// On whose behalf; kept in the log.
+    pub by: Option<String>,
+}
+
+impl Operation for EraseTurn {
+    type Answer = Turn;
+    const ABOUT: About =
+        About::post(Noun::Turns, "erase_turn", "/turns/{turn}/erase", "Erase a turn's words", "What stays.")
+            .destructive()
+            .idempotent();
+
+    async fn run(self, asker: &Asker) -> Result<Turn, Error> {
+        let tenant = &asker.tenant;
+        tenant.erase(tenant.conversation_of(self.turn)?, self.turn, self.by, &self.reason).wait()?;
+        tenant.turn(self.turn)
+    }
+}
+
+/// Erases the words of events that are no turns: notes, pins, facts, imported lines. Of an event that set title, metadata
+/// or system prompt, those are unset.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"seqs": [7], "reason": "asked by the customer", "by": "dpo"}))]
+pub struct EraseEvents {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// Places of events that are no turns.
+    pub seqs: Vec<u64>,
+    /// Why; kept in the log.
+    pub reason: String,
+    /// On whose behalf; kept in the log.
+    pub by: Option<String>,
+}
+
+impl Operation for EraseEvents {
+    type Answer = Conversation;
+    const ABOUT: About = About::post(
+        Noun::Events,
+        "erase_events",
+        "/conversations/{conversation}/events/erase",
+        "Erase the words of events",
+        "The conversation as it is now.",
+    )
+    .destructive()
+    .idempotent();
+
+    async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
+        let id = asker.id(&self.conversation)?;
+        asker.tenant.erase_events(id, &self.seqs, self.by, &self.reason)?;
+        asker.tenant.get(id)
+    }
+}
+
+/// Erases everything that an actor said, in all conversations of the tenant, with everything that was derived from it. Takes
+/// as long as reading the log once; repeating it is harmless and finishes what was cut off.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"actor": "ana", "reason": "asked by the customer", "by": "dpo"}))]
+pub struct EraseActor {
+    /// Everything that this actor said goes.
+    pub actor: String,
+    /// Why; kept in the log.
+    pub reason: String,
+    /// On whose behalf; kept in the log.
+    pub by: Option<String>,
+}
+
+impl Operation for EraseActor {
+    type Answer = ErasedActor;
+    const ABOUT: About = About::post(
+        Noun::Events,
+        "erase_actor",
+        "/erase",
+        "Erase everything that an actor said",
+        "How much was erased.",
+    )
+    .destructive()
+    .idempotent();
+
+    async fn run(self, asker: &Asker) -> Result<ErasedActor, Error> {
+        let mut progress = asker.progress();
+        let mut told = |erased: &ErasedActor| progress(erased.turns + erased.events);
+        asker.tenant.erase_actor(&self.actor, self.by, &self.reason, &mut told)
+    }
+}

@@ -1,0 +1,94 @@
+//! The log itself, as pages. A server also sends it live.
+
+use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
+use everturn_core::Error;
+use everturn_core::event::Event;
+use everturn_core::json::Raw;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// Reads the log, or follows it.
+///
+/// With `Accept: text/event-stream` everything from `from` on is sent, then what comes, without a gap and without a
+/// repeat. `id:` is the place to resume after, to be sent back as `Last-Event-ID`; it may be inside a turn. `resume_from`
+/// is the same as a number for `from`, where open turns begin anew. `event:` is one of
+/// `event` (data: an event of the log),
+/// `chunk` (a piece of an open turn: `turn`, `turn_seq`, `offset` in bytes, `text`),
+/// `lagged` (the reader was too slow and is let go: `resume_from`),
+/// `deleted` (the conversation is gone),
+/// `stopping` (the server stops: `resume_from`) or
+/// `error` (a problem).
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListEvents {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// The first event that is wanted; 1 by default.
+    #[schemars(range(min = 1))]
+    pub from: Option<u64>,
+    /// At most this many, 50 by default; a live stream has no limit.
+    #[schemars(range(min = 1, max = 1000))]
+    pub limit: Option<usize>,
+}
+
+impl Operation for ListEvents {
+    type Answer = Page<Event>;
+    const ABOUT: About = About::get(
+        Noun::Events,
+        "list_events",
+        "/conversations/{conversation}/events",
+        "Read the log",
+        "A page; `next` is the next page's `from`. Or a live stream.",
+    )
+    .work(Work::Page)
+    .streams();
+
+    async fn run(self, asker: &Asker) -> Result<Page<Event>, Error> {
+        let id = asker.id(&self.conversation)?;
+        let from = self.from.unwrap_or(1).max(1);
+        let data = asker.tenant.events(id, from - 1, self.limit.unwrap_or(50))?;
+        let next = match data.last() {
+            Some(last) if !asker.tenant.events(id, last.seq, 1)?.is_empty() => Some((last.seq + 1).to_string()),
+            _ => None,
+        };
+        Ok(Page { data, next })
+    }
+}
+
+/// Appends an event that is not a turn.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"kind": "snapshot_created", "body": {"path": "/tmp/a.png"}}))]
+pub struct AppendEvent {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// What happened: `tool.started`, `tool.finished`, or a kind of your own. Kinds that change turns or conversations
+    /// have their own operations.
+    pub kind: String,
+    /// Who did it.
+    pub actor: Option<String>,
+    /// Kept byte for byte.
+    pub body: Raw,
+}
+
+impl Operation for AppendEvent {
+    type Answer = Event;
+    const ABOUT: About = About::post(
+        Noun::Events,
+        "append_event",
+        "/conversations/{conversation}/events",
+        "Append an event that is not a turn",
+        "The event.",
+    )
+    .creates()
+    .work(Work::Quick);
+
+    async fn run(self, asker: &Asker) -> Result<Event, Error> {
+        let append = move |tenant: &everturn_engine::Scope| {
+            Ok(tenant.append_event(self.conversation.id(tenant)?, &self.kind, self.actor, self.body))
+        };
+        let commit = asker.blocking(append).await?;
+        asker.committed(commit).await
+    }
+}

@@ -1,0 +1,175 @@
+//! Facts: what was learned from what was said.
+
+use crate::given::split;
+use crate::{About, Asker, ConversationName, Noun, Operation, Page};
+use everturn_core::Error;
+use everturn_core::fact::Fact;
+use everturn_core::id::{ConversationId, FactId};
+use everturn_engine::{Correction, ExtractOptions, Extraction, FactQuery, NewFact};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// Lists what was learned in a conversation, in the order in which it was taken down, with what a fork inherited: subject,
+/// predicate, object, how sure, and the turns that say so. `recall` finds facts by what they are about.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct ListFacts {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// Which facts.
+    #[serde(flatten)]
+    pub query: FactQuery,
+}
+split!(ListFacts { conversation: ConversationName } query);
+
+impl Operation for ListFacts {
+    type Answer = Page<Fact>;
+    const ABOUT: About = About::get(
+        Noun::Facts,
+        "list_facts",
+        "/conversations/{conversation}/facts",
+        "List facts",
+        "A page; `next` is the next page's `after`.",
+    )
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Page<Fact>, Error> {
+        Ok(asker.tenant.facts(asker.id(&self.conversation)?, self.query)?.into())
+    }
+}
+
+/// Adds a fact to a conversation. One that is known is not added twice; one that says something else of the same subject and
+/// predicate takes the place of the older one, which stays readable.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(example = json!({"subject": "Ana", "predicate": "prefers", "object": "window seats", "by": "ana"}))]
+pub struct AddFact {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// The fact.
+    #[serde(flatten)]
+    pub new: NewFact,
+}
+split!(AddFact { conversation: ConversationName } new);
+
+impl Operation for AddFact {
+    type Answer = Fact;
+    const ABOUT: About = About::post(
+        Noun::Facts,
+        "add_fact",
+        "/conversations/{conversation}/facts",
+        "Add a fact",
+        "The fact as it is now.",
+    )
+    .creates()
+    .idempotent()
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Fact, Error> {
+        asker.tenant.add_fact(asker.id(&self.conversation)?, self.new)
+    }
+}
+
+/// Lets a model read turns and keeps the facts that they support.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(example = json!({"from": 1}))]
+pub struct ExtractFacts {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// Which turns to read.
+    #[serde(flatten)]
+    pub options: ExtractOptions,
+}
+split!(ExtractFacts { conversation: ConversationName } options);
+
+impl Operation for ExtractFacts {
+    type Answer = Extraction;
+    const ABOUT: About = About::post(
+        Noun::Facts,
+        "extract_facts",
+        "/conversations/{conversation}/facts/extract",
+        "Let a model read turns for facts",
+        "What was kept, and what was dropped and why.",
+    );
+
+    async fn run(self, asker: &Asker) -> Result<Extraction, Error> {
+        asker.tenant.extract_facts(asker.id(&self.conversation)?, self.options)
+    }
+}
+
+/// Reads a fact.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetFact {
+    /// The fact's id.
+    pub fact: FactId,
+}
+
+impl Operation for GetFact {
+    type Answer = Fact;
+    const ABOUT: About =
+        About::get(Noun::Facts, "get_fact", "/facts/{fact}", "Read a fact", "The fact as it is now.");
+
+    async fn run(self, asker: &Asker) -> Result<Fact, Error> {
+        asker.tenant.fact(self.fact)
+    }
+}
+
+/// The conversation that is meant.
+fn home(asker: &Asker, fact: FactId, named: Option<&ConversationName>) -> Result<ConversationId, Error> {
+    named.map_or_else(|| asker.tenant.fact_home(fact), |name| asker.id(name))
+}
+
+/// Corrects a fact: a new one takes its place, the old one stays readable.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(example = json!({"object": "aisle seats", "by": "ana"}))]
+pub struct CorrectFact {
+    /// The fact's id.
+    pub fact: FactId,
+    /// The conversation to do it in, for a fact that a fork inherited; by default the one that it was learned in.
+    pub conversation: Option<ConversationName>,
+    /// What is to be different.
+    #[serde(flatten)]
+    pub correction: Correction,
+}
+split!(CorrectFact { fact: FactId, conversation: Option<ConversationName> } correction);
+
+impl Operation for CorrectFact {
+    type Answer = Fact;
+    const ABOUT: About = About::patch(
+        Noun::Facts,
+        "correct_fact",
+        "/facts/{fact}",
+        "Correct a fact",
+        "The fact that takes its place.",
+    );
+
+    async fn run(self, asker: &Asker) -> Result<Fact, Error> {
+        let id = home(asker, self.fact, self.conversation.as_ref())?;
+        asker.tenant.correct_fact(id, self.fact, self.correction)
+    }
+}
+
+/// Takes a fact back. It stays readable for whoever asks for those too; erasing its turns removes its words.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RetractFact {
+    /// The fact's id.
+    pub fact: FactId,
+    /// The conversation to do it in, for a fact that a fork inherited; by default the one that it was learned in.
+    pub conversation: Option<ConversationName>,
+    /// Who takes it back.
+    pub by: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl Operation for RetractFact {
+    type Answer = Fact;
+    const ABOUT: About =
+        About::delete(Noun::Facts, "retract_fact", "/facts/{fact}", "Take a fact back", "The fact, retracted.");
+
+    async fn run(self, asker: &Asker) -> Result<Fact, Error> {
+        let id = home(asker, self.fact, self.conversation.as_ref())?;
+        asker.tenant.retract_fact(id, self.fact, self.by, self.reason)
+    }
+}

@@ -1,0 +1,390 @@
+//! How a request is read: fields from the path, the query and headers, then those of a JSON body, into one struct.
+//!
+//! The body is read straight from its text, so that fields which are [`Raw`](everturn_core::json::Raw) keep their bytes;
+//! nothing takes a detour through a value.
+
+use serde::de::value::StrDeserializer;
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IntoDeserializer, MapAccess, SeqAccess,
+    Unexpected, Visitor,
+};
+use serde::forward_to_deserialize_any;
+use serde_json::{Map, Value};
+use std::cell::Cell;
+use std::fmt;
+
+/// A request as it arrived.
+#[derive(Default)]
+pub struct Given<'a> {
+    /// Fields that stand in the path.
+    pub path: Vec<(String, String)>,
+    /// Fields that stand in the query; a name may be there several times.
+    pub query: Vec<(String, String)>,
+    /// Fields that came as headers.
+    pub headers: Vec<(String, String)>,
+    /// The JSON text of the body; empty for an empty object.
+    pub body: &'a str,
+}
+
+/// Where in a request something is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// In the path.
+    Path,
+    /// In the query.
+    Query,
+    /// In a header.
+    Header,
+    /// In the body.
+    Body,
+}
+
+/// Why a request cannot be read.
+#[derive(Debug)]
+pub struct Wrong {
+    /// Where.
+    pub part: Part,
+    /// In words.
+    pub text: String,
+}
+
+impl Given<'_> {
+    /// Reads it as `T`.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, Wrong> {
+        let fields = gather(self);
+        let has_query = !self.query.is_empty();
+        let part = Cell::new(None);
+        let text = if self.body.trim().is_empty() { "{}" } else { self.body };
+        let mut body = serde_json::Deserializer::from_str(text);
+        let read = T::deserialize(Fields { fields, part: &part, body: &mut body });
+        read.and_then(|read| body.end().map(|()| read)).map_err(|e| {
+            // A field that is missing or unknown is in none of them: it is looked for where the others are.
+            let rest = if self.body.is_empty() && has_query { Part::Query } else { Part::Body };
+            Wrong { part: part.get().unwrap_or(rest), text: e.to_string() }
+        })
+    }
+}
+
+/// The fields before the body: values of one name are together.
+fn gather<'a>(given: &'a Given<'_>) -> Vec<(Part, &'a str, Vec<&'a str>)> {
+    let parts = [(Part::Path, &given.path), (Part::Header, &given.headers), (Part::Query, &given.query)];
+    let mut fields: Vec<(Part, &str, Vec<&str>)> = Vec::new();
+    for (part, pairs) in parts {
+        for (name, value) in pairs {
+            match fields.iter_mut().find(|field| field.0 == part && field.1 == name) {
+                Some(field) if part == Part::Query => field.2.push(value),
+                _ => fields.push((part, name, vec![value])),
+            }
+        }
+    }
+    fields
+}
+
+struct Fields<'a, D> {
+    fields: Vec<(Part, &'a str, Vec<&'a str>)>,
+    part: &'a Cell<Option<Part>>,
+    body: D,
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Fields<'_, D> {
+    type Error = D::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        let Fields { fields, part, body } = self;
+        body.deserialize_map(Chained { fields, part, visitor })
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+/// Gives a visitor the fields before those of the body.
+struct Chained<'a, V> {
+    fields: Vec<(Part, &'a str, Vec<&'a str>)>,
+    part: &'a Cell<Option<Part>>,
+    visitor: V,
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Chained<'_, V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, body: A) -> Result<V::Value, A::Error> {
+        let (fields, part) = (self.fields.into_iter(), self.part);
+        self.visitor.visit_map(Chain { fields, value: None, part, body })
+    }
+}
+
+struct Chain<'a, I, A> {
+    fields: I,
+    value: Option<(Part, Vec<&'a str>)>,
+    part: &'a Cell<Option<Part>>,
+    body: A,
+}
+
+impl<'a, 'de, I, A> MapAccess<'de> for Chain<'a, I, A>
+where
+    I: Iterator<Item = (Part, &'a str, Vec<&'a str>)>,
+    A: MapAccess<'de>,
+{
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        let Some((part, name, values)) = self.fields.next() else { return self.body.next_key_seed(seed) };
+        self.value = Some((part, values));
+        let name: StrDeserializer<'_, A::Error> = name.into_deserializer();
+        seed.deserialize(name).map(Some).inspect_err(|_| self.part.set(Some(part)))
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
+        match self.value.take() {
+            Some((part, values)) => {
+                let text = Text { values, error: std::marker::PhantomData };
+                seed.deserialize(text).inspect_err(|_| self.part.set(Some(part)))
+            }
+            None => self.body.next_value_seed(seed),
+        }
+    }
+}
+
+/// A value that was written as text: read as what it is wanted for.
+struct Text<'a, E> {
+    values: Vec<&'a str>,
+    error: std::marker::PhantomData<E>,
+}
+
+impl<'a, E: serde::de::Error> Text<'a, E> {
+    fn one(&self) -> Result<&'a str, E> {
+        match self.values[..] {
+            [value] => Ok(value),
+            _ => Err(E::custom("a field is there twice")),
+        }
+    }
+}
+
+macro_rules! parsed {
+    ($($method:ident $visit:ident $what:literal),+ $(,)?) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+            let text = self.one()?;
+            match text.parse() {
+                Ok(value) => visitor.$visit(value),
+                Err(_) => Err(E::invalid_value(Unexpected::Str(text), &$what)),
+            }
+        }
+    )+};
+}
+
+impl<'de, E: serde::de::Error> Deserializer<'de> for Text<'_, E> {
+    type Error = E;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_str(self.one()?)
+    }
+
+    parsed!(
+        deserialize_bool visit_bool "true or false",
+        deserialize_u8 visit_u8 "a number",
+        deserialize_u16 visit_u16 "a number",
+        deserialize_u32 visit_u32 "a number",
+        deserialize_u64 visit_u64 "a number",
+        deserialize_i8 visit_i8 "a number",
+        deserialize_i16 visit_i16 "a number",
+        deserialize_i32 visit_i32 "a number",
+        deserialize_i64 visit_i64 "a number",
+        deserialize_f32 visit_f32 "a number",
+        deserialize_f64 visit_f64 "a number",
+    );
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, E> {
+        visitor.visit_seq(Texts { values: self.values.into_iter(), error: self.error })
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, E> {
+        let variant: StrDeserializer<'_, E> = self.one()?.into_deserializer();
+        visitor.visit_enum(variant)
+    }
+
+    forward_to_deserialize_any! {
+        i128 u128 char str string bytes byte_buf unit unit_struct tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+struct Texts<'a, E> {
+    values: std::vec::IntoIter<&'a str>,
+    error: std::marker::PhantomData<E>,
+}
+
+impl<'de, E: serde::de::Error> SeqAccess<'de> for Texts<'_, E> {
+    type Error = E;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, E> {
+        let Some(value) = self.values.next() else { return Ok(None) };
+        seed.deserialize(Text { values: vec![value], error: self.error }).map(Some)
+    }
+}
+
+/// Reads an object as two: the fields that are named go to the one, all others to the other. Unlike `serde(flatten)` the
+/// others keep their bytes, and an unknown field is refused.
+pub fn split<'de, D, A, B>(deserializer: D, names: &'static [&'static str]) -> Result<(A, B), D::Error>
+where
+    D: Deserializer<'de>,
+    A: DeserializeOwned,
+    B: serde::Deserialize<'de>,
+{
+    struct Both<A, B>(&'static [&'static str], std::marker::PhantomData<(A, B)>);
+
+    impl<'de, A: DeserializeOwned, B: serde::Deserialize<'de>> Visitor<'de> for Both<A, B> {
+        type Value = (A, B);
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<(A, B), M::Error> {
+            let mut named = Map::new();
+            let others = Others { names: self.0, named: &mut named, map };
+            let b = B::deserialize(serde::de::value::MapAccessDeserializer::new(others))?;
+            let a = serde_json::from_value(Value::Object(named)).map_err(M::Error::custom)?;
+            Ok((a, b))
+        }
+    }
+
+    deserializer.deserialize_map(Both(names, std::marker::PhantomData))
+}
+
+struct Others<'a, M> {
+    names: &'static [&'static str],
+    named: &'a mut Map<String, Value>,
+    map: M,
+}
+
+impl<'de, M: MapAccess<'de>> MapAccess<'de> for Others<'_, M> {
+    type Error = M::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, M::Error> {
+        while let Some(name) = self.map.next_key::<String>()? {
+            let Some(known) = self.names.iter().find(|known| **known == name) else {
+                let name: StrDeserializer<'_, M::Error> = name.as_str().into_deserializer();
+                return seed.deserialize(name).map(Some);
+            };
+            if self.named.insert(name, self.map.next_value()?).is_some() {
+                return Err(M::Error::duplicate_field(known));
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, M::Error> {
+        self.map.next_value_seed(seed)
+    }
+}
+
+/// For a field that may be null: `None` only if it is absent.
+pub fn present<'de, D: Deserializer<'de>, T: serde::Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// Reads a request whose last field holds all fields that are not named: `split!(Struct { named } rest)`.
+macro_rules! split {
+    ($name:ident { $($field:ident: $type:ty),+ } $rest:ident) => {
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<$name, D::Error> {
+                #[derive(serde::Deserialize)]
+                struct Named { $($field: $type),+ }
+
+                let names = &[$(stringify!($field)),+];
+                let (named, $rest): (Named, _) = $crate::given::split(deserializer, names)?;
+                Ok($name { $($field: named.$field,)+ $rest })
+            }
+        }
+    };
+}
+pub(crate) use split;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use everturn_core::json::Raw;
+    use serde::Deserialize;
+
+    #[derive(Deserialize, Debug)]
+    #[serde(deny_unknown_fields)]
+    struct Body {
+        value: Option<Raw>,
+        #[serde(default)]
+        limit: Option<u64>,
+        #[serde(default, alias = "actor")]
+        actors: Vec<String>,
+    }
+
+    #[derive(Debug)]
+    struct Asked {
+        place: String,
+        body: Body,
+    }
+    split!(Asked { place: String } body);
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    }
+
+    #[test]
+    fn all_parts_fill_one_struct_and_raw_json_keeps_its_bytes() {
+        let raw = r#"{"b": 1.0e2,  "a": [0.10]}"#;
+        let body = format!(r#"{{"value": {raw}}}"#);
+        let given = Given {
+            path: pairs(&[("place", "here")]),
+            query: pairs(&[("actor", "ana"), ("limit", "7"), ("actor", "ben")]),
+            headers: Vec::new(),
+            body: &body,
+        };
+        let asked: Asked = given.read().unwrap();
+        assert_eq!((asked.place.as_str(), asked.body.limit), ("here", Some(7)));
+        assert_eq!(asked.body.value.unwrap().get(), raw);
+        assert_eq!(asked.body.actors, ["ana", "ben"]);
+    }
+
+    #[test]
+    fn what_is_wrong_names_its_part() {
+        let wrong = |path: &[(&str, &str)], query: &[(&str, &str)], body: &str| {
+            let given = Given { path: pairs(path), query: pairs(query), headers: Vec::new(), body };
+            let wrong = given.read::<Asked>().unwrap_err();
+            (wrong.part, wrong.text)
+        };
+        let here = [("place", "here")];
+        let table = [
+            (wrong(&here, &[("limit", "x")], ""), Part::Query, "a number"),
+            (wrong(&here, &[("limit", "1"), ("limit", "2")], ""), Part::Query, "twice"),
+            (wrong(&here, &[("nonsense", "1")], ""), Part::Query, "unknown field"),
+            (wrong(&here, &[], r#"{"nonsense": 1}"#), Part::Body, "unknown field"),
+            (wrong(&here, &[], r#"{"place": "there"}"#), Part::Body, "duplicate field"),
+            (wrong(&here, &[], r#"{"limit": 1} x"#), Part::Body, "trailing"),
+            (wrong(&here, &[], "[]"), Part::Body, "an object"),
+            (wrong(&[], &[], "{}"), Part::Body, "missing field `place`"),
+        ];
+        for ((part, text), expected, words) in table {
+            assert_eq!(part, expected, "{text}");
+            assert!(text.contains(words), "{text}");
+        }
+    }
+}

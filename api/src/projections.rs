@@ -1,0 +1,232 @@
+//! Which slice of a transcript the next request sees.
+
+use crate::given::split;
+use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
+use everturn_core::Error;
+use everturn_core::json::Raw;
+use everturn_engine::script::options;
+use everturn_formats::transcript;
+use everturn_views::projection;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+
+/// What the next request sees, and what was decided on the way there: the reference's own object, byte for byte.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct View(pub Raw);
+
+impl JsonSchema for View {
+    fn schema_name() -> Cow<'static, str> {
+        "View".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let places = json!({"type": "array", "items": {"type": "integer", "minimum": 0}});
+        let count = json!({"type": "integer", "minimum": 0});
+        json_schema!({
+            "type": "object",
+            "description": "What the next request sees, and what was decided on the way there.",
+            "properties": {
+                "policy": {"type": "string"},
+                "reason": {"type": "string"},
+                "messages": {"type": "array", "items": true},
+                "source_indices": {
+                    "type": "array",
+                    "items": {"type": ["integer", "null"], "minimum": 0},
+                    "description": "For each message its index in the transcript; null if it is synthetic.",
+                },
+                "kept_indices": places,
+                "dropped_indices": places,
+                "redacted_indices": places,
+                "kept_count": count,
+                "dropped_count": count,
+                "redacted_count": count,
+                "reclaimed_chars": count,
+                "reclaimed_tokens": count,
+                "prefix_hash": {"type": "string"},
+                "provider_safety_blocked": {
+                    "type": "boolean",
+                    "description": "The policy would have broken signed reasoning, so the view is raw.",
+                },
+                "roots_consulted": {"type": "array", "items": {"type": "string"}},
+                "redaction_pointers": {"type": "array", "items": {"type": "object"}},
+                "first_changed_index": {"type": ["integer", "null"], "minimum": 0},
+                "unchanged_leading_tokens": {"type": ["integer", "null"], "minimum": 0},
+                "event": {"type": "object", "description": "The event that records it."},
+            },
+            "required": [
+                "policy", "reason", "messages", "source_indices", "kept_indices", "dropped_indices", "redacted_indices",
+                "kept_count", "dropped_count", "redacted_count", "reclaimed_chars", "reclaimed_tokens", "prefix_hash",
+                "provider_safety_blocked", "roots_consulted", "redaction_pointers", "event",
+            ],
+        })
+    }
+}
+
+/// Projects a transcript that is given: shows which messages the next request would see. Nothing is kept.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"transcript": [{"role": "user", "content": "hi"}], "options": {"policy": "clean_tool_repair"}}))]
+pub struct ProjectTranscript {
+    /// A list of messages, or a transcript value.
+    pub transcript: Raw,
+    /// A policy's name, or options.
+    pub options: Option<Value>,
+}
+
+impl Operation for ProjectTranscript {
+    type Answer = View;
+    const ABOUT: About =
+        About::post(Noun::Context, "project_transcript", "/project", "Project a transcript", "The view.")
+            .reads()
+            .work(Work::Large);
+
+    async fn run(self, _: &Asker) -> Result<View, Error> {
+        let options = options(&self.options.unwrap_or(json!({})))?;
+        let (messages, summary) = transcript::messages(&self.transcript)?;
+        Raw::of(&projection::project(&messages, summary.as_deref(), &options)?).map(View)
+    }
+}
+
+/// How to project: `policy` (a name, or several), and what each takes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ProjectionOptions(pub Map<String, Value>);
+
+impl JsonSchema for ProjectionOptions {
+    fn schema_name() -> Cow<'static, str> {
+        "ProjectionOptions".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "properties": {
+                "policy": {
+                    "description": "`raw`, `clean_tool_repair`, `squash_failed_calls`, `summary_prefix`, `reachability_gc`, \
+                                    `clear_tool_uses`, `custom`, or several of them.",
+                },
+                "projector": {"description": "For `custom`: the text of a script."},
+            },
+            "additionalProperties": true,
+        })
+    }
+}
+
+/// Shows which messages of a conversation the next request would see under a policy, such as without failed tool calls, and
+/// what that saves. Nothing is written.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(example = json!({"policy": "clean_tool_repair"}))]
+pub struct ProjectConversation {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// How to project.
+    #[serde(flatten)]
+    pub options: ProjectionOptions,
+}
+split!(ProjectConversation { conversation: ConversationName } options);
+
+impl Operation for ProjectConversation {
+    type Answer = View;
+    const ABOUT: About = About::post(
+        Noun::Context,
+        "project_conversation",
+        "/conversations/{conversation}/project",
+        "Project a conversation",
+        "The view.",
+    )
+    .reads()
+    .work(Work::Large)
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<View, Error> {
+        let options = options(&Value::Object(self.options.0))?;
+        Ok(View(asker.tenant.project(asker.id(&self.conversation)?, &options)?.result))
+    }
+}
+
+/// Projects a conversation and records the decision, because the view is going to be used.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(example = json!({"policy": "clean_tool_repair"}))]
+pub struct RecordProjection {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// How to project.
+    #[serde(flatten)]
+    pub options: ProjectionOptions,
+}
+split!(RecordProjection { conversation: ConversationName } options);
+
+/// A view, and the place of its record, which only a `Location` says.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "View", into = "View")]
+#[schemars(with = "View")]
+pub struct RecordedView {
+    /// The view.
+    pub view: View,
+    /// The place of its record.
+    pub seq: u64,
+}
+
+impl From<View> for RecordedView {
+    fn from(view: View) -> RecordedView {
+        RecordedView { view, seq: 0 }
+    }
+}
+
+impl From<RecordedView> for View {
+    fn from(recorded: RecordedView) -> View {
+        recorded.view
+    }
+}
+
+impl Operation for RecordProjection {
+    type Answer = RecordedView;
+    const ABOUT: About = About::post(
+        Noun::Context,
+        "record_projection",
+        "/conversations/{conversation}/projections",
+        "Project a conversation and record it",
+        "The view; `Location` is where it can be made again.",
+    )
+    .creates()
+    .work(Work::Large);
+
+    async fn run(self, asker: &Asker) -> Result<RecordedView, Error> {
+        let options = options(&Value::Object(self.options.0))?;
+        let (view, event) = asker.tenant.project_turn(asker.id(&self.conversation)?, &options)?;
+        Ok(RecordedView { view: View(view.result), seq: event.seq })
+    }
+
+    fn location(path: &str, answer: &RecordedView) -> Option<String> {
+        Some(format!("{path}/{}", answer.seq))
+    }
+}
+
+/// Makes the messages of a recorded view again, byte for byte.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplayProjection {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// The place of the record.
+    pub seq: u64,
+}
+
+impl Operation for ReplayProjection {
+    type Answer = Page<Raw>;
+    const ABOUT: About = About::get(
+        Noun::Context,
+        "replay_projection",
+        "/conversations/{conversation}/projections/{seq}",
+        "Make a projection again",
+        "The messages.",
+    )
+    .work(Work::Large);
+
+    async fn run(self, asker: &Asker) -> Result<Page<Raw>, Error> {
+        asker.tenant.replay_projection(asker.id(&self.conversation)?, self.seq).map(Page::whole)
+    }
+}

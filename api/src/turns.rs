@@ -1,0 +1,263 @@
+//! Turns: append, read, supersede.
+
+use crate::given::{present, split};
+use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
+use everturn_core::Error;
+use everturn_core::event::Visibility;
+use everturn_core::id::TurnId;
+use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Role, Tokens, Turn};
+use everturn_engine::{AppendOptions, Appended, Entry, HistoryQuery, NewTurn};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// A turn to append: either `message`, in any shape, or `role` and `content`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "NewTurn")]
+#[schemars(example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
+pub struct TurnInput {
+    /// A message in any shape: OpenAI chat, Anthropic blocks, Responses item. Kept byte for byte.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<BTreeMap<String, Raw>>")]
+    pub message: Option<Raw>,
+    /// In which role.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+    /// A text, or blocks. Kept byte for byte.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub content: Option<Raw>,
+    /// Calls, as OpenAI writes them.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Raw>,
+    /// Which call a turn of role `tool` answers.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub tool_call_id: Option<Raw>,
+    /// Who speaks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub actor: Option<String>,
+    /// Who may see it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
+    /// Tokens that the provider counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<Tokens>,
+    /// Which model said it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Through which client or importer it came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    /// Whatever else is to be kept with it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, Raw>,
+    /// When it was said, where that is not now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub occurred_at: Option<Timestamp>,
+}
+
+impl TurnInput {
+    /// As the engine takes it. Without any words the message is empty.
+    pub fn into_turn(self) -> Result<NewTurn, Error> {
+        let role = self.role.map(|role| Raw::of(&role)).transpose()?;
+        let fields = [
+            ("role", role),
+            ("content", self.content),
+            ("tool_calls", self.tool_calls),
+            ("tool_call_id", self.tool_call_id),
+        ];
+        let fields: Vec<String> = fields
+            .iter()
+            .filter_map(|(name, value)| Some(format!("\"{name}\":{}", value.as_ref()?.get())))
+            .collect();
+        let message = match self.message {
+            Some(_) if !fields.is_empty() => {
+                let text = "a turn has `message`, or `role` and `content`; send one of the two";
+                return Err(Error::invalid("turn.said_twice", text));
+            }
+            Some(message) => message.get().to_string(),
+            None if fields.is_empty() => String::new(),
+            None => format!("{{{}}}", fields.join(",")),
+        };
+        Ok(NewTurn {
+            message,
+            actor: self.actor,
+            visibility: self.visibility,
+            tokens: self.tokens,
+            model: self.model,
+            adapter: self.adapter,
+            metadata: self.metadata,
+            occurred_at: self.occurred_at,
+        })
+    }
+}
+
+impl TryFrom<NewTurn> for TurnInput {
+    type Error = Error;
+
+    /// What is no JSON cannot be sent, and is refused as the engine would.
+    fn try_from(turn: NewTurn) -> Result<TurnInput, Error> {
+        let message = match turn.message.is_empty() {
+            true => None,
+            false => Some(Raw::new(turn.message).map_err(|e| e.at("message"))?),
+        };
+        Ok(TurnInput {
+            message,
+            actor: turn.actor,
+            visibility: turn.visibility,
+            tokens: turn.tokens,
+            model: turn.model,
+            adapter: turn.adapter,
+            metadata: turn.metadata,
+            occurred_at: turn.occurred_at,
+            ..TurnInput::default()
+        })
+    }
+}
+
+/// Turns as the engine takes them; what is wrong names its place.
+pub(crate) fn new_turns(turns: Vec<TurnInput>) -> Result<Vec<NewTurn>, Error> {
+    let turns = turns.into_iter().enumerate();
+    turns.map(|(n, turn)| turn.into_turn().map_err(|e| e.at(format!("turns[{n}]")))).collect()
+}
+
+/// Appends turns to a conversation, in one step and for good: all of them, or none. Nothing is ever overwritten.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(example = json!({"turns": [{"role": "user", "content": "Where did we leave off?", "actor": "ana"}]}))]
+pub struct AppendTurns {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// In order.
+    pub turns: Vec<TurnInput>,
+    /// Refuse unless the log ends here.
+    pub expected_seq: Option<u64>,
+    /// A text of your choice: the same request under the same key is done once, also after a restart.
+    pub idempotency_key: Option<String>,
+}
+
+impl Operation for AppendTurns {
+    type Answer = Appended;
+    const ABOUT: About = About::post(
+        Noun::Turns,
+        "append_turns",
+        "/conversations/{conversation}/turns",
+        "Append turns",
+        "They are appended, and durable.",
+    )
+    .creates()
+    .once()
+    .work(Work::Quick)
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Appended, Error> {
+        let turns = new_turns(self.turns)?;
+        let options = AppendOptions { expected_seq: self.expected_seq, idempotency_key: self.idempotency_key };
+        let name = self.conversation;
+        let commit = match name.0.parse() {
+            Ok(id) => match asker.tenant.append_unless_blocking(id, turns, options) {
+                Ok(commit) => commit,
+                Err((turns, options)) => {
+                    asker.blocking(move |tenant| Ok(tenant.append(id, turns, options))).await?
+                }
+            },
+            Err(_) => {
+                asker.blocking(move |tenant| Ok(tenant.append(name.id(tenant)?, turns, options))).await?
+            }
+        };
+        asker.committed(commit).await
+    }
+
+    fn status(answer: &Appended) -> u16 {
+        if answer.repeated { 200 } else { 201 }
+    }
+}
+
+/// Reads what was said in a conversation, word for word, summarized turns included; oldest first, or newest first with
+/// `order` = `desc`.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct ListTurns {
+    /// The conversation.
+    pub conversation: ConversationName,
+    /// Which part of the history.
+    #[serde(flatten)]
+    pub query: HistoryQuery,
+}
+split!(ListTurns { conversation: ConversationName } query);
+
+impl Operation for ListTurns {
+    type Answer = Page<Entry>;
+    const ABOUT: About = About::get(
+        Noun::Turns,
+        "list_turns",
+        "/conversations/{conversation}/turns",
+        "Read a conversation",
+        "A page; `next` is the next page's `after`, or its `before` with `order=desc`.",
+    )
+    .work(Work::Page)
+    .for_agents();
+
+    async fn run(self, asker: &Asker) -> Result<Page<Entry>, Error> {
+        Ok(asker.tenant.history(asker.id(&self.conversation)?, self.query)?.into())
+    }
+}
+
+/// Reads one turn.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GetTurn {
+    /// The turn's id.
+    pub turn: TurnId,
+    /// A fork, to read the turn as it was where the fork left.
+    pub conversation: Option<ConversationName>,
+}
+
+impl Operation for GetTurn {
+    type Answer = Turn;
+    const ABOUT: About = About::get(Noun::Turns, "get_turn", "/turns/{turn}", "Read one turn", "The turn.");
+
+    async fn run(self, asker: &Asker) -> Result<Turn, Error> {
+        match &self.conversation {
+            Some(name) => asker.tenant.turn_in(asker.id(name)?, self.turn),
+            None => asker.tenant.turn(self.turn),
+        }
+    }
+}
+
+/// Says something else instead of a turn. The old turn stays: history shows the chain, prompts use its newest end.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(example = json!({"role": "user", "content": "Where did we leave off?", "actor": "ana"}))]
+pub struct SupersedeTurn {
+    /// The turn's id.
+    pub turn: TurnId,
+    /// What is said instead.
+    #[serde(flatten)]
+    pub with: TurnInput,
+}
+split!(SupersedeTurn { turn: TurnId } with);
+
+impl Operation for SupersedeTurn {
+    type Answer = Appended;
+    const ABOUT: About = About::post(
+        Noun::Turns,
+        "supersede_turn",
+        "/turns/{turn}/supersede",
+        "Say something else instead",
+        "The new turn.",
+    )
+    .creates()
+    .work(Work::Quick);
+
+    async fn run(self, asker: &Asker) -> Result<Appended, Error> {
+        let (turn, with) = (self.turn, self.with.into_turn()?);
+        let supersede = move |tenant: &everturn_engine::Scope| {
+            Ok(tenant.supersede(tenant.turn(turn)?.conversation, turn, with))
+        };
+        let commit = asker.blocking(supersede).await?;
+        asker.committed(commit).await
+    }
+}
