@@ -196,7 +196,8 @@ impl View<'_> {
 
 /// The event is written from the other fields.
 fn describe_event(schema: &mut Schema) {
-    let event = json!({"type": "object", "additionalProperties": true, "description": "The event that records it."});
+    let event =
+        json!({"type": "object", "additionalProperties": true, "description": "The event that records it."});
     if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
         fields.insert("event".into(), event);
     }
