@@ -6,13 +6,15 @@ use crate::Error;
 use crate::chain::Hash;
 use crate::id::{KeyId, Tenant, clip};
 use crate::time::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// What a caller may do. Each may do what the ones before it may.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "KeyRole")]
 pub enum Role {
     /// Read.
     Reader,
@@ -52,14 +54,15 @@ impl FromStr for Role {
     }
 }
 
-/// A key as it is kept: everything but its secret.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// A key, without its secret.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Key")]
 pub struct AccessKey {
-    /// Which key.
+    /// Its id.
     pub id: KeyId,
     /// Whose conversations it opens; no others.
     pub tenant: Tenant,
-    /// What may be done with it.
+    /// What its holder may do: `reader`, `writer` or `admin`.
     pub role: Role,
     /// For people: who has it, and what for.
     pub label: Option<String>,

@@ -10,6 +10,7 @@ use crate::json;
 use crate::limits::{ASSET_INLINE_BYTES_MAX, ASSET_PIECE_BYTES};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -18,10 +19,11 @@ pub const TYPE: &str = "transcript_asset";
 /// What stands in a message where a payload was.
 const REFERENCE: &str = "asset:";
 
-/// What is known about an asset. The body of `asset.added`; unknown fields of an imported descriptor stay in that body.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+/// What is known about an asset.
+// The body of `asset.added`; unknown fields of an imported descriptor stay in that body.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Asset {
-    /// Always [`TYPE`].
+    /// Always `transcript_asset`.
     #[serde(rename = "_type", default)]
     pub marker: String,
     /// `asset_` and a ULID; an imported one keeps the id it came with.
@@ -41,8 +43,8 @@ pub struct Asset {
     /// Its hash and address; absent where only the descriptor was imported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<Hash>,
-    /// The hashes of its pieces of [`ASSET_PIECE_BYTES`] each, the last one shorter. Empty for an asset of one piece, and for
-    /// one that was added before there were any.
+    /// The SHA-256 of each piece of 1 MiB, the last one shorter. Absent for an asset of one piece, and for one that was
+    /// added before there were any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pieces: Vec<Hash>,
     /// Who may see it.
@@ -58,12 +60,12 @@ fn internal() -> Visibility {
 }
 
 /// Where an asset's bytes are.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Storage {
     /// Relative to the asset folder of the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Elsewhere.
+    /// Elsewhere, as an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
 }

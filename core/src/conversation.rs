@@ -8,12 +8,14 @@ use crate::json::Raw;
 use crate::limits::{METADATA_BYTES_MAX, TITLE_BYTES_MAX};
 use crate::time::Timestamp;
 use crate::words;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
 /// Where a conversation is in its life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "ConversationState")]
 pub enum State {
     /// Open for turns.
     #[default]
@@ -28,7 +30,7 @@ pub enum State {
 words!(State, "state.unknown", Active "active", Archived "archived", Abandoned "abandoned", Closed "closed");
 
 /// How long content is kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Retention {
     /// For ever.
@@ -42,7 +44,7 @@ pub enum Retention {
 words!(Retention, "retention.unknown", Full "full", AuditOnly "audit-only", Ephemeral "ephemeral");
 
 /// Where a fork left its parent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Parent {
     /// The conversation it came from.
     pub conversation: ConversationId,
@@ -51,7 +53,7 @@ pub struct Parent {
 }
 
 /// The session's system prompt: text, fingerprint, size.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SystemPrompt {
     /// The text.
     pub content: String,
@@ -69,7 +71,7 @@ impl SystemPrompt {
 }
 
 /// What a conversation knows of its prompt without reading it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PromptRef {
     /// Its fingerprint.
     pub sha256: Hash,
@@ -78,7 +80,7 @@ pub struct PromptRef {
 }
 
 /// The checkpoint in force: what a compaction event said, without its words.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CheckpointRef {
     /// The compaction.
     pub event: EventId,
@@ -93,7 +95,7 @@ pub struct CheckpointRef {
 }
 
 /// What the last `transcript_budget` event said.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BudgetRef {
     /// Its place.
     pub seq: u64,
@@ -225,8 +227,8 @@ fn check_policy(name: &str, raw: &Raw) -> Result<(), Error> {
     }
 }
 
-/// What a conversation is now.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+/// A conversation as it stands now.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Conversation {
     /// Its id.
     pub id: ConversationId,
@@ -240,7 +242,8 @@ pub struct Conversation {
     pub title: Option<String>,
     /// Every actor that has spoken.
     pub participants: Vec<String>,
-    /// Whatever the caller keeps here.
+    /// Whatever the caller keeps here. Where a single conversation is read, also `system_prompt` with its text, and
+    /// `transcript_budget`.
     pub metadata: BTreeMap<String, Raw>,
     /// Where it is in its life.
     pub state: State,
@@ -407,7 +410,7 @@ fn merge(into: &mut BTreeMap<String, Raw>, from: BTreeMap<String, Raw>) {
 }
 
 /// What stays of a deleted conversation, so that audit can prove that it was deleted and not lost.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Tombstone {
     /// The conversation that was.
     pub id: ConversationId,

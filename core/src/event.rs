@@ -7,7 +7,9 @@ use crate::json;
 use crate::limits::{BODY_BYTES_MAX, NAME_BYTES_MAX};
 use crate::time::Timestamp;
 use crate::turn::Role;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
@@ -106,7 +108,7 @@ pub mod kind {
 }
 
 /// Who may see something: everyone, operators and the model, or nobody but its owner.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Visibility {
     /// Shown to people.
@@ -233,29 +235,35 @@ pub fn check_name(what: &str, name: &str) -> Result<(), Error> {
 }
 
 /// One entry of the log.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema)]
+#[schemars(transform = describe_erased)]
 pub struct Event {
     /// Its id.
     pub id: EventId,
-    /// The conversation it was written in (for an inherited event of a fork: the ancestor).
+    /// The conversation it was written in; for an inherited event of a fork, the ancestor.
     pub conversation: ConversationId,
     /// Its place: dense, from 1, given by the store.
     pub seq: u64,
     /// When the store took it. Order is `seq`, never this.
     pub at: Timestamp,
     /// When a client or importer says that it happened.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     pub occurred_at: Option<Timestamp>,
-    /// See [`kind`].
+    /// What happened: `message`, `turn.opened`, `compaction`, … The set is open.
     pub kind: String,
     /// Who did it.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
     /// In which role.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
     /// Who may see it.
     pub visibility: Visibility,
     /// The turn it begins or is about.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
-    /// `None` once erased.
+    /// Byte for byte as written; absent once erased.
+    #[schemars(with = "json::Raw", skip_serializing_if = "Option::is_none")]
     pub body: Option<Body>,
     /// `sha256(salt ‖ body)`; stays when the body is erased.
     pub body_hash: Hash,
@@ -274,6 +282,14 @@ impl Event {
     /// The body read as `T`: `None` if it is erased or has another shape (an event of a foreign origin may).
     pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
         serde_json::from_str(self.text()?).ok()
+    }
+}
+
+/// In place of a body that was erased.
+fn describe_erased(schema: &mut Schema) {
+    if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        let description = "Whether its body was erased; absent if not.";
+        fields.insert("erased".into(), json!({"type": "boolean", "description": description}));
     }
 }
 

@@ -8,6 +8,7 @@ use crate::chain::Hash;
 use crate::event::{Event, kind};
 use crate::id::{ConversationId, FactId, TurnId};
 use crate::time::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How large facts may become, and how many there may be.
@@ -36,12 +37,12 @@ pub mod limits {
     pub const KNOWN_MAX: usize = 200;
 }
 
-/// Subject, predicate, object; as callers get it.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+/// Something learned from what was said: subject, predicate, object.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Fact {
     /// Its id.
     pub id: FactId,
-    /// Where it was learned; for an inherited fact of a fork: the ancestor.
+    /// Where it was learned; for an inherited fact of a fork, the ancestor.
     pub conversation: ConversationId,
     /// The place of the event that stated it first.
     pub seq: u64,
@@ -55,7 +56,7 @@ pub struct Fact {
     pub confidence: f64,
     /// Whether it holds.
     pub status: Status,
-    /// Where it was said. Empty for one that was added or corrected by hand.
+    /// The turns that say so. Empty for one that was added or corrected by hand.
     pub sources: Vec<Source>,
     /// When it was taken down.
     pub created: Timestamp,
@@ -68,7 +69,7 @@ pub struct Fact {
     /// The fact that took its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<FactId>,
-    /// Since which place: as of any earlier one, this fact held.
+    /// The place since which it is superseded; as of any earlier place it held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded_seq: Option<u64>,
     /// Who took it back, when and why.
@@ -90,8 +91,9 @@ impl Fact {
 }
 
 /// Whether a fact holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "FactStatus")]
 pub enum Status {
     /// It does.
     Current,
@@ -102,7 +104,8 @@ pub enum Status {
 }
 
 /// A turn that supports a fact.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "FactSource")]
 pub struct Source {
     /// Which turn.
     pub turn: TurnId,
@@ -114,10 +117,11 @@ pub struct Source {
     pub quote: Option<String>,
 }
 
-/// That a fact was taken back.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// The retraction of a fact.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "FactRetraction")]
 pub struct Retraction {
-    /// Where.
+    /// The place of the event.
     pub seq: u64,
     /// When.
     pub at: Timestamp,
@@ -210,13 +214,15 @@ pub struct ReadBody {
     pub failed: Option<String>,
 }
 
-/// What a model found that was not kept, counted by why. Stored in the log, so its names are frozen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+/// What a model found that was not kept, counted by reason.
+// Stored in the log, so its names are frozen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "FactsDropped")]
 pub struct Dropped {
     /// Not of the form that was asked for, or too long.
     pub malformed: u64,
-    /// Its turn is not among those that were shown.
+    /// Its turn is not among those that were shown, or no longer stands.
     pub no_such_turn: u64,
     /// Its turn does not have the quote.
     pub ungrounded: u64,

@@ -7,6 +7,7 @@
 
 use crate::Error;
 use crate::limits::JSON_DEPTH_MAX;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -52,6 +53,21 @@ impl Raw {
 /// For a field that may be null: `None` only if it is absent.
 pub(crate) fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Raw>, D::Error> {
     Raw::deserialize(deserializer).map(Some)
+}
+
+/// Any JSON.
+impl JsonSchema for Raw {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Raw".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        Schema::from(true)
+    }
 }
 
 impl PartialEq for Raw {

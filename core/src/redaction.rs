@@ -6,13 +6,15 @@ use crate::chain::Hash;
 use crate::json;
 use aho_corasick::AhoCorasick;
 use regex::Regex;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
 /// What to do with a secret.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "RedactionMode")]
 pub enum Mode {
     /// Look away.
     Off,

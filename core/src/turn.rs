@@ -6,16 +6,18 @@ use crate::id::{ConversationId, EventId, TurnId};
 use crate::json::{self, Raw};
 use crate::message;
 use crate::time::Timestamp;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 /// In which role an actor speaks.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// A person, or whoever asks.
@@ -29,7 +31,7 @@ pub enum Role {
 }
 
 /// How far a turn has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Open: chunks may still arrive.
@@ -111,7 +113,21 @@ impl Serialize for Successor {
 
 impl<'de> Deserialize<'de> for Successor {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        std::borrow::Cow::<str>::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        Cow::<str>::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl JsonSchema for Successor {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Successor".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "examples": ["turn_01JD0000000000000000000000"]})
     }
 }
 
@@ -191,7 +207,7 @@ pub fn join_chunks(pieces: impl IntoIterator<Item = (u64, String)>) -> String {
 }
 
 /// Tokens that a provider counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Tokens {
     /// What went in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -227,8 +243,9 @@ pub struct TurnBody {
     pub event: Option<Raw>,
 }
 
-/// A turn as callers get it.
-#[derive(Clone, Debug, PartialEq)]
+/// One actor's contribution, as it stands now.
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
+#[schemars(transform = describe_content)]
 pub struct Turn {
     /// Its id.
     pub id: TurnId,
@@ -237,32 +254,44 @@ pub struct Turn {
     /// Its place in the history.
     pub seq: u64,
     /// Who spoke.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
     /// In which role.
     pub role: Role,
     /// The message as it was given; `None` if erased, or still open.
+    #[schemars(
+        description = "The whole message, where it has more fields than these.",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub message: Option<Raw>,
     /// How far it has come.
     pub status: Status,
     /// Tokens that the provider counted.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
     /// Which model said it.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Through which client or importer it came.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
     /// Whatever the caller keeps with it, and `secrets` where redaction found any.
     pub metadata: BTreeMap<String, Raw>,
     /// Why it was aborted or interrupted.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// When the store took its beginning.
     pub created: Timestamp,
     /// When a client or importer says that it was said.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     pub occurred_at: Option<Timestamp>,
     /// Who may see it.
     pub visibility: Visibility,
-    /// What took its place.
+    /// The turn, or the event, that took its place.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<Successor>,
-    /// Whether its content was erased.
+    /// Whether its content was erased; absent if not.
+    #[schemars(skip_serializing_if = "std::ops::Not::not")]
     pub erased: bool,
 }
 
@@ -307,6 +336,20 @@ impl Turn {
     /// The turn for people, as [`message::render`] writes it.
     pub fn text(&self, asset_label: impl Fn(&str) -> Option<String>) -> String {
         self.value().map(|message| message::render(&message, asset_label)).unwrap_or_default()
+    }
+}
+
+/// The fields of the message that are shown beside those of the turn. See [`Turn`]'s `Serialize`.
+fn describe_content(schema: &mut Schema) {
+    let shown = [
+        ("content", "A text, or blocks, byte for byte as given."),
+        ("tool_calls", "Calls of tools, byte for byte as given."),
+        ("tool_results", "Results of tools, byte for byte as given."),
+    ];
+    if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        for (name, description) in shown {
+            fields.insert(name.to_string(), json!({"description": description}));
+        }
     }
 }
 

@@ -10,11 +10,12 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, Tenant};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_store::{Problem, ProblemKind};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 
 /// Something that is wrong with a store, and what to do about it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// The tenant, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,7 +44,7 @@ impl From<Problem> for Finding {
 }
 
 /// What a check of a store, or of a tenant's part of it, found.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Doctor {
     /// Conversations whose chains were walked.
     pub conversations: u64,
@@ -283,7 +284,7 @@ fn advice(kind: ProblemKind) -> &'static str {
 }
 
 /// Events that stood beside a log and are a conversation of their own now.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Repaired {
     /// Whose.
     pub tenant: Tenant,

@@ -13,10 +13,13 @@ use everturn_core::id::Tenant;
 use everturn_core::write::{Action, Write};
 use everturn_store::TenantUsage;
 use parking_lot::{Mutex, MutexGuard};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// How much one tenant may store; `None`: any number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// How much a tenant may store; null means any number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "StorageQuotas")]
 pub struct Quota {
     /// Turns.
     pub turns: Option<u64>,

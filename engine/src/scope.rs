@@ -31,6 +31,7 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
 use everturn_core::write::{Action, Idempotency, Write};
 use everturn_store::Committed;
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,7 +79,7 @@ pub struct AppendOptions {
 }
 
 /// What an append did.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Appended {
     /// The turns, with their ids and places.
     pub turns: Vec<Turn>,
@@ -104,12 +105,14 @@ pub struct NewStream {
 }
 
 /// In which direction a page goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub enum Order {
     /// Oldest first.
     #[default]
+    #[serde(rename = "asc")]
     Ascending,
     /// Newest first.
+    #[serde(rename = "desc")]
     Descending,
 }
 
@@ -166,7 +169,7 @@ impl Default for ListQuery {
 }
 
 /// One entry of a history.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Entry {
     /// Something said.
@@ -202,11 +205,12 @@ impl Entry {
 }
 
 /// A part of a list, and where the next part begins.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Page_{T}")]
 pub struct Page<T, C = u64> {
     /// The entries.
     pub data: Vec<T>,
-    /// Hand this in as `after` (or `before`, going backwards) to go on; `None` at the end.
+    /// Hand this in as `after` (or `before`, going backwards) to go on; null at the end.
     pub next: Option<C>,
 }
 

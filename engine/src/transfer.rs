@@ -20,6 +20,7 @@ use everturn_formats::agents::Opened;
 use everturn_formats::jsonl::{self, AssetPiece, AssetPieces, Item};
 use everturn_formats::transcript;
 use everturn_store::TurnQuery;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -34,7 +35,7 @@ const RESTORE_BATCH: usize = 500;
 const SNIFF_BYTES: usize = 512;
 
 /// What an import did.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
     /// What the file is: `jsonl`, `session`, `transcript`, `claude-code`, `codex`, `gemini-cli`, `openai-chat`,
     /// `openai-responses`, `anthropic` or `messages`.

@@ -56,6 +56,8 @@ use everturn_core::id::clip;
 use everturn_core::json::{Raw, quote};
 use plan::Step;
 use read::{Item, Kind, Source};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
@@ -66,7 +68,8 @@ use write::{Out, Writer};
 pub const CONTINUES: &str = "(The conversation continues.)";
 
 /// Whose shape is wanted.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Provider {
     /// OpenAI chat completions, and the many servers that speak it.
     OpenaiChat,

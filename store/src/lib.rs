@@ -28,6 +28,7 @@ use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnRow};
 use everturn_core::write::{AnsweredRequest, Learned, Place, Write};
 use everturn_views::recall::{Counts, Entry, EntryId, EntryNo, Filter, TextQuery};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -397,11 +398,11 @@ pub enum IndexChange {
 }
 
 /// How far an index is behind the log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Behind {
     /// Events that are not in it yet.
     pub events: u64,
-    /// Entries without a vector of the model in use.
+    /// Turns and facts that cannot be found by meaning yet: they have no vector of the model in use.
     pub vectors: u64,
 }
 
@@ -581,7 +582,7 @@ pub struct ConversationQuery {
 }
 
 /// What a tenant has stored. Erased and deleted content does not count, and what a fork inherited counts once.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct TenantUsage {
     /// Conversations.
     pub conversations: u64,

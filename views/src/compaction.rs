@@ -23,6 +23,7 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::CheckpointRef;
 use everturn_core::id::EventId;
 use everturn_core::write::Summarized;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How large a checkpoint may become, and what stays when it would become larger.
@@ -74,7 +75,7 @@ pub mod limits {
 /// What a compaction produced: what the next model call must know of the turns that it no longer sees.
 ///
 /// Stored in the log, so its names are frozen. Lists are oldest first.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Checkpoint {
     /// What all this is for.
     pub goal: String,
@@ -99,7 +100,7 @@ pub struct Checkpoint {
 }
 
 /// Which part of the log a checkpoint stands for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Covers {
     /// The first turn's place.
     pub from_seq: u64,

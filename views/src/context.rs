@@ -13,8 +13,10 @@ use everturn_core::chain::Hash;
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
 use everturn_core::pairing;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -22,7 +24,7 @@ use std::fmt;
 pub const VERSION: u32 = 1;
 
 /// The parts of a prompt, in the order in which the model reads them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Section {
     /// The system prompt and instructions for this call.
@@ -188,6 +190,25 @@ impl<'de> Deserialize<'de> for Source {
     }
 }
 
+impl JsonSchema for Source {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Source".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "string", "enum": ["given", "made"]},
+            ]
+        })
+    }
+}
+
 /// A text that may go in.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Piece {
@@ -275,22 +296,23 @@ pub struct Text {
 }
 
 /// What a context costs.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ContextTokens")]
 pub struct Tokens {
-    /// What it may.
+    /// Most tokens it may have.
     pub budget: u64,
-    /// What it does.
+    /// Tokens it has.
     pub used: u64,
     /// Section by section.
     pub by_section: BTreeMap<Section, u64>,
 }
 
 /// One entry of a receipt.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Block {
     /// Which section it is in.
     pub section: Section,
-    /// Where it came from.
+    /// Where it came from: ids of events or facts, `given` by the caller, or `made` by the assembly itself.
     pub source: Source,
     /// The hash of its text.
     pub sha256: Hash,
@@ -299,14 +321,14 @@ pub struct Block {
 }
 
 /// Something that did not go in.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LeftOut {
     /// Which section it would be in.
     pub section: Section,
-    /// Where it came from.
+    /// Where it came from: ids of events or facts, `given` by the caller, or `made` by the assembly itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// Which turns, for the tail.
+    /// The number of turns, for the tail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns: Option<u64>,
     /// Why not.
@@ -522,11 +544,11 @@ impl<'a> Assembled<'a> {
 }
 
 /// What a provider's prompt cache still covers, compared with the call before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Cache {
     /// Tokens at the beginning that are the same.
     pub stable_prefix_tokens: u64,
-    /// The section of the first difference; `None` if there is none, or nothing to compare with.
+    /// The section of the first difference; null if there is none, or nothing to compare with.
     pub first_changed_section: Option<Section>,
 }
 

@@ -29,6 +29,7 @@ use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_core::words;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -36,8 +37,9 @@ use std::sync::Arc;
 pub const TERMS_VERSION: u32 = 3;
 
 /// What can be found.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "RecallKind")]
 pub enum Kind {
     /// Something said.
     Turn,
@@ -46,8 +48,9 @@ pub enum Kind {
 }
 
 /// How to look.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "RecallMode")]
 pub enum Mode {
     /// By words and by meaning, both rankings joined.
     #[default]

@@ -15,6 +15,7 @@ use everturn_core::pairing::{self, Call};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, TurnBody};
 use everturn_core::write::{ErasedBody, SupersededBody};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -137,7 +138,7 @@ pub struct ApprovalBody {
 }
 
 /// Where an approval is in its life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Approval {
     /// Nobody has answered.
@@ -398,14 +399,14 @@ fn push<T>(list: &mut Vec<T>, entry: T) {
     list.push(entry);
 }
 
-/// What a conversation needs to go on, as callers get it.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+/// What a conversation needs to go on.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct State {
-    /// See [`VERSION`].
+    /// The version of this format.
     pub version: u32,
     /// The last event it covers.
     pub through_seq: u64,
-    /// The newest turns that no summary covers, oldest first; at most [`RECENT_TURNS_MAX`].
+    /// The newest turns that no summary covers, oldest first; at most 64.
     pub recent_turn_ids: Vec<TurnId>,
     /// The last turn that a summary covers.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -417,7 +418,7 @@ pub struct State {
     pub pending_approvals: Vec<PendingApproval>,
     /// Tools that have not answered.
     pub pending_tools: Vec<PendingTool>,
-    /// Current truth that must not drift.
+    /// Current truth that must not drift, by name.
     pub pins: BTreeMap<String, Pin>,
     /// Turns that are still being said.
     pub open_turns: Vec<TurnId>,
@@ -426,7 +427,7 @@ pub struct State {
 }
 
 /// An approval that waits.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PendingApproval {
     /// Its id.
     pub approval_id: String,
@@ -439,14 +440,14 @@ pub struct PendingApproval {
     /// For people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
-    /// Always [`Approval::Pending`]: what was resolved is gone from the list.
+    /// Always `pending`: what was resolved is gone from the list.
     pub state: Approval,
-    /// Where it was asked for.
+    /// The place of the request.
     pub requested_seq: u64,
 }
 
 /// A tool that has not answered.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PendingTool {
     /// The call's id.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -455,12 +456,12 @@ pub struct PendingTool {
     pub tool_name: String,
     /// What it was asked to do.
     pub summary: String,
-    /// Since when.
+    /// The place of the call, or of its start.
     pub since_seq: u64,
 }
 
 /// Current truth.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Pin {
     /// What it says.
     pub value: Raw,

@@ -15,6 +15,7 @@ use everturn_core::write::{Action, Summarized, Write};
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{self, Candidate, Checkpoint, CompactionBody, Covers, Cut, EXTRACTIVE};
 use everturn_views::tokens::Family;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::OnceCell;
@@ -48,9 +49,9 @@ pub struct CompactOptions {
 }
 
 /// What a compaction did, or would do.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Compacted {
-    /// The event; `None` for a dry run.
+    /// The event; null for a dry run.
     pub event: Option<EventId>,
     /// What the model will read instead of the turns.
     pub checkpoint: Checkpoint,
@@ -67,7 +68,7 @@ pub struct Compacted {
 }
 
 /// A summary of a part of a conversation that changes nothing.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// The turns it is about.
     pub covers: Covers,

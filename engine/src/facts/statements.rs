@@ -8,6 +8,7 @@ use everturn_core::fact::{self, CorrectedBody, Fact, RetractedBody, StatedBody, 
 use everturn_core::id::{ConversationId, EventId, FactId, Key, TurnId};
 use everturn_core::write::{Action, no_such_seq};
 use everturn_views::facts::{self, Redactor, add_up};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Which facts to list: in the order in which they were taken down.
@@ -306,7 +307,7 @@ fn redacted(redactor: &Redactor, words: [&str; 3]) -> Result<[String; 3], Error>
 }
 
 /// What reading turns for facts brought.
-#[derive(Clone, Debug, Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Serialize, serde::Deserialize, JsonSchema)]
 pub struct Extraction {
     /// Who read.
     pub model: String,

@@ -12,7 +12,9 @@ use futures_core::Stream;
 use futures_util::StreamExt;
 use futures_util::task::AtomicWaker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::pin::Pin;
@@ -67,13 +69,14 @@ pub struct Generated {
 }
 
 /// Where a generation is.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Generation")]
 pub struct GenerationStatus {
-    /// Which one.
+    /// Its id.
     pub id: GenerationId,
-    /// Where.
+    /// The conversation that it answers in.
     pub conversation: ConversationId,
-    /// The answer; `None` until it is open.
+    /// The turn that it writes; null until it is open.
     pub turn: Option<TurnId>,
     /// How far it has come.
     #[serde(flatten)]
@@ -81,7 +84,7 @@ pub struct GenerationStatus {
 }
 
 /// How far a generation has come.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum GenerationState {
     /// On its way.
@@ -91,8 +94,8 @@ pub enum GenerationState {
     /// There is no answer.
     Failed {
         /// The error's code.
-        code: &'static str,
-        /// Its sentence.
+        code: Cow<'static, str>,
+        /// Its sentence: why it failed.
         text: String,
     },
     /// It was asked to stop, and did.
@@ -379,7 +382,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let text = "the generation broke down; ask again".to_string();
         // Only if nobody said how it ended.
-        self.generations.ended(self.id, GenerationState::Failed { code: "generation.broken", text });
+        self.generations.ended(self.id, GenerationState::Failed { code: "generation.broken".into(), text });
         self.generations.known().at_work -= 1;
         self.generations.left.notify_all();
     }
@@ -462,7 +465,7 @@ mod tests {
         assert!(generations.begin(id(2), key("b"), false).is_ok(), "another tenant's");
         drop(seat);
         let status = generations.status(&Tenant::new("a").unwrap(), id(1)).unwrap();
-        assert!(matches!(status.state, GenerationState::Failed { code: "generation.broken", .. }));
+        assert!(matches!(status.state, GenerationState::Failed { code, .. } if code == "generation.broken"));
         generations.close();
         assert_eq!(generations.begin(id(3), key("a"), true).map(drop).unwrap_err().code(), "store.closed");
     }

@@ -555,7 +555,7 @@ impl Work {
     fn note(&self, outcome: &Result<Generated, End>) {
         let failed = |code: &'static str, text: &str| {
             self.span.record("error.type", code);
-            GenerationState::Failed { code, text: text.to_string() }
+            GenerationState::Failed { code: code.into(), text: text.to_string() }
         };
         let state = match outcome {
             Ok(Generated { answer, .. }) => {

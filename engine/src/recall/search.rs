@@ -14,6 +14,7 @@ use everturn_views::recall::{
     Counts, EntryId, EntryNo, Filter, Fit, Kind, Mode, Snippet, Terms, TextQuery, Wanted, WordFit,
     has_phrases, searched_text, snippet, terms, text_of, word_fit,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -29,7 +30,7 @@ const EMBEDDED_FIRST: usize = 200;
 const ROUNDS_MAX: u32 = 4;
 
 /// What to recall, and where.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RecallOptions {
     /// Only in this conversation and in what it inherited.
@@ -85,7 +86,7 @@ impl RecallOptions {
 }
 
 /// What was recalled, best first.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Recalled {
     /// How it was really looked for.
     pub mode: Mode,
@@ -94,12 +95,12 @@ pub struct Recalled {
     pub note: Option<String>,
     /// How much could not be found because it is not in the index yet.
     pub behind: Behind,
-    /// What was found.
+    /// What was found, best first.
     pub data: Vec<Hit>,
 }
 
 /// One turn or fact that was found.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Hit {
     /// What it is.
     pub kind: Kind,
@@ -136,7 +137,7 @@ pub struct Hit {
 }
 
 /// Where something stands in each ranking.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Matched {
     /// By words.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,13 +148,13 @@ pub struct Matched {
     /// The place of the turn beside it that says most of what was asked for, where that is why it was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<u64>,
-    /// Whether it was said in the time that the question names.
+    /// Whether it was said in the time that the question names; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_period: bool,
 }
 
 /// A place in one ranking.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Rank {
     /// From 1.
     pub rank: usize,

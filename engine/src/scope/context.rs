@@ -20,6 +20,7 @@ use everturn_views::context::{
 use everturn_views::projection::{self, Message};
 use everturn_views::state::{Fold, State};
 use everturn_views::tokens::{Family, PART_TOKENS};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -102,8 +103,9 @@ impl ContextOptions {
 }
 
 /// What is recalled into a context.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[schemars(rename = "ContextRecall")]
 pub struct RecallRequest {
     /// At most so many turns of this conversation, older than the tail.
     pub turns: usize,
@@ -124,7 +126,7 @@ pub struct Digest {
 }
 
 /// What a model call is given.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Context {
     /// In the provider's shape.
     pub messages: Vec<Raw>,

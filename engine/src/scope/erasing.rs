@@ -15,6 +15,7 @@ use everturn_core::json::Raw;
 use everturn_core::turn::Status;
 use everturn_core::write::{Action, ErasedBody, Place, StateBody, Write, no_such_seq, still_open};
 use everturn_store::TurnQuery;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,7 @@ use std::path::Path;
 const TURNS_AT_ONCE: usize = 500;
 
 /// What erasing everything of an actor did.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ErasedActor {
     /// The actor. Its name stays in the envelopes.
     pub actor: String,

@@ -10,11 +10,12 @@ use everturn_core::id::{ConversationId, EventId, Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::write::Action;
 use everturn_views::context::{self, Block, Section, Sections, Source};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What a model call was given, as hashes: the body of a `context.receipt` event.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Receipt {
     /// The version of this.
     pub version: u32,
@@ -46,7 +47,8 @@ pub struct Receipt {
 }
 
 /// The part of a request that is not material.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ReceiptPolicy")]
 pub struct Policy {
     /// Most tokens.
     pub token_budget: u64,

@@ -7,13 +7,14 @@ use everturn_core::id::{ConversationId, clip};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_formats::provider::Provider;
 use everturn_formats::render::{About, Style, document};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::Write;
 use std::str::FromStr;
 
 /// How a conversation is written.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
     /// One event a line, with its chain and the bytes of assets: everything.

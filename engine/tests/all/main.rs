@@ -34,6 +34,7 @@ mod ranking;
 mod recall;
 mod recalled;
 mod refusals;
+mod schemas;
 mod script;
 mod scripted_server;
 mod sessions;

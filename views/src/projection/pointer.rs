@@ -6,6 +6,7 @@ use everturn_core::Error;
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
 use everturn_core::pairing::Place;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -41,6 +42,24 @@ impl Serialize for Pointer {
     }
 }
 
+impl JsonSchema for Pointer {
+    fn inline_schema() -> bool {
+        Pointed::inline_schema()
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        Pointed::schema_name()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        Pointed::schema_id()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Pointed::json_schema(generator)
+    }
+}
+
 impl From<Pointed> for Pointer {
     fn from(pointed: Pointed) -> Pointer {
         let json = Raw::of(&pointed).ok();
@@ -48,8 +67,10 @@ impl From<Pointed> for Pointer {
     }
 }
 
-/// What a [`Pointer`] says. The fields are sorted by their names, so that what is written is canonical at once.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+/// Points from a reclaimed body to the raw transcript.
+// The fields are sorted by their names, so that what is written is canonical at once.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RedactionPointer")]
 pub struct Pointed {
     /// How long the body is.
     pub content_chars: usize,

@@ -4,9 +4,10 @@ use super::edit::Edit;
 use super::pointer::Pointer;
 use super::{Message, Options, Policy, Signatures, record};
 use everturn_core::json::Raw;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::borrow::Cow;
 
 /// A message in a view.
@@ -71,8 +72,24 @@ impl Serialize for Shown<'_> {
     }
 }
 
-/// What the next request sees, and what was decided on the way there. Serialises to the result object.
-#[derive(Clone, Debug)]
+/// A message in the provider's shape: any JSON.
+impl JsonSchema for Shown<'_> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Shown".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Raw::json_schema(generator)
+    }
+}
+
+/// What the next request sees, and what was decided on the way there.
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(transform = describe_event)]
 pub struct View<'a> {
     /// What was asked for; several policies are joined by `+`.
     pub policy: String,
@@ -80,7 +97,7 @@ pub struct View<'a> {
     pub reason: String,
     /// The messages.
     pub messages: Vec<Shown<'a>>,
-    /// For each message its index in the transcript; none if it is synthetic.
+    /// For each message its index in the transcript; null if it is synthetic.
     pub source_indices: Vec<Option<usize>>,
     /// The transcript's messages that are in the view, if only in part.
     pub kept_indices: Vec<usize>,
@@ -109,9 +126,12 @@ pub struct View<'a> {
     /// The first message that differs from the raw transcript's; up to it a provider's prompt cache still holds.
     pub first_changed_index: Option<usize>,
     /// How many tokens at the start are as in the previous view, if one was given; an estimate.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     pub unchanged_leading_tokens: Option<usize>,
+    #[schemars(skip)]
     pub(super) asked: Asked,
     /// How many messages the transcript has.
+    #[schemars(skip)]
     pub(super) transcript: usize,
 }
 
@@ -171,6 +191,18 @@ impl View<'_> {
             Some(tokens) => out.serialize_field("unchanged_leading_tokens", tokens),
             None => Ok(()),
         }
+    }
+}
+
+/// The event is written from the other fields.
+fn describe_event(schema: &mut Schema) {
+    let event =
+        json!({"type": "object", "additionalProperties": true, "description": "The event that records it."});
+    if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        fields.insert("event".into(), event);
+    }
+    if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
+        required.push("event".into());
     }
 }
 

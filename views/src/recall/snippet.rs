@@ -4,6 +4,7 @@ use super::language::Language;
 use super::query::{TextQuery, Wanted};
 use super::score::is_form;
 use super::terms::{Terms, terms};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use std::ops::Range;
 pub const SNIPPET_BYTES_MAX: usize = 240;
 
 /// A part of a text, with what was found in it.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Snippet {
     /// The part. `…` stands where the text goes on.
     pub text: String,

@@ -48,7 +48,7 @@ fn whatever_the_provider_does_the_input_stays_and_the_answer_ends_with_the_reaso
         assert_eq!((turns[1].id, words(&turns[1]).unwrap().as_str()), (turn, kept));
         let reason = turns[1].reason.as_deref().unwrap();
         assert_eq!(reason, format!("{code}: {}", error.text()));
-        let expected = GenerationState::Failed { code: error.code(), text: error.text().to_string() };
+        let expected = GenerationState::Failed { code: error.code().into(), text: error.text().to_string() };
         assert_eq!(scope.generation(generation).unwrap().state, expected);
         // It does not stand in the way of another try, and is not in its prompt.
         server.await_requests(1);
