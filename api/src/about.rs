@@ -29,10 +29,16 @@ pub struct About {
     pub once: bool,
     /// Whether the field `expected_seq` comes from the header `If-Match`.
     pub if_match: bool,
+    /// What the status 200 means, where something was there already under the same key.
+    pub repeated: Option<&'static str>,
+    /// Whether the answer has a version (`ETag`).
+    pub versioned: bool,
     /// Whether repeating it changes nothing.
     pub idempotent: bool,
     /// Whether it takes away what cannot be brought back, or touches keys.
     pub destructive: bool,
+    /// Whether a model may be asked for it.
+    pub asks_model: bool,
     /// Whether an agent gets it as a tool without asking for more.
     pub in_default_toolset: bool,
     /// Whether HTTP answers it by a handler of its own, because bytes are streamed.
@@ -157,8 +163,11 @@ impl About {
             answer,
             once: false,
             if_match: false,
+            repeated: None,
+            versioned: false,
             idempotent: matches!(method, Method::Get | Method::Put | Method::Delete),
             destructive: false,
+            asks_model: false,
             in_default_toolset: false,
             streams: false,
         }
@@ -259,6 +268,16 @@ impl About {
         About { once: true, ..self }
     }
 
+    /// What it answers, with the status 200, where something was there already under the same key.
+    pub const fn repeated(self, text: &'static str) -> About {
+        About { repeated: Some(text), ..self }
+    }
+
+    /// Its answer has a version: see [`Operation::tag`](crate::Operation::tag).
+    pub const fn versioned(self) -> About {
+        About { versioned: true, ..self }
+    }
+
     /// Only if nothing changed since it was read.
     pub const fn if_match(self) -> About {
         About { if_match: true, ..self }
@@ -267,6 +286,11 @@ impl About {
     /// Repeating it changes nothing.
     pub const fn idempotent(self) -> About {
         About { idempotent: true, ..self }
+    }
+
+    /// A model may be asked for it.
+    pub const fn asks_model(self) -> About {
+        About { asks_model: true, ..self }
     }
 
     /// An agent gets it as a tool without asking for more.

@@ -28,7 +28,7 @@ impl Operation for ListAssets {
 #[serde(deny_unknown_fields)]
 pub struct GetAsset {
     /// The asset's id.
-    #[schemars(example = "asset_01JD0000000000000000000000")]
+    #[schemars(example = &"asset_01JD0000000000000000000000")]
     pub asset: String,
     /// The conversation, where several have an imported asset of this id.
     pub conversation: Option<ConversationName>,

@@ -32,6 +32,7 @@ impl Operation for Compact {
         "Compact a conversation",
         "What it did, or would do.",
     )
+    .asks_model()
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Compacted, Error> {
@@ -90,6 +91,7 @@ impl Operation for Summarize {
         "Summarize a part of a conversation",
         "The summary.",
     )
+    .asks_model()
     .reads()
     .for_agents();
 

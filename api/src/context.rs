@@ -137,7 +137,7 @@ impl<'de> Deserialize<'de> for RecordedContext {
         struct Recorded {
             recorded_seq: u64,
         }
-        let (Recorded { recorded_seq }, context) = crate::given::split(deserializer, &["recorded_seq"])?;
+        let (Recorded { recorded_seq }, context) = crate::given::split_fields(deserializer, &["recorded_seq"])?;
         Ok(RecordedContext { context, recorded_seq })
     }
 }

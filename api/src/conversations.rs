@@ -117,12 +117,17 @@ impl Operation for ListConversations {
             after: self.after.as_deref().map(cursor).transpose()?,
             limit: self.limit.unwrap_or(ListQuery::default().limit),
         })?;
-        let next = page.next.map(|(updated, id)| format!("{updated}/{id}"));
-        Ok(Page { data: page.data, next })
+        Ok(Page { data: page.data, next: page.next.map(cursor_text) })
     }
 }
 
-fn cursor(text: &str) -> Result<(Timestamp, ConversationId), Error> {
+/// Where the next page of conversations begins, as text.
+pub fn cursor_text((updated, id): (Timestamp, ConversationId)) -> String {
+    format!("{updated}/{id}")
+}
+
+/// The place that such a text names.
+pub fn cursor(text: &str) -> Result<(Timestamp, ConversationId), Error> {
     let wrong = || Error::invalid("list.after", "`after` is not the `next` of a page; copy it from there");
     let (updated, id) = text.split_once('/').ok_or_else(wrong)?;
     Ok((updated.parse().map_err(|_| wrong())?, id.parse().map_err(|_| wrong())?))
@@ -133,7 +138,7 @@ fn cursor(text: &str) -> Result<(Timestamp, ConversationId), Error> {
 #[serde(deny_unknown_fields)]
 pub struct ResolveConversation {
     /// An id, the beginning of one, or `@last` for the conversation that changed last.
-    #[schemars(example = "@last")]
+    #[schemars(example = &"@last")]
     pub name: String,
 }
 
@@ -173,6 +178,7 @@ impl Operation for GetConversation {
         "Read a conversation's settings",
         "As it is now.",
     )
+    .versioned()
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
@@ -228,6 +234,7 @@ impl Operation for ChangeConversation {
         "Change a conversation's settings",
         "As it is now.",
     )
+    .versioned()
     .if_match()
     .work(Work::Quick)
     .for_agents();
@@ -262,7 +269,7 @@ pub struct DeleteConversation {
     /// The conversation.
     pub conversation: ConversationName,
     /// Why; kept in the tombstone.
-    #[schemars(example = "test data")]
+    #[schemars(example = &"test data")]
     pub reason: Option<String>,
 }
 

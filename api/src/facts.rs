@@ -89,7 +89,8 @@ impl Operation for ExtractFacts {
         "/conversations/{conversation}/facts/extract",
         "Let a model read turns for facts",
         "What was kept, and what was dropped and why.",
-    );
+    )
+    .asks_model();
 
     async fn run(self, asker: &Asker) -> Result<Extraction, Error> {
         asker.tenant.extract_facts(asker.id(&self.conversation)?, self.options)

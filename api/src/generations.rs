@@ -4,11 +4,11 @@ use crate::context::ContextRequest;
 use crate::turns::{TurnInput, new_turns};
 use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
 use everturn_core::Error;
-use everturn_core::id::{ConversationId, GenerationId, TurnId};
+use everturn_core::id::GenerationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Turn;
 use everturn_engine::{
-    AppendOptions, GenerateOptions, Generated, Generating, GenerationState, GenerationStatus, Progress,
+    AppendOptions, GenerateOptions, Generated, Generating, GenerationStatus, Progress,
 };
 use everturn_formats::wire::{Answer as ModelReply, Finish};
 use futures_util::StreamExt;
@@ -102,6 +102,7 @@ impl Operation for Generate {
         "Have a model answer",
         "The answer, complete and durable; or as it comes.",
     )
+    .asks_model()
     .once()
     .streams();
 
@@ -199,38 +200,6 @@ impl GeneratedAnswer {
     }
 }
 
-/// How a generation goes.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Generation {
-    /// Its id.
-    pub id: GenerationId,
-    /// Where.
-    pub conversation: ConversationId,
-    /// The turn that it writes; null before it is open.
-    pub turn: Option<TurnId>,
-    /// `running`, `done`, `failed` or `stopped`.
-    pub state: String,
-    /// Why it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub code: Option<String>,
-    /// The same in words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub text: Option<String>,
-}
-
-impl From<GenerationStatus> for Generation {
-    fn from(status: GenerationStatus) -> Generation {
-        let (state, code, text) = match status.state {
-            GenerationState::Running => ("running", None, None),
-            GenerationState::Done => ("done", None, None),
-            GenerationState::Failed { code, text } => ("failed", Some(code.to_string()), Some(text)),
-            GenerationState::Stopped => ("stopped", None, None),
-        };
-        let GenerationStatus { id, conversation, turn, .. } = status;
-        Generation { id, conversation, turn, state: state.into(), code, text }
-    }
-}
-
 /// Lists the generations that run in a conversation.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -240,7 +209,7 @@ pub struct ListGenerations {
 }
 
 impl Operation for ListGenerations {
-    type Answer = Page<Generation>;
+    type Answer = Page<GenerationStatus>;
     const ABOUT: About = About::get(
         Noun::Generations,
         "list_generations",
@@ -249,10 +218,10 @@ impl Operation for ListGenerations {
         "Oldest first.",
     );
 
-    async fn run(self, asker: &Asker) -> Result<Page<Generation>, Error> {
+    async fn run(self, asker: &Asker) -> Result<Page<GenerationStatus>, Error> {
         let id = asker.tenant.get(asker.id(&self.conversation)?)?.id;
         let running = asker.tenant.running_generations(id);
-        Ok(Page::whole(running.into_iter().map(Generation::from).collect()))
+        Ok(Page::whole(running))
     }
 }
 
@@ -265,7 +234,7 @@ pub struct GetGeneration {
 }
 
 impl Operation for GetGeneration {
-    type Answer = Generation;
+    type Answer = GenerationStatus;
     const ABOUT: About = About::get(
         Noun::Generations,
         "get_generation",
@@ -275,8 +244,8 @@ impl Operation for GetGeneration {
     )
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Generation, Error> {
-        Ok(asker.tenant.generation(self.generation)?.into())
+    async fn run(self, asker: &Asker) -> Result<GenerationStatus, Error> {
+        asker.tenant.generation(self.generation)
     }
 }
 
@@ -289,7 +258,7 @@ pub struct StopGeneration {
 }
 
 impl Operation for StopGeneration {
-    type Answer = Generation;
+    type Answer = GenerationStatus;
     const ABOUT: About = About::post(
         Noun::Generations,
         "stop_generation",
@@ -300,8 +269,8 @@ impl Operation for StopGeneration {
     .begins()
     .work(Work::Quick);
 
-    async fn run(self, asker: &Asker) -> Result<Generation, Error> {
-        Ok(asker.tenant.stop_generation(self.generation)?.into())
+    async fn run(self, asker: &Asker) -> Result<GenerationStatus, Error> {
+        asker.tenant.stop_generation(self.generation)
     }
 }
 

@@ -243,7 +243,7 @@ impl<'de, E: serde::de::Error> SeqAccess<'de> for Texts<'_, E> {
 
 /// Reads an object as two: the fields that are named go to the one, all others to the other. Unlike `serde(flatten)` the
 /// others keep their bytes, and an unknown field is refused.
-pub fn split<'de, D, A, B>(deserializer: D, names: &'static [&'static str]) -> Result<(A, B), D::Error>
+pub fn split_fields<'de, D, A, B>(deserializer: D, names: &'static [&'static str]) -> Result<(A, B), D::Error>
 where
     D: Deserializer<'de>,
     A: DeserializeOwned,
@@ -313,7 +313,7 @@ macro_rules! split {
                 struct Named { $($field: $type),+ }
 
                 let names = &[$(stringify!($field)),+];
-                let (named, $rest): (Named, _) = $crate::given::split(deserializer, names)?;
+                let (named, $rest): (Named, _) = $crate::given::split_fields(deserializer, names)?;
                 Ok($name { $($field: named.$field,)+ $rest })
             }
         }

@@ -20,7 +20,7 @@ pub struct CreateKey {
     /// `reader`, `writer` or `admin`.
     pub role: Role,
     /// For people: who has it, and what for.
-    #[schemars(example = "the build bot")]
+    #[schemars(example = &"the build bot")]
     pub label: Option<String>,
     /// When it ends by itself, RFC 3339.
     pub expires: Option<Timestamp>,
@@ -33,7 +33,7 @@ pub struct MadeKey {
     #[serde(flatten)]
     pub key: AccessKey,
     /// The words to send as `Authorization: Bearer`. They are shown this once.
-    #[schemars(example = "et_01JD0000000000000000000000_5f0c…")]
+    #[schemars(example = &"et_01JD0000000000000000000000_5f0c…")]
     pub secret: String,
 }
 

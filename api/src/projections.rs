@@ -12,58 +12,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// What the next request sees, and what was decided on the way there: the reference's own object, byte for byte.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// What the next request sees, and what was decided on the way there, byte for byte.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(with = "projection::View<'static>")]
 pub struct View(pub Raw);
-
-impl JsonSchema for View {
-    fn schema_name() -> Cow<'static, str> {
-        "View".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let places = json!({"type": "array", "items": {"type": "integer", "minimum": 0}});
-        let count = json!({"type": "integer", "minimum": 0});
-        json_schema!({
-            "type": "object",
-            "description": "What the next request sees, and what was decided on the way there.",
-            "properties": {
-                "policy": {"type": "string"},
-                "reason": {"type": "string"},
-                "messages": {"type": "array", "items": true},
-                "source_indices": {
-                    "type": "array",
-                    "items": {"type": ["integer", "null"], "minimum": 0},
-                    "description": "For each message its index in the transcript; null if it is synthetic.",
-                },
-                "kept_indices": places,
-                "dropped_indices": places,
-                "redacted_indices": places,
-                "kept_count": count,
-                "dropped_count": count,
-                "redacted_count": count,
-                "reclaimed_chars": count,
-                "reclaimed_tokens": count,
-                "prefix_hash": {"type": "string"},
-                "provider_safety_blocked": {
-                    "type": "boolean",
-                    "description": "The policy would have broken signed reasoning, so the view is raw.",
-                },
-                "roots_consulted": {"type": "array", "items": {"type": "string"}},
-                "redaction_pointers": {"type": "array", "items": {"type": "object"}},
-                "first_changed_index": {"type": ["integer", "null"], "minimum": 0},
-                "unchanged_leading_tokens": {"type": ["integer", "null"], "minimum": 0},
-                "event": {"type": "object", "description": "The event that records it."},
-            },
-            "required": [
-                "policy", "reason", "messages", "source_indices", "kept_indices", "dropped_indices", "redacted_indices",
-                "kept_count", "dropped_count", "redacted_count", "reclaimed_chars", "reclaimed_tokens", "prefix_hash",
-                "provider_safety_blocked", "roots_consulted", "redaction_pointers", "event",
-            ],
-        })
-    }
-}
 
 /// Projects a transcript that is given: shows which messages the next request would see. Nothing is kept.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

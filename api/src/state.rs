@@ -49,7 +49,7 @@ pub struct Pin {
     /// The conversation.
     pub conversation: ConversationName,
     /// What the truth is called.
-    #[schemars(example = "language")]
+    #[schemars(example = &"language")]
     pub name: String,
     /// The truth: a text, or any JSON of up to 4 KiB.
     pub value: Raw,
@@ -82,7 +82,7 @@ pub struct Unpin {
     /// The conversation.
     pub conversation: ConversationName,
     /// What the truth is called.
-    #[schemars(example = "language")]
+    #[schemars(example = &"language")]
     pub name: String,
 }
 

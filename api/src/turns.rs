@@ -151,6 +151,7 @@ impl Operation for AppendTurns {
     )
     .creates()
     .once()
+    .repeated("They had been, under the same key.")
     .work(Work::Quick)
     .for_agents();
 

@@ -26,7 +26,9 @@ const TOUCH_EVERY_S: u64 = 60;
 /// The keys of a store.
 #[derive(Clone)]
 pub struct Keys {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
+    /// Keeps the store open.
+    _open: Option<Arc<Inner>>,
 }
 
 /// A key to make.
@@ -64,12 +66,12 @@ pub(crate) struct KeyNotes {
 }
 
 impl Keys {
-    pub(crate) fn new(inner: Arc<Inner>) -> Keys {
-        Keys { inner }
+    pub(crate) fn new(shared: Arc<Shared>, open: Option<Arc<Inner>>) -> Keys {
+        Keys { shared, _open: open }
     }
 
     pub(crate) fn shared(&self) -> &Shared {
-        &self.inner.shared
+        &self.shared
     }
 
     /// Makes a key. The second of the answer are its words: nobody can show them again.

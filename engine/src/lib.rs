@@ -229,6 +229,8 @@ pub(crate) struct Shared {
     pub recalls: Slots,
     /// Large conversations that are held in memory whole at once.
     pub wholes: Slots,
+    /// Held by the check of everything that runs.
+    pub checking: Mutex<()>,
     /// Wakes the threads that sleep between rounds.
     pub wake: Condvar,
     pub idle: Mutex<()>,
@@ -333,6 +335,7 @@ impl Everturn {
             load: Load::default(),
             recalls: Slots::new(load::heavy_max()),
             wholes: Slots::new(load::heavy_max()),
+            checking: Mutex::default(),
             wake: Condvar::new(),
             idle: Mutex::default(),
             known: Mutex::default(),
@@ -382,7 +385,7 @@ impl Everturn {
 
     /// Who may ask a server, of every tenant.
     pub fn keys(&self) -> Keys {
-        Keys::new(self.inner.clone())
+        Keys::new(self.inner.shared.clone(), Some(self.inner.clone()))
     }
 
     /// Tells whose list of conversations has changed, whenever this process begins or deletes one.

@@ -90,7 +90,8 @@ pub struct Appended {
 }
 
 /// How a streamed turn begins.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct NewStream {
     /// Who speaks.
     pub actor: Option<String>,
@@ -117,17 +118,20 @@ pub enum Order {
 }
 
 /// Which part of a history to read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct HistoryQuery {
     /// Only what comes before this place.
     pub before: Option<u64>,
     /// Only what comes after this place.
     pub after: Option<u64>,
-    /// At most this many entries.
+    /// At most this many.
+    #[schemars(range(min = 1, max = 1000))]
     pub limit: usize,
-    /// In which direction.
+    /// Oldest or newest first.
     pub order: Order,
     /// Only turns of these actors, if any are named.
+    #[serde(alias = "actor")]
     pub actors: Vec<String>,
     /// Also superseded turns.
     pub include_superseded: bool,
@@ -231,6 +235,11 @@ impl Scope {
     /// Tells whose list of conversations has changed, as [`Everturn::listings`](crate::Everturn::listings) does.
     pub fn listings(&self) -> crate::Listings {
         crate::Listings(self.shared.listed.clone())
+    }
+
+    /// The keys of the store.
+    pub fn keys(&self) -> crate::Keys {
+        crate::Keys::new(self.shared.clone(), self._open.clone())
     }
 
     /// Whose view this is.

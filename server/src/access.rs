@@ -26,6 +26,7 @@ use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cache::Cache;
+use everturn_api::{Asker, Threads};
 use everturn_core::Error;
 use everturn_engine::{KEY_PREFIX, Scope};
 use jwt::Verifier;
@@ -53,6 +54,14 @@ pub struct Caller {
     pub credential: Credential,
     /// The tenant's lane.
     pub lane: Arc<Lane>,
+}
+
+impl Caller {
+    /// For whom an operation is run, on a thread that may block or on one that serves.
+    pub fn asker(&self, config: &Config, threads: Threads) -> Asker {
+        let is_keyless = self.who.is_none() && config.keys_required.is_none();
+        Asker { tenant: self.scope.clone(), is_keyless, threads, progress: None }
+    }
 }
 
 /// What is known about those who ask.
@@ -264,6 +273,11 @@ needs!(
 );
 
 fn allow(parts: &Parts, needed: Role) -> Result<Scope, Problem> {
+    allowed(parts, needed).map(|caller| caller.scope.clone())
+}
+
+/// Who sends this request, if they may do what needs a role.
+pub fn allowed(parts: &Parts, needed: Role) -> Result<&Caller, Problem> {
     match parts.extensions.get::<Caller>() {
         None => Err(Problem::unauthorized("this needs a key; send it as Authorization: Bearer et_…")),
         Some(caller) if caller.role < needed => Err(Problem::new(
@@ -271,6 +285,6 @@ fn allow(parts: &Parts, needed: Role) -> Result<Scope, Problem> {
             "access.role",
             format!("this needs the role {needed}, the key has {}; use another key", caller.role),
         )),
-        Some(caller) => Ok(caller.scope.clone()),
+        Some(caller) => Ok(caller),
     }
 }

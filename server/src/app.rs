@@ -2,16 +2,13 @@
 
 use crate::access::Access;
 use crate::config::Config;
-use crate::lanes::{self, Errand, Thread};
-use crate::problem::Problem;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use crate::lanes::{self, Charge, Thread};
+use everturn_api::{Reply, Work};
 use everturn_core::Error;
 use everturn_engine::model::Embed;
-use everturn_engine::{Commit, Everturn};
-use serde::Serialize;
+use everturn_engine::Everturn;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// What all handlers share.
@@ -24,8 +21,6 @@ pub struct App {
     pub access: Access,
     /// Cancelled when the server begins to stop: streams end with a place to resume from.
     pub stopping: CancellationToken,
-    /// Held by the check of the store that runs.
-    pub checking: Arc<Mutex<()>>,
     /// Models that turn texts into vectors, by name.
     pub embedders: BTreeMap<String, Arc<dyn Embed>>,
 }
@@ -40,7 +35,6 @@ impl App {
             access,
             config,
             stopping: CancellationToken::new(),
-            checking: Arc::default(),
             embedders: BTreeMap::new(),
         }
     }
@@ -97,37 +91,24 @@ pub fn panicked() -> Error {
     Error::internal("server.panic", "the request failed inside the server; see its log")
 }
 
-/// The answer to what is being written. Where that is quick, this thread does it.
-pub async fn committed<T: 'static>(commit: Commit<T>) -> Result<T, Error> {
-    if commit.is_quick() { commit.wait() } else { commit.await }
-}
-
-/// Answers with JSON that may be large: it is written on the thread that made it.
-pub async fn json<T: Serialize>(
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<Response, Problem> {
+/// Runs work with an answer that may be large. It counts as unsent before the thread is free for the next request.
+pub async fn replying(
+    work: Work,
+    reply: impl FnOnce() -> Result<Reply, Error> + Send + 'static,
+) -> Result<(Reply, Option<Charge>), Error> {
     let errand = lanes::current();
     let thread = match &errand {
-        Some(errand) => Some(errand.lane.answer().await?),
+        Some(errand) => Some(match work {
+            Work::Large => errand.lane.large().await?,
+            Work::Page => errand.lane.answer().await?,
+            Work::Blocking | Work::Quick => errand.lane.thread().await?,
+        }),
         None => None,
     };
-    Ok(on_thread(thread, move || written(errand, &work()?)).await?)
-}
-
-/// The same for [`large`] work.
-pub async fn large_json<T: Serialize>(
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<Response, Problem> {
-    let errand = lanes::current();
-    Ok(large(move || written(errand, &work()?)).await?)
-}
-
-/// It counts as unsent before the thread is free for the next request.
-fn written<T: Serialize>(errand: Option<Arc<Errand>>, answer: &T) -> Result<Response, Error> {
-    let text = serde_json::to_vec(answer)
-        .map_err(|e| Error::internal("server.json", format!("an answer could not be written: {e}")))?;
-    let charge = errand.and_then(|errand| errand.lane.charge(text.len()));
-    let mut response = ([(CONTENT_TYPE, "application/json")], text).into_response();
-    response.extensions_mut().insert(Arc::new(charge));
-    Ok(response)
+    on_thread(thread, move || {
+        let reply = reply()?;
+        let charge = errand.and_then(|errand| errand.lane.charge(reply.json.len()));
+        Ok((reply, charge))
+    })
+    .await
 }

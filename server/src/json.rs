@@ -12,9 +12,25 @@ use axum::http::request::Parts;
 use everturn_core::Error;
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The text of a JSON body.
+pub async fn text(request: Request, app: &App) -> Result<String, Problem> {
+    let kind = request.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default().to_string());
+    let text = body(request, &app.config, app.config.body_bytes_max).await?;
+    if let Some(kind) = kind.filter(|_| !text.is_empty()) {
+        let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        if essence != "application/json" && !essence.ends_with("+json") {
+            return Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "body.not_json",
+                "the body must be JSON; send it with Content-Type: application/json",
+            ));
+        }
+    }
+    Ok(text)
+}
 
 /// A JSON body. Its text passed the same door as everything that is kept, so fields that are [`Raw`] keep their bytes.
 ///
@@ -25,19 +41,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Json<T>, Problem> {
-        let kind =
-            request.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default().to_string());
-        let text = body(request, &app.config, app.config.body_bytes_max).await?;
-        if let Some(kind) = kind.filter(|_| !text.is_empty()) {
-            let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-            if essence != "application/json" && !essence.ends_with("+json") {
-                return Err(Problem::new(
-                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                    "body.not_json",
-                    "the body must be JSON; send it with Content-Type: application/json",
-                ));
-            }
-        }
+        let text = text(request, app).await?;
         if text.len() > SMALL_BYTES {
             // It takes milliseconds, and other connections of this thread would wait.
             return blocking(move || Ok(read(&text))).await?.map(Json);
@@ -161,9 +165,4 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
                 Error::not_found("id.malformed", "the path names nothing that can exist; check the id").into()
             })
     }
-}
-
-/// For a field that may be null: `None` only if it is absent.
-pub fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
 }

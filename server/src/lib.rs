@@ -24,13 +24,11 @@ mod metrics;
 mod observe;
 mod openai;
 mod openapi;
-mod page;
 mod pipe;
 mod problem;
 mod range;
 mod rest;
 mod run;
-mod schema;
 mod serve;
 pub mod settings;
 mod sse;
@@ -40,7 +38,7 @@ mod tls;
 pub use access::Role;
 pub use app::App;
 pub use config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
-pub use mcp::{Stdio, stdio};
+pub use mcp::{Stdio, Toolsets, stdio};
 pub use openapi::document;
 pub use run::{Started, run};
 pub use serve::{Server, serve};
@@ -52,12 +50,11 @@ use axum::http::{Extensions, HeaderMap, StatusCode, Version};
 use std::sync::Arc;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{DefaultPredicate, Predicate};
-use utoipa_axum::router::OpenApiRouter;
 
 /// Everything that is answered.
 pub fn router(app: Arc<App>) -> Router {
-    let (native, _) = OpenApiRouter::new().nest("/api/v1", rest::routes()).split_for_parts();
-    native
+    Router::new()
+        .nest("/api/v1", rest::routes())
         .merge(rest::health::routes())
         .merge(metrics::routes())
         .merge(openapi::routes())

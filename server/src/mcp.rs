@@ -5,7 +5,7 @@
 //! protocol itself is the official SDK's, in all its versions: those with sessions, and the one without.
 //!
 //! Reading order: [`service`] is the table of what is answered; [`tools`], [`resources`] and [`prompts`] answer it,
-//! [`shapes`] says what tools answer with, [`watch`] tells of changes, [`record`] keeps account of what was asked;
+//! [`watch`] tells of changes, [`record`] keeps account of what was asked;
 //! [`http`] and [`stdio`] are the two doors. [`fixtures`] is what the protocol's conformance suite wants to find, and is
 //! there only when asked for.
 
@@ -15,7 +15,6 @@ mod prompts;
 mod record;
 mod resources;
 mod service;
-mod shapes;
 mod stdio;
 #[cfg(test)]
 mod tests;
@@ -24,6 +23,7 @@ mod watch;
 
 pub use http::routes;
 pub use stdio::{Stdio, stdio};
+pub use tools::Toolsets;
 
 use everturn_core::Error;
 use everturn_core::id::Tenant;
@@ -46,6 +46,8 @@ struct Shared {
     record: Option<PathBuf>,
     /// Whether to answer what the conformance suite asks for.
     fixtures: bool,
+    /// Whether no key is asked for as long as there is none.
+    may_be_keyless: bool,
     /// Cancelled when the process begins to stop.
     stopping: CancellationToken,
     /// Tells whose list of conversations has changed.
@@ -70,6 +72,7 @@ impl Shared {
             transport,
             record,
             fixtures: false,
+            may_be_keyless: false,
             stopping,
             listings,
             sessions: Arc::new(sessions),

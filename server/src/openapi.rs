@@ -1,98 +1,413 @@
-//! The description of the native API, made from the handlers themselves.
+//! The description of the native API, made from the table of operations.
 
 use crate::app::App;
 use crate::problem::ProblemBody;
 use axum::Router;
 use axum::routing::get;
+use everturn_api::{About, Noun, Row, TABLE};
+use everturn_core::asset::Asset;
+use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
 use std::sync::{Arc, LazyLock};
-use utoipa::openapi::path::{Operation, ParameterIn};
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
-use utoipa::{OpenApi, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-
-#[derive(OpenApi)]
-#[openapi(
-    info(
-        title = "Everturn",
-        description = "Every word is kept; the model reads what it needs. A conversation store for AI agents."
-    ),
-    servers((url = "/")),
-    components(schemas(ProblemBody, crate::schema::Order, crate::schema::Format)),
-    tags(
-        (name = "conversations", description = "Begin, find, change, fork, delete."),
-        (name = "turns", description = "Append, stream, read, supersede, erase."),
-        (name = "events", description = "The log itself, as pages or live."),
-        (name = "state", description = "What a conversation needs to go on: pins, approvals, what is pending."),
-        (name = "facts", description = "What was learned from what was said."),
-        (name = "recall", description = "Finding again what was said and learned."),
-        (name = "context", description = "What a model is given: context, projection, compaction."),
-        (name = "generations", description = "Answers of models."),
-        (name = "assets", description = "Large or non-text payloads."),
-        (name = "transfer", description = "In, out, and proof."),
-        (name = "keys", description = "Who may ask, of the caller's own tenant."),
-        (name = "usage", description = "How much the caller's tenant stores, and how much it may."),
-    )
-)]
-struct Description;
 
 static TEXT: LazyLock<String> = LazyLock::new(document);
 
+type Object = Map<String, Value>;
+
 /// OpenAPI 3.1, as JSON.
 pub fn document() -> String {
-    let (_, mut api) = OpenApiRouter::with_openapi(Description::openapi())
-        .nest("/api/v1", crate::rest::routes())
-        .split_for_parts();
-    for item in api.paths.paths.values_mut() {
-        item.get.iter_mut().for_each(|operation| add_what_all_answer(operation, false));
-        let changes = [&mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
-        changes.into_iter().flatten().for_each(|operation| add_what_all_answer(operation, true));
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut described = Described {
+        requests: settings.clone().for_deserialize().into_generator(),
+        answers: settings.for_serialize().into_generator(),
+        bodies: Object::new(),
+        paths: Object::new(),
+    };
+    for row in TABLE {
+        let about = &row.about;
+        described.add(row, about.name, about.path);
+        if let Some((name, path)) = about.alias {
+            described.add(row, name, path);
+        }
     }
-    let key = HttpBuilder::new().scheme(HttpAuthScheme::Bearer);
-    let key = key.description(Some("A key (`et_…`) or a JWT. A server on this machine only may need none."));
-    let components = api.components.get_or_insert_default();
-    components.add_security_scheme("key", SecurityScheme::Http(key.build()));
-    api.security = Some(vec![SecurityRequirement::new("key", [""; 0]), SecurityRequirement::default()]);
-    api.to_pretty_json().unwrap_or_default()
+    described.add_streams();
+    described.answers.subschema_for::<ProblemBody<'static>>();
+    let Described { mut requests, mut answers, bodies, paths } = described;
+    let mut schemas = answers.take_definitions(false);
+    for (name, schema) in requests.take_definitions(false).into_iter().chain(bodies) {
+        // A shape that is read and written is described as it is written.
+        schemas.entry(name).or_insert(schema);
+    }
+    schemas.insert("Transcript".into(), transcript());
+    let tags: Vec<Value> =
+        Noun::ALL.iter().map(|noun| json!({"name": noun.as_str(), "description": noun.text()})).collect();
+    let mut document = json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Everturn",
+            "description": "Every word is kept; the model reads what it needs. A conversation store for AI agents.",
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+            "version": env!("CARGO_PKG_VERSION"),
+        },
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"key": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "A key (`et_…`) or a JWT. A server on this machine only may need none.",
+            }},
+        },
+        "security": [{"key": []}, {}],
+        "tags": tags,
+    });
+    plain_numbers(&mut document);
+    serde_json::to_string_pretty(&document).unwrap_or_default()
 }
 
-/// The problems that follow from what an operation takes; its own are said where it is. Every problem is problem+json.
-fn add_what_all_answer(operation: &mut Operation, changes: bool) {
-    let parameters = operation.parameters.as_deref().unwrap_or_default();
-    let names = parameters.iter().any(|parameter| match parameter {
-        RefOr::T(parameter) => {
-            parameter.parameter_in == ParameterIn::Path || parameter.name == "conversation"
+struct Described {
+    requests: SchemaGenerator,
+    answers: SchemaGenerator,
+    /// The shapes of bodies.
+    bodies: Object,
+    paths: Object,
+}
+
+impl Described {
+    /// Adds an operation at one of its paths.
+    fn add(&mut self, row: &Row, name: &str, path: &str) {
+        let about = &row.about;
+        let mut request = object((row.request)(&mut self.requests));
+        let text = take_text(&mut request);
+        let example = request.remove("examples").and_then(|examples| examples.get(0).cloned());
+        let mut fields = Fields::of(&mut request);
+        let mut parameters = Vec::new();
+        for field in About::fields_of(path) {
+            parameters.extend(fields.take(field).map(|schema| parameter(field, "path", schema, true)));
         }
-        RefOr::Ref(_) => false,
-    });
-    let (takes, has_body) = (!parameters.is_empty(), operation.request_body.is_some());
-    let has_json = matches!(&operation.request_body, Some(RefOr::T(body)) if body.content.keys().eq(["application/json"]));
+        let conditions = [
+            (about.once, "idempotency_key", "Idempotency-Key", None),
+            (about.if_match, "expected_seq", "If-Match", Some("The ETag of a GET: refuse if it has changed since.")),
+        ];
+        for (applies, field, header, text) in conditions {
+            if applies && let Some(schema) = fields.take(field) {
+                let text = text.map_or_else(|| schema["description"].clone(), Value::from);
+                parameters.push(header_parameter(header, text));
+            }
+        }
+        if about.versioned && about.method == everturn_api::Method::Get {
+            let text = "The ETag of a GET: say nothing if it has not changed since.";
+            parameters.push(header_parameter("If-None-Match", text.into()));
+        }
+        let mut operation = json!({"tags": [about.noun.as_str()], "operationId": name});
+        if about.method.has_body() {
+            if !fields.properties.is_empty() || request.contains_key("additionalProperties") {
+                let name = format!("{}Request", camel(name));
+                let mut content = json!({"schema": {"$ref": format!("#/components/schemas/{name}")}});
+                if let Some(example) = example {
+                    content["example"] = example;
+                }
+                self.bodies.insert(name, fields.into_schema(request));
+                operation["requestBody"] = json!({"content": {"application/json": content}, "required": true});
+            }
+        } else {
+            for (field, schema) in std::mem::take(&mut fields.properties) {
+                let required = fields.required.contains(&Value::from(field.as_str()));
+                parameters.push(parameter(&field, "query", schema, required));
+            }
+        }
+        let answer = (row.answer)(&mut self.answers);
+        let mut success = json!({"description": about.answer, "content": {"application/json": {"schema": answer}}});
+        if about.versioned {
+            success["headers"] = json!({"ETag": {"schema": {"type": "string"}, "description": "Where its log ends."}});
+        }
+        operation["responses"][about.status.to_string()] = success.clone();
+        if let Some(text) = about.repeated {
+            success["description"] = text.into();
+            operation["responses"]["200"] = success;
+        }
+        if about.versioned && about.method == everturn_api::Method::Get {
+            operation["responses"]["304"] = json!({"description": "As the caller has it."});
+        }
+        self.put(about.method.as_str(), path, &text, parameters, operation);
+    }
+
+    /// Adds an operation with what follows from it.
+    fn put(&mut self, method: &str, path: &str, text: &str, parameters: Vec<Value>, mut operation: Value) {
+        let (summary, description) = text.split_once("\n\n").unwrap_or((text, ""));
+        operation["summary"] = summary.into();
+        if !description.is_empty() {
+            operation["description"] = description.into();
+        }
+        add_problems(&mut operation, &parameters, method != "GET");
+        if !parameters.is_empty() {
+            operation["parameters"] = parameters.into();
+        }
+        let item = self.paths.entry(format!("/api/v1{path}")).or_insert_with(|| json!({}));
+        item[method.to_lowercase()] = operation;
+    }
+
+    /// What is sent or answered as a stream is more than its row in the table says.
+    fn add_streams(&mut self) {
+        let stream = json!({"schema": {"type": "string"}});
+        let bytes = json!({"*/*": {"schema": {"type": "string", "format": "binary"}}});
+        let descriptor = self.answers.subschema_for::<Asset>();
+        let conversation = |place, required, text: &str| {
+            parameter("conversation", place, json!({"type": "string", "description": text}), required)
+        };
+
+        let events = &mut self.paths["/api/v1/conversations/{conversation}/events"]["get"];
+        events["responses"]["200"]["content"]["text/event-stream"] = stream.clone();
+        let text = "The last `id:` that was received; goes before `from`.";
+        if let Some(parameters) = events["parameters"].as_array_mut() {
+            parameters.push(header_parameter("Last-Event-ID", text.into()));
+        }
+        let generate = &mut self.paths["/api/v1/conversations/{conversation}/generate"]["post"];
+        generate["responses"]["200"]["content"]["text/event-stream"] = stream.clone();
+
+        let export = &mut self.paths["/api/v1/conversations/{conversation}/export"]["get"];
+        export["responses"]["200"]["content"] = json!({
+            "application/jsonl": stream,
+            "application/json": {"schema": {
+                "type": "object",
+                "description": "A transcript value, or the fields of a request to a provider: `messages`, `input` or \
+                                `contents`, and what goes before them.",
+            }},
+            "text/markdown": stream,
+            "text/html": stream,
+        });
+        let import = &mut self.paths["/api/v1/import"]["post"];
+        import["requestBody"] = json!({
+            "description": "The file, of any content type.",
+            "content": {
+                "application/jsonl": stream,
+                "application/json": {"schema": {"$ref": "#/components/schemas/Transcript"}},
+            },
+            "required": true,
+        });
+        let name = self.bodies.remove("ImportRequest").unwrap_or_default()["properties"]["name"].take();
+        import["parameters"] = json!([parameter("name", "query", name, false)]);
+        if let Some(responses) = import["responses"].as_object_mut() {
+            responses.remove("415");
+        }
+
+        let operation = json!({
+            "tags": ["transfer"],
+            "operationId": "get_transcript",
+            "responses": {"200": {
+                "description": "The transcript.",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Transcript"}}},
+            }},
+        });
+        let path = "/conversations/{conversation}/transcript";
+        let parameters = vec![conversation("path", true, "The conversation.")];
+        self.put("GET", path, "Reads a conversation as a transcript value, version 2.", parameters, operation);
+
+        let operation = json!({
+            "tags": ["assets"],
+            "operationId": "add_asset",
+            "requestBody": {
+                "description": "The bytes; Content-Type is the asset's media type.", "content": bytes, "required": true,
+            },
+            "responses": {"201": {
+                "description": "Its descriptor.", "content": {"application/json": {"schema": descriptor}},
+            }},
+        });
+        let named = json!({"type": "string", "description": "What it is called."});
+        let parameters = vec![
+            conversation("query", true, "The conversation it belongs to."),
+            parameter("name", "query", named, false),
+        ];
+        self.put("POST", "/assets", "Adds an asset, to be shown by a turn's `asset_id`.", parameters, operation);
+
+        let header = |text: Option<&str>| match text {
+            Some(text) => json!({"schema": {"type": "string"}, "description": text}),
+            None => json!({"schema": {"type": "string"}}),
+        };
+        let operation = json!({
+            "tags": ["assets"],
+            "operationId": "get_asset_content",
+            "responses": {
+                "200": {
+                    "description": "The bytes, in their own media type.",
+                    "headers": {"Accept-Ranges": header(None), "ETag": header(Some("Their SHA-256."))},
+                    "content": bytes,
+                },
+                "206": {"description": "A part.", "headers": {"Content-Range": header(None)}, "content": bytes},
+                "304": {"description": "As the caller has it."},
+                "416": {"description": "There is nothing at that range."},
+            },
+        });
+        let asset = json!({
+            "type": "string", "description": "The asset's id.", "examples": ["asset_01JD0000000000000000000000"],
+        });
+        let parameters = vec![
+            parameter("asset", "path", asset, true),
+            conversation("query", false, "The conversation, where several have an imported asset of this id."),
+            header_parameter(
+                "If-None-Match",
+                "The ETag of a GET: say nothing if it has not changed since.".into(),
+            ),
+            header_parameter("Range", "One range of bytes.".into()),
+            header_parameter("If-Range", "The part only if this is still the ETag.".into()),
+        ];
+        let text = "Reads an asset's bytes, or a part of them.";
+        self.put("GET", "/assets/{asset}/content", text, parameters, operation);
+    }
+}
+
+/// The fields of a request that are not placed yet.
+struct Fields {
+    properties: Object,
+    required: Vec<Value>,
+}
+
+impl Fields {
+    fn of(request: &mut Object) -> Fields {
+        let taken = |value: Option<Value>| value.unwrap_or_default();
+        Fields {
+            properties: object_of(taken(request.remove("properties"))),
+            required: match taken(request.remove("required")) {
+                Value::Array(names) => names,
+                _ => Vec::new(),
+            },
+        }
+    }
+
+    fn take(&mut self, name: &str) -> Option<Value> {
+        self.required.retain(|required| required != name);
+        self.properties.remove(name)
+    }
+
+    fn into_schema(self, request: Object) -> Value {
+        let mut schema = json!({"type": "object", "properties": self.properties});
+        if !self.required.is_empty() {
+            schema["required"] = self.required.into();
+        }
+        // Only a request that says so takes fields that are not described.
+        schema["additionalProperties"] = json!(request.get("additionalProperties") == Some(&json!(true)));
+        schema
+    }
+}
+
+fn object(schema: Schema) -> Object {
+    object_of(schema.to_value())
+}
+
+fn object_of(value: Value) -> Object {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Object::new(),
+    }
+}
+
+fn take_text(schema: &mut Object) -> String {
+    schema.remove("description").and_then(|text| text.as_str().map(str::to_string)).unwrap_or_default()
+}
+
+/// A parameter. It is left out rather than null.
+fn parameter(name: &str, place: &str, mut schema: Value, required: bool) -> Value {
+    let text = schema.as_object_mut().map(take_text).unwrap_or_default();
+    if let Value::Array(types) = &schema["type"]
+        && let [one, Value::String(null)] = types.as_slice()
+        && null == "null"
+    {
+        schema["type"] = one.clone();
+    }
+    let of_one = |any: &Value| match any.as_array().map(Vec::as_slice) {
+        Some([one, null]) if null["type"] == "null" => Some(one.clone()),
+        _ => None,
+    };
+    if let Some(one) = of_one(&schema["anyOf"]) {
+        schema = one;
+    }
+    json!({"name": name, "in": place, "description": text, "required": required, "schema": schema})
+}
+
+fn header_parameter(name: &str, text: Value) -> Value {
+    json!({
+        "name": name, "in": "header", "description": text, "required": false, "schema": {"type": ["string", "null"]},
+    })
+}
+
+/// `append_turns` as `AppendTurns`.
+fn camel(name: &str) -> String {
+    let capital = |word: &str| word.get(..1).map(|first| first.to_uppercase() + &word[1..]).unwrap_or_default();
+    name.split('_').map(capital).collect()
+}
+
+/// A transcript value, which is another project's format.
+fn transcript() -> Value {
+    let list = json!({"type": "array", "items": {}});
+    json!({
+        "type": "object",
+        "description": "A transcript value, version 2.",
+        "properties": {
+            "_type": {"type": "string", "description": "Always `transcript`."},
+            "version": {"type": "integer", "minimum": 0},
+            "id": {"type": ["string", "null"]},
+            "state": {"type": ["string", "null"]},
+            "summary": {"type": ["string", "null"]},
+            "metadata": {"type": "object", "additionalProperties": true},
+            "messages": list,
+            "events": list,
+            "assets": list,
+        },
+        "required": ["_type", "version", "metadata", "messages", "events", "assets"],
+    })
+}
+
+/// Numbers as OpenAPI knows them: unsigned ones are signed ones that begin at 0.
+fn plain_numbers(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            match fields.get("format").and_then(Value::as_str) {
+                Some("uint64") => drop(fields.insert("format".into(), "int64".into())),
+                Some("uint32" | "uint16") => drop(fields.insert("format".into(), "int32".into())),
+                Some("uint") => drop(fields.remove("format")),
+                _ => {}
+            }
+            fields.values_mut().for_each(plain_numbers);
+        }
+        Value::Array(items) => items.iter_mut().for_each(plain_numbers),
+        _ => {}
+    }
+}
+
+/// The problems that follow from what an operation takes. Every problem is problem+json.
+fn add_problems(operation: &mut Value, parameters: &[Value], changes: bool) {
+    let names = parameters.iter().any(|parameter| parameter["in"] == "path" || parameter["name"] == "conversation");
+    let body = &operation["requestBody"]["content"];
+    let (takes, has_body) = (!parameters.is_empty(), body.is_object());
+    let has_json = body.as_object().is_some_and(|content| content.keys().eq(["application/json"]));
     let table = [
         ("400", "Something about the request is wrong; `detail` says what to do.", takes || has_body),
         ("401", "A key is needed.", true),
         ("403", "The key may not do this.", true),
         ("404", "There is nothing with that id, or it is somebody else's.", names),
-        ("409", "What is there now does not allow it; read again, then decide.", names && changes),
+        ("409", "What is there now does not allow it; read again, then decide.", changes),
+        ("412", "It changed since it was read.", parameters.iter().any(|parameter| parameter["name"] == "If-Match")),
         ("413", "A limit was hit; `detail` has its name and both numbers.", takes || has_body),
         ("415", "The body is not JSON.", has_json),
         ("429", "Too many requests; `Retry-After` says when to try again.", true),
         ("500", "A fault of the server's.", true),
         ("503", "Not now; `Retry-After` says when to try again.", true),
     ];
-    let responses = &mut operation.responses.responses;
+    let Some(responses) = operation["responses"].as_object_mut() else { return };
     for (status, text, applies) in table {
         if applies && !responses.contains_key(status) {
-            responses.insert(status.into(), ResponseBuilder::new().description(text).build().into());
+            responses.insert(status.into(), json!({"description": text}));
         }
     }
-    let problem = Ref::from_schema_name(ProblemBody::name());
-    for (status, response) in responses.iter_mut() {
-        if let RefOr::T(response) = response
-            && status.as_str() >= "400"
-        {
-            response.content.clear();
-            let content = ContentBuilder::new().schema(Some(problem.clone())).build();
-            response.content.insert("application/problem+json".into(), RefOr::T(content));
+    for (status, response) in responses {
+        if status.as_str() >= "400" {
+            let problem = json!({"schema": {"$ref": "#/components/schemas/Problem"}});
+            response["content"] = json!({"application/problem+json": problem});
         }
     }
 }

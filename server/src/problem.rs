@@ -4,11 +4,11 @@ use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use everturn_core::Error;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::any::Any;
 use std::borrow::Cow;
 use std::time::Duration;
-use utoipa::ToSchema;
 
 /// What went wrong: a status, a stable code, and a sentence that says what to do.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub struct Problem {
 }
 
 /// The body of every error.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Problem)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Problem")]
 pub struct ProblemBody<'a> {
     /// `urn:everturn:` and the code.
     #[serde(rename = "type")]

@@ -38,7 +38,8 @@ const ANEW_AT_ONCE_TURNS_MAX: u64 = 256;
 const ATTEMPTS: usize = 2;
 
 /// How to compact by hand.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct CompactOptions {
     /// Only say what would happen.
     pub dry_run: bool,

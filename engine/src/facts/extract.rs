@@ -17,6 +17,8 @@ use everturn_core::write::Action;
 use everturn_store::TurnQuery;
 use everturn_views::compaction::{Candidate, Prompt};
 use everturn_views::facts::{self, Learned, Origin, Redactor};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,7 +30,8 @@ const ATTEMPTS: usize = 2;
 const DUE_TURNS: usize = 16;
 
 /// Which turns to read for facts.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct ExtractOptions {
     /// The first place; without one, only what was not read before.
     pub from: Option<u64>,

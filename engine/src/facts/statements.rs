@@ -9,10 +9,11 @@ use everturn_core::id::{ConversationId, EventId, FactId, Key, TurnId};
 use everturn_core::write::{Action, no_such_seq};
 use everturn_views::facts::{self, Redactor, add_up};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Which facts to list: in the order in which they were taken down.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct FactQuery {
     /// As they were when the log ended here.
     pub as_of: Option<u64>,
@@ -23,6 +24,7 @@ pub struct FactQuery {
     /// Only those that were taken down after this place.
     pub after: Option<u64>,
     /// At most this many.
+    #[schemars(range(min = 1, max = 1000))]
     pub limit: usize,
 }
 
@@ -33,7 +35,8 @@ impl Default for FactQuery {
 }
 
 /// A fact to add by hand.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct NewFact {
     /// About whom or what.
     pub subject: String,
@@ -52,7 +55,8 @@ pub struct NewFact {
 }
 
 /// What is to be different about a fact.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Correction {
     /// About whom or what.
     pub subject: Option<String>,

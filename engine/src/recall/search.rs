@@ -30,10 +30,11 @@ const EMBEDDED_FIRST: usize = 200;
 const ROUNDS_MAX: u32 = 4;
 
 /// What to recall, and where.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RecallOptions {
     /// Only in this conversation and in what it inherited.
+    #[serde(skip)]
     pub conversation: Option<ConversationId>,
     /// Only what these said.
     pub actors: Vec<String>,
@@ -46,6 +47,7 @@ pub struct RecallOptions {
     /// Turns, facts; both if none is named.
     pub kinds: Vec<Kind>,
     /// At most this many.
+    #[schemars(range(min = 1, max = 1000))]
     pub limit: usize,
     /// By words, by meaning, or both.
     pub mode: Mode,

@@ -117,7 +117,8 @@ pub struct RecallRequest {
 }
 
 /// A text of the caller's.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Digest {
     /// What stands above it.
     pub title: String,

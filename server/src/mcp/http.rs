@@ -35,6 +35,7 @@ pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     let mut shared =
         Shared::new("http", app.store.listings(), app.config.mcp_record.clone(), app.stopping.clone());
     shared.fixtures = app.config.mcp_fixtures;
+    shared.may_be_keyless = app.config.keys_required.is_none();
     let shared = Arc::new(shared);
     // Under which names we may be asked is checked for every route alike, in `access`.
     let config = StreamableHttpServerConfig::default()

@@ -1,6 +1,6 @@
 //! Conversations as resources: listed, and read as Markdown or as a transcript value.
 
-use super::tools::{cursor, place};
+use everturn_api::conversations::{cursor, cursor_text};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
 use everturn_core::id::{ConversationId, clip};
@@ -74,10 +74,10 @@ pub fn templates() -> Vec<ResourceTemplate> {
 
 /// A page of conversations. Blocks.
 pub fn list(scope: &Scope, after: Option<&str>) -> Result<ListResourcesResult, Error> {
-    let after = after.map(place).transpose()?;
+    let after = after.map(cursor).transpose()?;
     let page = scope.list(ListQuery { after, limit: PAGE, ..ListQuery::default() })?;
     let mut list = ListResourcesResult::with_all_items(page.data.iter().map(resource).collect());
-    list.next_cursor = page.next.map(cursor);
+    list.next_cursor = page.next.map(cursor_text);
     Ok(list)
 }
 

@@ -6,6 +6,7 @@ use crate::access::{Caller, Role};
 use crate::app::{blocking, large};
 use crate::lanes::Lane;
 use axum::http::request::Parts;
+use everturn_api::{Asker, Work};
 use everturn_core::Error;
 use everturn_core::id::Tenant;
 use everturn_engine::Scope;
@@ -19,15 +20,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::broadcast::Receiver;
 use tokio_util::task::AbortOnDropHandle;
+use tools::Toolsets;
 use watch::Client;
 
 /// Most resources that one session follows.
 const SUBSCRIPTIONS_MAX: usize = 100;
 
 const INSTRUCTIONS: &str = "\
-Everturn keeps conversations: every turn, for good. Begin or go on with one by `append`; call it for each turn worth keeping.
+Everturn keeps conversations: every turn, for good. Begin one by `create_conversation`; call `append_turns` for each turn worth keeping.
 `list_conversations` finds one by title; wherever a conversation is asked for, give its id, the beginning of one, or @last.
-`recall` finds what was said before, anywhere, by words or by meaning; `history` reads it word for word, `before` = `next` goes back.
+`recall` finds what was said before, anywhere, by words or by meaning; `list_turns` reads it word for word, with `order` desc newest first.
 `build_context` gives what fits into a token budget: summary, pins and newest turns; use it before you answer in a long one.
 `pin` what must not be forgotten; `compact` when it gets long; an error names a code and what to do: do that, then call again.";
 
@@ -40,6 +42,10 @@ pub struct Who {
     pub role: Role,
     /// The tenant's lane, over HTTP.
     pub lane: Option<Arc<Lane>>,
+    /// Whether nobody was asked for a key because there is none.
+    pub is_keyless: bool,
+    /// Which tools they are offered.
+    pub toolsets: Toolsets,
 }
 
 impl Who {
@@ -55,6 +61,12 @@ impl Who {
             None => work.await,
         }
     }
+}
+
+/// The tool sets that `/mcp?toolsets=` names.
+fn toolsets(query: &str) -> Result<Toolsets, Error> {
+    let named = query.split('&').find_map(|pair| pair.strip_prefix("toolsets="));
+    named.map_or_else(|| Ok(Toolsets::default()), |names| names.replace("%2C", ",").parse())
 }
 
 /// Answers one client.
@@ -80,14 +92,21 @@ impl Service {
     /// Who asks. Each request says it anew: a session is not a key.
     fn caller(&self, extensions: &Extensions) -> Result<Who, ErrorData> {
         let asked = || {
-            let caller = extensions.get::<Parts>()?.extensions.get::<Caller>()?;
-            Some(Who { scope: caller.scope.clone(), role: caller.role, lane: Some(caller.lane.clone()) })
+            let parts = extensions.get::<Parts>()?;
+            Some((parts.extensions.get::<Caller>()?, parts.uri.query().unwrap_or_default()))
         };
-        self.local.clone().or_else(asked).ok_or_else(|| {
-            ErrorData::invalid_request(
-                "access.unauthorized: this needs a key; send it as a bearer token",
-                None,
-            )
+        let Some((caller, query)) = asked() else {
+            return self.local.clone().ok_or_else(|| {
+                let text = "access.unauthorized: this needs a key; send it as a bearer token";
+                ErrorData::invalid_request(text, None)
+            });
+        };
+        Ok(Who {
+            scope: caller.scope.clone(),
+            role: caller.role,
+            lane: Some(caller.lane.clone()),
+            is_keyless: caller.who.is_none() && self.shared.may_be_keyless,
+            toolsets: toolsets(query).map_err(protocol_error)?,
         })
     }
 
@@ -127,19 +146,25 @@ impl Service {
         {
             return answer;
         }
-        let row = tools::find(&request.name).ok_or_else(|| {
-            ErrorData::invalid_params(format!("there is no tool {:?}; see tools/list", request.name), None)
+        let row = tools::find(&request.name, &caller.toolsets).ok_or_else(|| {
+            let text = format!(
+                "there is no tool {:?} in the tool sets that are on; see tools/list, or ask for more with --toolsets or \
+                 /mcp?toolsets=",
+                request.name
+            );
+            ErrorData::invalid_params(text, None)
         })?;
-        if caller.role < row.role {
+        if caller.role < row.about.role {
             let text = format!(
                 "this tool needs the role {:?}, you have {:?}; use another key, or a server that is not read-only",
-                row.role, caller.role
+                row.about.role, caller.role
             );
             return Ok(tools::refused(&Error::invalid("access.role", text)));
         }
         let arguments = request.arguments.clone().unwrap_or_default();
-        let (scope, is_large) = (caller.scope.clone(), request.name == "project");
-        let answer = caller.blocking(is_large, move || Ok(row.call(&scope, arguments))).await;
+        let is_large = row.about.work == Work::Large;
+        let asker = Asker { is_keyless: caller.is_keyless, ..Asker::here(caller.scope.clone()) };
+        let answer = caller.blocking(is_large, move || Ok(tools::call(row, asker, arguments))).await;
         Ok(answer.unwrap_or_else(|error| tools::refused(&error)))
     }
 
@@ -199,10 +224,10 @@ impl ServerHandler for Service {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let role = self.caller(&context.extensions)?.role;
+        let caller = self.caller(&context.extensions)?;
         let fixtures = self.shared.fixtures;
         self.answer(&context, "tools/list", &request, move |_| {
-            let mut tools = tools::list_for(role);
+            let mut tools = tools::list_for(&caller);
             if fixtures {
                 tools.extend(fixtures::tools());
             }
@@ -212,7 +237,7 @@ impl ServerHandler for Service {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        tools::find(name).map(tools::Row::describe)
+        tools::describe(name)
     }
 
     async fn call_tool(

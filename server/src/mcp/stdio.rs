@@ -2,6 +2,7 @@
 
 use super::Shared;
 use super::service::{Service, Who};
+use super::tools::Toolsets;
 use crate::access::Role;
 use everturn_core::Error;
 use everturn_engine::Scope;
@@ -16,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Stdio {
     /// What is offered.
     pub scope: Scope,
+    /// Which tools are offered.
+    pub toolsets: Toolsets,
     /// Offer only what changes nothing.
     pub read_only: bool,
     /// Record what is asked into a session file below this folder.
@@ -32,9 +35,15 @@ pub fn stdio(options: Stdio) -> Result<(), Error> {
         .map_err(|e| failed(&e))?;
     let answer = runtime.block_on(async {
         let stopping = CancellationToken::new();
-        let role = if options.read_only { Role::Reader } else { Role::Writer };
-        let shared = Shared::new("stdio", options.scope.listings(), options.record, stopping.clone());
-        let service = Service::new(Arc::new(shared), Some(Who { scope: options.scope, role, lane: None }));
+        let role = match (options.read_only, options.toolsets.destroy()) {
+            (true, _) => Role::Reader,
+            (false, false) => Role::Writer,
+            (false, true) => Role::Admin,
+        };
+        let shared = Shared::new("stdio", options.scope.listings(), options.record.clone(), stopping.clone());
+        let Stdio { scope, toolsets, .. } = options;
+        let local = Who { scope, role, lane: None, is_keyless: false, toolsets };
+        let service = Service::new(Arc::new(shared), Some(local));
         tokio::spawn(stop_signal(stopping.clone()));
         let running = service.serve_with_ct(rmcp::transport::io::stdio_pipes(), stopping).await;
         match running {

@@ -1,13 +1,13 @@
 //! Assets: large or non-text payloads and their descriptors.
 
-use crate::access::{Reader, Writer};
+use super::operations;
+use crate::access::Writer;
 use crate::app::{App, blocking, large_thread};
 use crate::headers::{IfNoneMatch, etag, text};
-use crate::json::{self, Path, Query};
-use crate::page::Page;
+use crate::json::{self, Query};
 use crate::problem::Problem;
 use crate::range::{Wanted, wanted};
-use crate::schema;
+use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{
@@ -16,44 +16,30 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use everturn_api::ConversationName;
+use everturn_api::assets::GetAsset;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
-use everturn_core::id::ConversationId;
 use everturn_core::limits::ASSET_PIECE_BYTES;
 use everturn_engine::Scope;
 use serde::Deserialize;
 use std::ops::Range;
 use std::sync::Arc;
-use utoipa::IntoParams;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-/// `/assets`.
-pub fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new()
-        .routes(routes!(add_asset, list_assets))
-        .routes(routes!(get_asset))
-        .routes(routes!(get_asset_content))
+/// `/assets`, as far as bytes are sent.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new().route("/assets", post(add_asset)).route("/assets/{asset}/content", get(get_asset_content))
 }
 
 /// Where an asset goes.
-#[derive(Deserialize, IntoParams)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
 struct Add {
-    /// The conversation it belongs to.
-    #[param(value_type = String)]
-    conversation: ConversationId,
-    /// What it is called.
+    conversation: ConversationName,
     name: Option<String>,
 }
 
-/// Adds an asset, to be shown by a turn's `asset_id`.
-#[utoipa::path(
-    post, path = "/assets", tag = "assets", params(Add),
-    request_body(content = Vec<u8>, content_type = "*/*", description = "The bytes; Content-Type is the asset's media type."),
-    responses((status = 201, description = "Its descriptor.", body = schema::Asset))
-)]
 async fn add_asset(
     State(app): State<Arc<App>>,
     Writer(scope): Writer,
@@ -64,96 +50,23 @@ async fn add_asset(
     let mime_type = mime_type.unwrap_or_else(|| "application/octet-stream".into());
     let thread = large_thread().await?;
     let bytes = json::bytes(request, &app.config, app.config.asset_bytes_max).await?;
-    let asset =
-        blocking(move || scope.add_asset(add.conversation, add.name, &mime_type, bytes.into())).await?;
+    let add = move || scope.add_asset(add.conversation.id(&scope)?, add.name, &mime_type, bytes.into());
+    let asset = blocking(add).await?;
     drop(thread);
     let location = format!("/api/v1/assets/{}", asset.id);
     Ok((StatusCode::CREATED, [(LOCATION, location)], axum::Json(asset)).into_response())
 }
 
-/// Whose assets.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Of {
-    /// The conversation they belong to.
-    #[param(value_type = String)]
-    conversation: ConversationId,
-}
-
-/// Lists the assets of a conversation.
-#[utoipa::path(
-    get, path = "/assets", tag = "assets", params(Of),
-    responses(
-        (status = 200, description = "All of them.", body = Page<schema::Asset>),
-        (status = 404, description = "There is no such conversation.", body = schema::Problem)
-    )
-)]
-async fn list_assets(Reader(scope): Reader, Query(of): Query<Of>) -> Result<Page<Asset>, Problem> {
-    Ok(Page::whole(blocking(move || scope.assets(of.conversation)).await?))
-}
-
-/// In which conversation.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Within {
-    /// The conversation, where several have an imported asset of this id.
-    #[param(value_type = Option<String>)]
-    conversation: Option<ConversationId>,
-}
-
-impl Within {
-    fn find(&self, scope: &Scope, id: &str) -> Result<Asset, Error> {
-        match self.conversation {
-            Some(conversation) => scope.asset_in(conversation, id),
-            None => scope.asset(id),
-        }
-    }
-}
-
-/// Reads an asset's descriptor.
-#[utoipa::path(
-    get, path = "/assets/{asset}", tag = "assets", params(schema::OfAsset, Within),
-    responses((status = 200, description = "The descriptor.", body = schema::Asset))
-)]
-async fn get_asset(
-    Reader(scope): Reader,
-    Path(id): Path<String>,
-    Query(within): Query<Within>,
-) -> Result<axum::Json<Asset>, Problem> {
-    Ok(axum::Json(blocking(move || within.find(&scope, &id)).await?))
-}
-
-/// Reads an asset's bytes, or a part of them.
-#[utoipa::path(
-    get, path = "/assets/{asset}/content", tag = "assets",
-    params(
-        schema::OfAsset, Within, schema::IfNoneMatch,
-        ("Range" = Option<String>, Header, description = "One range of bytes."),
-        ("If-Range" = Option<String>, Header, description = "The part only if this is still the ETag.")
-    ),
-    responses(
-        (status = 200, description = "The bytes, in their own media type.", body = Vec<u8>, content_type = "*/*",
-            headers(("ETag" = String, description = "Their SHA-256."), ("Accept-Ranges" = String))),
-        (status = 206, description = "A part.", body = Vec<u8>, content_type = "*/*", headers(("Content-Range" = String))),
-        (status = 304, description = "As the caller has it."),
-        (status = 416, description = "There is nothing at that range.", body = schema::Problem)
-    )
-)]
-async fn get_asset_content(
-    Reader(scope): Reader,
-    Path(id): Path<String>,
-    Query(within): Query<Within>,
-    known: IfNoneMatch,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let (asset, scope) = blocking(move || within.find(&scope, &id).map(|asset| (asset, scope))).await?;
+async fn get_asset_content(State(app): State<Arc<App>>, request: Request) -> Result<Response, Problem> {
+    let headers = request.headers().clone();
+    let (asker, wanted_asset) = operations::read::<GetAsset>(&app, request).await?;
+    let scope = asker.tenant.clone();
+    let asset = blocking(move || wanted_asset.find(&asker)).await?;
     let (Some(sha256), Some(size)) = (asset.sha256, asset.bytes) else {
         let text = format!("the bytes of {} are not kept here; its storage says where", asset.id);
         return Err(Error::not_found("asset.elsewhere", text).into());
     };
-    if let Some(unchanged) = known.unchanged(&sha256.to_string()) {
+    if let Some(unchanged) = IfNoneMatch::of(&headers).unchanged(&sha256.to_string()) {
         return Ok(unchanged);
     }
     let range = wanted(&headers, &format!("\"{sha256}\""), size);

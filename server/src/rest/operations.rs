@@ -1,0 +1,190 @@
+//! The operations of the table, each at its route.
+
+use crate::access::allowed;
+use crate::app::{App, blocking, replying};
+use crate::headers::{IfNoneMatch, etag, if_match, text};
+use crate::json;
+use crate::lanes::{Charge, SMALL_BYTES};
+use crate::problem::Problem;
+use axum::Router;
+use axum::extract::{FromRequestParts, Query, RawPathParams, Request, State};
+use axum::http::header::{CONTENT_TYPE, HeaderName, LOCATION};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, on};
+use everturn_api::given::{Given, Part, Wrong};
+use everturn_api::table::Request as Operation;
+use everturn_api::{About, Asker, Method, Reply, Row, TABLE, Threads, Work};
+use everturn_core::Error;
+use everturn_core::id::ConversationId;
+use everturn_engine::model::wait;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// Every operation that is not streamed.
+pub fn routes() -> Router<Arc<App>> {
+    TABLE.iter().filter(|row| !row.about.streams).fold(Router::new(), |router, row| {
+        paths(&row.about).fold(router, |router, path| {
+            let method = match row.about.method {
+                Method::Get => MethodFilter::GET,
+                Method::Post => MethodFilter::POST,
+                Method::Put => MethodFilter::PUT,
+                Method::Patch => MethodFilter::PATCH,
+                Method::Delete => MethodFilter::DELETE,
+            };
+            let handler = move |State(app): State<Arc<App>>, request| answer(row, app, request);
+            router.route(path, on(method, handler))
+        })
+    })
+}
+
+/// Where an operation is.
+fn paths(about: &About) -> impl Iterator<Item = &'static str> {
+    [about.path].into_iter().chain(about.alias.map(|(_, path)| path))
+}
+
+/// Answers a request for an operation.
+pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Result<Response, Problem> {
+    let (mut parts, body) = request.into_parts();
+    let caller = allowed(&parts, row.about.role)?.clone();
+    let asked = Asked::new(&row.about, &mut parts, &app).await?;
+    let (path, headers) = (parts.uri.path().to_string(), parts.headers.clone());
+    let body = match row.about.method.has_body() {
+        true => json::text(Request::from_parts(parts, body), &app).await?,
+        false => String::new(),
+    };
+    let answered = if row.about.work == Work::Quick {
+        let asker = caller.asker(&app.config, Threads::Elsewhere(elsewhere));
+        let operation = match body.len() > SMALL_BYTES {
+            // It takes milliseconds, and other connections of this thread would wait.
+            true => blocking(move || asked.read(row, &body)).await,
+            false => asked.read(row, &body),
+        };
+        match operation {
+            Ok(operation) => operation.run(asker, path).await.map(|reply| (reply, None)),
+            Err(error) => Err(error),
+        }
+    } else {
+        let asker = caller.asker(&app.config, Threads::Here);
+        replying(row.about.work, move || wait(asked.read(row, &body)?.run(asker, path))).await
+    };
+    match answered {
+        Ok((reply, charge)) => Ok(response(&row.about, &headers, reply, charge)),
+        Err(error) if row.about.if_match && error.code() == "append.stale_seq" => Err(Problem::new(
+            StatusCode::PRECONDITION_FAILED,
+            "conversation.changed",
+            format!("{error}; read the conversation again"),
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
+    Box::pin(blocking(move || {
+        work();
+        Ok(())
+    }))
+}
+
+/// What a request says beside its body.
+struct Asked {
+    path: Vec<(String, String)>,
+    query: Vec<(String, String)>,
+    headers: Vec<(String, String)>,
+}
+
+impl Asked {
+    async fn new(about: &About, parts: &mut Parts, app: &Arc<App>) -> Result<Asked, Problem> {
+        let nothing = || {
+            Error::not_found("id.malformed", "the path names nothing that can exist; check the id")
+        };
+        let path = RawPathParams::from_request_parts(parts, app).await.map_err(|_| nothing())?;
+        let path: Vec<(String, String)> =
+            path.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        // A name is for people: what a program puts into a path is the id, so that nothing else can be hit.
+        let named = path.iter().find(|(name, _)| name == "conversation");
+        if named.is_some_and(|(_, value)| value.parse::<ConversationId>().is_err()) {
+            return Err(nothing().into());
+        }
+        let Query(query) = Query::try_from_uri(&parts.uri).map_err(|e| {
+            Error::invalid("query.shape", format!("the query is not what is expected: {}", e.body_text()))
+        })?;
+        let mut headers = Vec::new();
+        if about.once
+            && let Some(key) = text(&parts.headers, &HeaderName::from_static("idempotency-key"))?
+        {
+            headers.push(("idempotency_key".into(), key));
+        }
+        if about.if_match
+            && let Some(seq) = if_match(&parts.headers)?
+        {
+            headers.push(("expected_seq".into(), seq.to_string()));
+        }
+        Ok(Asked { path, query, headers })
+    }
+
+    fn read(self, row: &Row, body: &str) -> Result<Box<dyn Operation>, Error> {
+        if !body.trim().is_empty() {
+            everturn_core::json::check(body)?;
+        }
+        let Asked { path, query, headers } = self;
+        (row.read)(&Given { path, query, headers, body }).map_err(refused)
+    }
+}
+
+fn refused(Wrong { part, text }: Wrong) -> Error {
+    match part {
+        Part::Path => Error::not_found("id.malformed", "the path names nothing that can exist; check the id"),
+        Part::Query => Error::invalid("query.shape", format!("the query is not what is expected: {text}")),
+        Part::Header => Error::invalid("header.shape", format!("a header is not what is expected: {text}")),
+        Part::Body => Error::invalid("body.shape", format!("the body is not what is expected: {text}")),
+    }
+}
+
+fn response(about: &About, headers: &HeaderMap, reply: Reply, charge: Option<Charge>) -> Response {
+    if let Some(tag) = &reply.tag
+        && about.method == Method::Get
+        && let Some(unchanged) = IfNoneMatch::of(headers).unchanged(tag)
+    {
+        return unchanged;
+    }
+    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::OK);
+    let mut response = (status, [(CONTENT_TYPE, "application/json")], reply.json).into_response();
+    if let Some(tag) = reply.tag {
+        response.headers_mut().extend(etag(tag).into_iter().filter_map(|(name, tag)| Some((name, tag.parse().ok()?))));
+    }
+    if let Some(location) = reply.location.and_then(|path| format!("/api/v1{path}").parse().ok()) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    if let Some(charge) = charge {
+        response.extensions_mut().insert(Arc::new(Some(charge)));
+    }
+    response
+}
+
+/// Answers a request for an operation that is streamed only if that is asked for.
+pub async fn answer_whole<O: everturn_api::Operation>(app: Arc<App>, request: Request) -> Result<Response, Problem> {
+    match Row::named(O::ABOUT.name) {
+        Some(row) => answer(row, app, request).await,
+        None => Err(Error::internal("operation.absent", "an operation is not in the table").into()),
+    }
+}
+
+/// Reads a request for an operation that is answered by hand, and for whom it is.
+pub async fn read<O: everturn_api::Operation>(app: &Arc<App>, request: Request) -> Result<(Asker, O), Problem> {
+    let (mut parts, body) = request.into_parts();
+    let asker = allowed(&parts, O::ABOUT.role)?.asker(&app.config, Threads::Elsewhere(elsewhere));
+    let Asked { path, query, headers } = Asked::new(&O::ABOUT, &mut parts, app).await?;
+    let body = match O::ABOUT.method.has_body() {
+        true => json::text(Request::from_parts(parts, body), app).await?,
+        false => String::new(),
+    };
+    let read = move || {
+        if !body.trim().is_empty() {
+            everturn_core::json::check(&body)?;
+        }
+        Given { path, query, headers, body: &body }.read().map_err(refused)
+    };
+    Ok((asker, blocking(read).await?))
+}
