@@ -137,7 +137,8 @@ impl<'de> Deserialize<'de> for RecordedContext {
         struct Recorded {
             recorded_seq: u64,
         }
-        let (Recorded { recorded_seq }, context) = crate::given::split_fields(deserializer, &["recorded_seq"])?;
+        let (Recorded { recorded_seq }, context) =
+            crate::given::split_fields(deserializer, &["recorded_seq"])?;
         Ok(RecordedContext { context, recorded_seq })
     }
 }

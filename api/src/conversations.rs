@@ -106,9 +106,14 @@ pub struct ListConversations {
 
 impl Operation for ListConversations {
     type Answer = Page<Conversation>;
-    const ABOUT: About =
-        About::get(Noun::Conversations, "list_conversations", "/conversations", "List conversations", "A page.")
-            .for_agents();
+    const ABOUT: About = About::get(
+        Noun::Conversations,
+        "list_conversations",
+        "/conversations",
+        "List conversations",
+        "A page.",
+    )
+    .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Page<Conversation>, Error> {
         let page = asker.tenant.list(ListQuery {
@@ -252,7 +257,8 @@ impl Operation for ChangeConversation {
             system_prompt: self.system_prompt.map(|prompt| prompt.map(SystemPrompt::new)),
             ..Settings::default()
         };
-        let change = Change { settings, state: self.state, reason: self.reason, expected_seq: self.expected_seq };
+        let change =
+            Change { settings, state: self.state, reason: self.reason, expected_seq: self.expected_seq };
         asker.committed(asker.tenant.change(id, change)).await?;
         asker.blocking(move |tenant| tenant.get(id)).await
     }

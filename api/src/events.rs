@@ -49,7 +49,9 @@ impl Operation for ListEvents {
         let from = self.from.unwrap_or(1).max(1);
         let data = asker.tenant.events(id, from - 1, self.limit.unwrap_or(50))?;
         let next = match data.last() {
-            Some(last) if !asker.tenant.events(id, last.seq, 1)?.is_empty() => Some((last.seq + 1).to_string()),
+            Some(last) if !asker.tenant.events(id, last.seq, 1)?.is_empty() => {
+                Some((last.seq + 1).to_string())
+            }
             _ => None,
         };
         Ok(Page { data, next })

@@ -166,8 +166,13 @@ pub struct RetractFact {
 
 impl Operation for RetractFact {
     type Answer = Fact;
-    const ABOUT: About =
-        About::delete(Noun::Facts, "retract_fact", "/facts/{fact}", "Take a fact back", "The fact, retracted.");
+    const ABOUT: About = About::delete(
+        Noun::Facts,
+        "retract_fact",
+        "/facts/{fact}",
+        "Take a fact back",
+        "The fact, retracted.",
+    );
 
     async fn run(self, asker: &Asker) -> Result<Fact, Error> {
         let id = home(asker, self.fact, self.conversation.as_ref())?;

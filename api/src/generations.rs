@@ -7,9 +7,7 @@ use everturn_core::Error;
 use everturn_core::id::GenerationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Turn;
-use everturn_engine::{
-    AppendOptions, GenerateOptions, Generated, Generating, GenerationStatus, Progress,
-};
+use everturn_engine::{AppendOptions, GenerateOptions, Generated, Generating, GenerationStatus, Progress};
 use everturn_formats::wire::{Answer as ModelReply, Finish};
 use futures_util::StreamExt;
 use schemars::JsonSchema;
@@ -291,7 +289,8 @@ pub struct ListModels {}
 impl Operation for ListModels {
     type Answer = Page<Model>;
     const ABOUT: About =
-        About::get(Noun::Generations, "list_models", "/models", "List models", "All of them.").work(Work::Quick);
+        About::get(Noun::Generations, "list_models", "/models", "List models", "All of them.")
+            .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Page<Model>, Error> {
         let models = asker.tenant.models().into_iter();

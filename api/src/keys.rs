@@ -46,8 +46,7 @@ impl Operation for CreateKey {
 
     async fn run(self, asker: &Asker) -> Result<MadeKey, Error> {
         if self.role != Role::Admin && asker.is_keyless {
-            let text =
-                "from the first key on every request needs one, so the first must be an admin's; make that first";
+            let text = "from the first key on every request needs one, so the first must be an admin's; make that first";
             return Err(Error::conflict("key.first", text));
         }
         let tenant = asker.tenant.tenant().to_string();
@@ -64,7 +63,8 @@ pub struct ListKeys {}
 
 impl Operation for ListKeys {
     type Answer = Page<AccessKey>;
-    const ABOUT: About = About::get(Noun::Keys, "list_keys", "/keys", "List keys", "Oldest first.").destructive();
+    const ABOUT: About =
+        About::get(Noun::Keys, "list_keys", "/keys", "List keys", "Oldest first.").destructive();
 
     async fn run(self, asker: &Asker) -> Result<Page<AccessKey>, Error> {
         asker.tenant.keys().list(asker.tenant.tenant().as_str()).map(Page::whole)

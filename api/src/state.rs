@@ -68,8 +68,7 @@ impl Operation for Pin {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
-        let pin =
-            move |tenant: &Scope| Ok(tenant.pin(self.conversation.id(tenant)?, &self.name, self.value));
+        let pin = move |tenant: &Scope| Ok(tenant.pin(self.conversation.id(tenant)?, &self.name, self.value));
         let commit = asker.blocking(pin).await?;
         asker.committed(commit).await
     }

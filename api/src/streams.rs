@@ -38,7 +38,8 @@ impl Operation for OpenTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let OpenTurn { conversation, new } = self;
-        let open = move |tenant: &everturn_engine::Scope| Ok(tenant.append_open(conversation.id(tenant)?, new));
+        let open =
+            move |tenant: &everturn_engine::Scope| Ok(tenant.append_open(conversation.id(tenant)?, new));
         let commit = asker.blocking(open).await?;
         asker.committed(commit).await
     }
@@ -66,8 +67,13 @@ pub struct Length {
 
 impl Operation for AppendChunk {
     type Answer = Length;
-    const ABOUT: About =
-        About::post(Noun::Turns, "append_chunk", "/turns/{turn}/chunks", "Add to an open turn", "It is taken.");
+    const ABOUT: About = About::post(
+        Noun::Turns,
+        "append_chunk",
+        "/turns/{turn}/chunks",
+        "Add to an open turn",
+        "It is taken.",
+    );
 
     async fn run(self, asker: &Asker) -> Result<Length, Error> {
         let tenant = &asker.tenant;
@@ -125,9 +131,14 @@ pub struct AbortTurn {
 
 impl Operation for AbortTurn {
     type Answer = Turn;
-    const ABOUT: About =
-        About::post(Noun::Turns, "abort_turn", "/turns/{turn}/abort", "Give an open turn up", "The turn, aborted.")
-            .work(Work::Quick);
+    const ABOUT: About = About::post(
+        Noun::Turns,
+        "abort_turn",
+        "/turns/{turn}/abort",
+        "Give an open turn up",
+        "The turn, aborted.",
+    )
+    .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let abort = move |tenant: &everturn_engine::Scope| {

@@ -3,8 +3,8 @@
 use crate::given::{Given, Wrong};
 use crate::{About, Asker, Operation};
 use crate::{
-    assets, compaction, context, conversations, erasing, events, facts, generations, keys, projections, recall, state,
-    streams, transfer, turns, usage,
+    assets, compaction, context, conversations, erasing, events, facts, generations, keys, projections,
+    recall, state, streams, transfer, turns, usage,
 };
 use everturn_core::Error;
 use schemars::{Schema, SchemaGenerator};

@@ -101,16 +101,11 @@ pub struct Import {
 
 impl Operation for Import {
     type Answer = Imported;
-    const ABOUT: About = About::post(
-        Noun::Transfer,
-        "import",
-        "/import",
-        "Import a conversation",
-        "What was taken over.",
-    )
-    .idempotent()
-    .streams()
-    .for_agents();
+    const ABOUT: About =
+        About::post(Noun::Transfer, "import", "/import", "Import a conversation", "What was taken over.")
+            .idempotent()
+            .streams()
+            .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Imported, Error> {
         asker.tenant.import_as(self.name.as_deref(), &mut self.content.as_bytes(), &mut |_| {})

@@ -157,7 +157,8 @@ impl Operation for AppendTurns {
 
     async fn run(self, asker: &Asker) -> Result<Appended, Error> {
         let turns = new_turns(self.turns)?;
-        let options = AppendOptions { expected_seq: self.expected_seq, idempotency_key: self.idempotency_key };
+        let options =
+            AppendOptions { expected_seq: self.expected_seq, idempotency_key: self.idempotency_key };
         let name = self.conversation;
         let commit = match name.0.parse() {
             Ok(id) => match asker.tenant.append_unless_blocking(id, turns, options) {

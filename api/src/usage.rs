@@ -32,7 +32,8 @@ pub struct StorageUsage {
 
 impl Operation for GetUsage {
     type Answer = StorageUsage;
-    const ABOUT: About = About::get(Noun::Usage, "get_usage", "/usage", "Read usage and quotas", "The numbers.");
+    const ABOUT: About =
+        About::get(Noun::Usage, "get_usage", "/usage", "Read usage and quotas", "The numbers.");
 
     async fn run(self, asker: &Asker) -> Result<StorageUsage, Error> {
         let tenant = &asker.tenant;

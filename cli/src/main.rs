@@ -4,11 +4,11 @@
 //! checked is wrong. 2: the command was not understood.
 
 mod args;
+mod client;
 mod model;
 mod open;
 mod output;
 mod show;
-mod store;
 mod verbs;
 
 use args::{Args, Verb};

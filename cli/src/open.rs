@@ -1,8 +1,8 @@
 //! Opening the store that was asked for: a file of this machine, or a server's.
 
 use crate::args::Args;
+use crate::client::{Client, Local, Remote};
 use crate::output::Failure;
-use crate::store::{Local, Remote, Store};
 use clap::parser::ValueSource;
 use everturn_core::Error;
 use everturn_engine::model::{BuiltinEmbedder, Embed, Embedder};
@@ -15,22 +15,22 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The tenant's view, for reading beside whoever writes.
-pub fn reading(args: &Args) -> Result<Box<dyn Store>, Failure> {
+pub fn reading(args: &Args) -> Result<Client, Failure> {
     with(args, Options { read_only: true, ..Options::default() })
 }
 
 /// The tenant's view, for writing to a store that is there: a mistyped path makes no new one.
-pub fn writing(args: &Args) -> Result<Box<dyn Store>, Failure> {
+pub fn writing(args: &Args) -> Result<Client, Failure> {
     with(args, Options { create: false, ..Options::default() })
 }
 
 /// The tenant's view, for writing to a store that is made if it is not there.
-pub fn making(args: &Args) -> Result<Box<dyn Store>, Failure> {
+pub fn making(args: &Args) -> Result<Client, Failure> {
     with(args, Options::default())
 }
 
 /// The tenant's view, for writing much that is to be found at once, also by its meaning.
-pub fn importing(args: &Args) -> Result<Box<dyn Store>, Failure> {
+pub fn importing(args: &Args) -> Result<Client, Failure> {
     with(args, Options { embedder: embedder(args)?, ..Options::default() })
 }
 
@@ -48,7 +48,7 @@ pub fn embedder(args: &Args) -> Result<Option<Arc<dyn Embed>>, Error> {
 }
 
 /// The tenant's view, for reading beside whoever writes what words and meaning find.
-pub fn recalling(args: &Args, embedder: &str, reranker: Option<&str>) -> Result<Box<dyn Store>, Failure> {
+pub fn recalling(args: &Args, embedder: &str, reranker: Option<&str>) -> Result<Client, Failure> {
     let remote = server(args)?.is_some();
     if remote && args.sources.recall_model == Some(ValueSource::CommandLine) {
         let text = "a server has models of its own (recall.embedder, recall.rerank); leave --embedder and --rerank out";
@@ -69,11 +69,11 @@ pub fn recalling(args: &Args, embedder: &str, reranker: Option<&str>) -> Result<
 }
 
 /// The tenant's view; the options are for a store of this machine.
-pub fn with(args: &Args, options: Options) -> Result<Box<dyn Store>, Failure> {
+pub fn with(args: &Args, options: Options) -> Result<Client, Failure> {
     if let Some(url) = server(args)? {
-        return Ok(Box::new(Remote::new(url, key(args)?.as_deref())?));
+        return Ok(Client::Remote(Box::new(Remote::new(url, key(args)?.as_deref())?)));
     }
-    Ok(Box::new(Local::new(store(args, options)?, &args.tenant)?))
+    Ok(Client::Local(Box::new(Local::new(store(args, options)?, &args.tenant)?)))
 }
 
 /// The store of this machine, whole.

@@ -122,7 +122,10 @@ impl Scope {
     /// Checks everything of this tenant: every chain, every asset, and the database itself.
     pub fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error> {
         let Some(_checking) = self.shared().checking.try_lock() else {
-            return Err(Error::busy("doctor.busy", "another check of the store is running; ask again in a minute"));
+            return Err(Error::busy(
+                "doctor.busy",
+                "another check of the store is running; ask again in a minute",
+            ));
         };
         let problems = self.shared().index.check()?.into_iter();
         // Another tenant's is not this one's to know.

@@ -5,8 +5,8 @@ use crate::config::Config;
 use crate::lanes::{self, Charge, Thread};
 use everturn_api::{Reply, Work};
 use everturn_core::Error;
-use everturn_engine::model::Embed;
 use everturn_engine::Everturn;
+use everturn_engine::model::Embed;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -30,13 +30,7 @@ impl App {
     pub fn new(store: Everturn, config: Config) -> App {
         crate::metrics::collect();
         let access = Access::new(&config);
-        App {
-            store,
-            access,
-            config,
-            stopping: CancellationToken::new(),
-            embedders: BTreeMap::new(),
-        }
+        App { store, access, config, stopping: CancellationToken::new(), embedders: BTreeMap::new() }
     }
 
     /// With these models that turn texts into vectors.

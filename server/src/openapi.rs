@@ -92,7 +92,12 @@ impl Described {
         }
         let conditions = [
             (about.once, "idempotency_key", "Idempotency-Key", None),
-            (about.if_match, "expected_seq", "If-Match", Some("The ETag of a GET: refuse if it has changed since.")),
+            (
+                about.if_match,
+                "expected_seq",
+                "If-Match",
+                Some("The ETag of a GET: refuse if it has changed since."),
+            ),
         ];
         for (applies, field, header, text) in conditions {
             if applies && let Some(schema) = fields.take(field) {
@@ -113,7 +118,8 @@ impl Described {
                     content["example"] = example;
                 }
                 self.bodies.insert(name, fields.into_schema(request));
-                operation["requestBody"] = json!({"content": {"application/json": content}, "required": true});
+                operation["requestBody"] =
+                    json!({"content": {"application/json": content}, "required": true});
             }
         } else {
             for (field, schema) in std::mem::take(&mut fields.properties) {
@@ -122,9 +128,11 @@ impl Described {
             }
         }
         let answer = (row.answer)(&mut self.answers);
-        let mut success = json!({"description": about.answer, "content": {"application/json": {"schema": answer}}});
+        let mut success =
+            json!({"description": about.answer, "content": {"application/json": {"schema": answer}}});
         if about.versioned {
-            success["headers"] = json!({"ETag": {"schema": {"type": "string"}, "description": "Where its log ends."}});
+            success["headers"] =
+                json!({"ETag": {"schema": {"type": "string"}, "description": "Where its log ends."}});
         }
         operation["responses"][about.status.to_string()] = success.clone();
         if let Some(text) = about.repeated {
@@ -206,7 +214,13 @@ impl Described {
         });
         let path = "/conversations/{conversation}/transcript";
         let parameters = vec![conversation("path", true, "The conversation.")];
-        self.put("GET", path, "Reads a conversation as a transcript value, version 2.", parameters, operation);
+        self.put(
+            "GET",
+            path,
+            "Reads a conversation as a transcript value, version 2.",
+            parameters,
+            operation,
+        );
 
         let operation = json!({
             "tags": ["assets"],
@@ -223,7 +237,13 @@ impl Described {
             conversation("query", true, "The conversation it belongs to."),
             parameter("name", "query", named, false),
         ];
-        self.put("POST", "/assets", "Adds an asset, to be shown by a turn's `asset_id`.", parameters, operation);
+        self.put(
+            "POST",
+            "/assets",
+            "Adds an asset, to be shown by a turn's `asset_id`.",
+            parameters,
+            operation,
+        );
 
         let header = |text: Option<&str>| match text {
             Some(text) => json!({"schema": {"type": "string"}, "description": text}),
@@ -248,7 +268,11 @@ impl Described {
         });
         let parameters = vec![
             parameter("asset", "path", asset, true),
-            conversation("query", false, "The conversation, where several have an imported asset of this id."),
+            conversation(
+                "query",
+                false,
+                "The conversation, where several have an imported asset of this id.",
+            ),
             header_parameter(
                 "If-None-Match",
                 "The ETag of a GET: say nothing if it has not changed since.".into(),
@@ -337,7 +361,8 @@ fn header_parameter(name: &str, text: Value) -> Value {
 
 /// `append_turns` as `AppendTurns`.
 fn camel(name: &str) -> String {
-    let capital = |word: &str| word.get(..1).map(|first| first.to_uppercase() + &word[1..]).unwrap_or_default();
+    let capital =
+        |word: &str| word.get(..1).map(|first| first.to_uppercase() + &word[1..]).unwrap_or_default();
     name.split('_').map(capital).collect()
 }
 
@@ -381,7 +406,8 @@ fn plain_numbers(value: &mut Value) {
 
 /// The problems that follow from what an operation takes. Every problem is problem+json.
 fn add_problems(operation: &mut Value, parameters: &[Value], changes: bool) {
-    let names = parameters.iter().any(|parameter| parameter["in"] == "path" || parameter["name"] == "conversation");
+    let names =
+        parameters.iter().any(|parameter| parameter["in"] == "path" || parameter["name"] == "conversation");
     let body = &operation["requestBody"]["content"];
     let (takes, has_body) = (!parameters.is_empty(), body.is_object());
     let has_json = body.as_object().is_some_and(|content| content.keys().eq(["application/json"]));
@@ -391,7 +417,11 @@ fn add_problems(operation: &mut Value, parameters: &[Value], changes: bool) {
         ("403", "The key may not do this.", true),
         ("404", "There is nothing with that id, or it is somebody else's.", names),
         ("409", "What is there now does not allow it; read again, then decide.", changes),
-        ("412", "It changed since it was read.", parameters.iter().any(|parameter| parameter["name"] == "If-Match")),
+        (
+            "412",
+            "It changed since it was read.",
+            parameters.iter().any(|parameter| parameter["name"] == "If-Match"),
+        ),
         ("413", "A limit was hit; `detail` has its name and both numbers.", takes || has_body),
         ("415", "The body is not JSON.", has_json),
         ("429", "Too many requests; `Retry-After` says when to try again.", true),

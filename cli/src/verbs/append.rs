@@ -1,15 +1,18 @@
 //! `everturn append`
 
 use crate::args::Args;
+use crate::client::Client;
 use crate::output::{self, Failure};
-use crate::store::Store;
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn_api::streams::{AbortTurn, AppendChunk, CommitTurn, OpenTurn};
+use everturn_api::turns::{AppendTurns, TurnInput};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, TurnId};
+use everturn_core::json::Raw;
 use everturn_core::limits::BODY_BYTES_MAX;
-use everturn_core::turn::{Role, Turn};
-use everturn_engine::{AppendOptions, NewStream, NewTurn};
+use everturn_core::turn::{Role, Turn, TurnBody};
+use everturn_engine::{NewStream, NewTurn};
 use std::io::Read;
 
 #[derive(ClapArgs)]
@@ -53,7 +56,7 @@ pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
     if verb.stream {
         let store = open::writing(args)?;
         let id = store.resolve(&verb.conversation)?;
-        return said(args, &stream(&*store, id, verb, role)?);
+        return said(args, &stream(&store, id, verb, role)?);
     }
     // Read before the store is opened, so that a slow pipe does not keep others from writing.
     let text = if verb.text == "-" { standard_input()? } else { verb.text.clone() };
@@ -68,12 +71,28 @@ pub fn run(args: &Args, verb: &Append) -> Result<(), Failure> {
     };
     turn.actor = verb.actor.clone();
     turn.model = verb.model.clone();
-    let options =
-        AppendOptions { expected_seq: verb.expected_seq, idempotency_key: verb.idempotency_key.clone() };
     let store = open::writing(args)?;
-    let id = store.resolve(&verb.conversation)?;
-    let turns = store.append(id, turn, options)?;
-    turns.iter().try_for_each(|turn| said(args, turn))
+    let append = AppendTurns {
+        conversation: store.resolve(&verb.conversation)?.into(),
+        turns: vec![input(turn)?],
+        expected_seq: verb.expected_seq,
+        idempotency_key: verb.idempotency_key.clone(),
+    };
+    store.call(append)?.turns.iter().try_for_each(|turn| said(args, turn))
+}
+
+/// A turn as it is sent. What is too large for an event is refused as the engine would: a server refuses it for being too
+/// large for a request, before it knows what it is.
+pub fn input(turn: NewTurn) -> Result<TurnInput, Error> {
+    let turn = TurnInput::try_from(turn)?;
+    if let Some(message) = turn.message.as_ref().filter(|message| message.get().len() >= BODY_BYTES_MAX) {
+        let body =
+            TurnBody { message: Some(message.clone()), model: turn.model.clone(), ..TurnBody::default() };
+        let bytes = Raw::of(&body)?.get().len() as u64;
+        let advice = "split the turn or put the payload into an asset";
+        return Err(Error::limit("BODY_BYTES_MAX", BODY_BYTES_MAX as u64, bytes, advice));
+    }
+    Ok(turn)
 }
 
 fn said(args: &Args, turn: &Turn) -> Result<(), Failure> {
@@ -102,14 +121,14 @@ fn standard_input() -> Result<String, Failure> {
 }
 
 /// Appends what comes while it comes. A character that is cut between two reads waits for its rest.
-fn stream(store: &dyn Store, id: ConversationId, verb: &Append, role: Role) -> Result<Turn, Failure> {
+fn stream(store: &Client, id: ConversationId, verb: &Append, role: Role) -> Result<Turn, Failure> {
     let new = NewStream {
         actor: verb.actor.clone(),
         role: Some(role),
         model: verb.model.clone(),
         ..NewStream::default()
     };
-    let turn = store.open_turn(id, new)?.id;
+    let turn = store.call(OpenTurn { conversation: id.into(), new })?.id;
     let mut length = 0;
     let mut input = std::io::stdin().lock();
     let mut pending: Vec<u8> = Vec::new();
@@ -131,20 +150,20 @@ fn stream(store: &dyn Store, id: ConversationId, verb: &Append, role: Role) -> R
         };
         let text = String::from_utf8_lossy(&pending[..whole]).into_owned();
         pending.drain(..whole);
-        length = store.append_chunk(id, turn, length, &text)?;
+        length = store.call(AppendChunk { turn, delta: text, offset: Some(length) })?.length;
     };
     match ended {
         Ok(()) if pending.is_empty() => {
-            let last = NewTurn { model: verb.model.clone(), ..NewTurn::default() };
-            Ok(store.commit_turn(id, turn, last)?)
+            let last = TurnInput { model: verb.model.clone(), ..TurnInput::default() };
+            Ok(store.call(CommitTurn { turn, last })?)
         }
-        Ok(()) => give_up(store, id, turn, "standard input ended inside a character"),
-        Err(reason) => give_up(store, id, turn, &reason),
+        Ok(()) => give_up(store, turn, "standard input ended inside a character"),
+        Err(reason) => give_up(store, turn, &reason),
     }
 }
 
-fn give_up(store: &dyn Store, id: ConversationId, turn: TurnId, reason: &str) -> Result<Turn, Failure> {
-    store.abort_turn(id, turn, reason)?;
+fn give_up(store: &Client, turn: TurnId, reason: &str) -> Result<Turn, Failure> {
+    store.call(AbortTurn { turn, reason: reason.into(), replacement: None })?;
     Err(Error::invalid("input.broken", format!("{reason}; what came before is kept in {turn} as aborted"))
         .into())
 }

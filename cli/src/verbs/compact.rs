@@ -4,6 +4,7 @@ use crate::args::{Args, Model};
 use crate::output::{self, Failure};
 use crate::{model, open, show};
 use clap::Args as ClapArgs;
+use everturn_api::compaction::{self as api, RevertCompaction};
 use everturn_engine::{CompactOptions, Options};
 use everturn_views::compaction;
 
@@ -47,7 +48,7 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
     let store = open::with(args, options)?;
     let id = store.resolve(&verb.conversation)?;
     if verb.revert {
-        let conversation = store.revert_compaction(id)?;
+        let conversation = store.call(RevertCompaction { conversation: id.into() })?;
         if args.json {
             return output::json(&conversation);
         }
@@ -58,7 +59,7 @@ pub fn run(args: &Args, verb: &Compact) -> Result<(), Failure> {
     }
     let options =
         CompactOptions { dry_run: verb.dry_run, keep_last: verb.keep_last, ..CompactOptions::default() };
-    let compacted = store.compact(id, options)?;
+    let compacted = store.call(api::Compact { conversation: id.into(), options })?;
     if args.json {
         return output::json(&compacted);
     }

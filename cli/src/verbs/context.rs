@@ -2,13 +2,13 @@
 
 use crate::args::Args;
 use crate::output::{self, Failure};
-use crate::store::Ask;
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn_api::context::{BuildContext, ContextRequest, RecordContext, ReplayContext};
 use everturn_core::Error;
 use everturn_core::json::Raw;
-use everturn_engine::{ContextOptions, Digest, RecallRequest, script};
-use everturn_views::context::{Section, Sections};
+use everturn_engine::{Digest, RecallRequest};
+use everturn_views::context::Section;
 use serde_json::{Value, json};
 
 #[derive(ClapArgs)]
@@ -75,9 +75,14 @@ pub struct Context {
 pub fn run(args: &Args, verb: &Context) -> Result<(), Failure> {
     let store = if verb.record { open::writing(args)? } else { open::reading(args)? };
     let id = store.resolve(&verb.conversation)?;
+    let conversation = id.into();
     let (context, recorded) = match verb.replay {
-        Some(seq) => (store.replay_context(id, seq)?, None),
-        None => store.context(id, &ask(verb)?)?,
+        Some(seq) => (store.call(ReplayContext { conversation, seq })?, None),
+        None if verb.record => {
+            let recorded = store.call(RecordContext { conversation, request: request(verb)? })?;
+            (recorded.context, Some(recorded.recorded_seq))
+        }
+        None => (store.call(BuildContext { conversation, request: request(verb)? })?, None),
     };
     if args.json {
         return output::json(&context);
@@ -92,7 +97,7 @@ pub fn run(args: &Args, verb: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-fn ask(verb: &Context) -> Result<Ask, Error> {
+fn request(verb: &Context) -> Result<ContextRequest, Error> {
     let json = |option: &str, text: &str| -> Result<Value, Error> {
         serde_json::from_str(text).map_err(|e| Error::invalid("json.malformed", format!("{option}: {e}")))
     };
@@ -108,18 +113,16 @@ fn ask(verb: &Context) -> Result<Ask, Error> {
         Ok(Digest { title: title.into(), text: text.into() })
     };
     let input = verb.input.iter().map(|text| Raw::of(&json!({"role": "user", "content": text})));
-    let options = ContextOptions {
+    Ok(ContextRequest {
+        token_budget: verb.budget,
         last_n: verb.last,
         participants: verb.participant.clone(),
-        projection: projection.as_ref().map(script::options).transpose()?,
-        sections: match &verb.sections {
-            Some(text) => Sections::parse(&json("--sections", text)?)?,
-            None => Sections::default(),
-        },
+        projection,
+        sections: verb.sections.as_deref().map(|text| json("--sections", text)).transpose()?,
         instructions: verb.instructions.clone(),
         digests: verb.digest.iter().map(digest).collect::<Result<_, Error>>()?,
         input: input.collect::<Result<_, _>>()?,
-        provider: verb.provider.parse()?,
+        provider: Some(verb.provider.parse()?),
         model: verb.model.clone(),
         recall: (verb.recall.is_some() || verb.facts.is_some()).then(|| RecallRequest {
             turns: verb.recall.unwrap_or(0),
@@ -127,9 +130,8 @@ fn ask(verb: &Context) -> Result<Ask, Error> {
             query: None,
         }),
         at_seq: verb.at,
-        ..ContextOptions::new(verb.budget.unwrap_or_default())
-    };
-    Ok(Ask { options, projection, record: verb.record })
+        ..ContextRequest::default()
+    })
 }
 
 /// The prompt as it would be sent, one part after the other.

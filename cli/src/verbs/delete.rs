@@ -4,6 +4,7 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn_api::conversations::DeleteConversation;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Example:\n  everturn delete conv_01J9… --reason 'test data'")]
@@ -19,7 +20,8 @@ pub struct Delete {
 pub fn run(args: &Args, verb: &Delete) -> Result<(), Failure> {
     let store = open::writing(args)?;
     let id = store.resolve(&verb.conversation)?;
-    let tombstone = store.delete(id, &verb.reason)?;
+    let tombstone =
+        store.call(DeleteConversation { conversation: id.into(), reason: Some(verb.reason.clone()) })?;
     if args.json {
         return output::json(&tombstone);
     }

@@ -4,8 +4,12 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn_api::conversations::GetConversation;
+use everturn_api::erasing::{EraseActor, EraseEvents, EraseTurn};
+use everturn_api::turns::GetTurn;
 use everturn_core::Error;
 use everturn_core::id::TurnId;
+use everturn_core::turn::Turn;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:
@@ -45,8 +49,13 @@ pub fn run(args: &Args, verb: &Erase) -> Result<(), Failure> {
         (None, Some(conversation)) if !verb.event.is_empty() => {
             let store = open::writing(args)?;
             let id = store.resolve(conversation)?;
-            let before = store.get(id)?;
-            let after = store.erase_events(id, &verb.event, by, &verb.reason)?;
+            let before = store.call(GetConversation { conversation: id.into() })?;
+            let after = store.call(EraseEvents {
+                conversation: id.into(),
+                seqs: verb.event.clone(),
+                reason: verb.reason.clone(),
+                by,
+            })?;
             if args.json {
                 return output::json(&after);
             }
@@ -76,9 +85,13 @@ fn erase_turn(args: &Args, verb: &Erase, turn: &str) -> Result<(), Failure> {
     let id: TurnId = turn.parse()?;
     let store = open::writing(args)?;
     // One that is damaged cannot be read, and can be erased.
-    let before = store.turn(id).ok();
-    let title = before.as_ref().map(|turn| store.get(turn.conversation)).transpose()?.map(|c| c.title);
-    let erased = store.erase(id, verb.actor.clone(), &verb.reason)?;
+    let before = store.call(GetTurn { turn: id, conversation: None }).ok();
+    let titled = |turn: &Turn| {
+        Ok::<_, Error>(store.call(GetConversation { conversation: turn.conversation.into() })?.title)
+    };
+    let title = before.as_ref().map(titled).transpose()?;
+    let erase = EraseTurn { turn: id, reason: verb.reason.clone(), by: verb.actor.clone() };
+    let erased = store.call(erase)?;
     if args.json {
         return output::json(&erased);
     }
@@ -86,7 +99,7 @@ fn erase_turn(args: &Args, verb: &Erase, turn: &str) -> Result<(), Failure> {
         return output::text(format!("{id} had been erased before"));
     }
     output::text(format!("erased {id}; its envelope and hash stay, `everturn verify` still holds"))?;
-    match title == Some(store.get(erased.conversation)?.title) {
+    match title == Some(titled(&erased)?) {
         true => Ok(()),
         false => output::text(LEFTOVERS),
     }
@@ -109,9 +122,10 @@ fn erase_actor(args: &Args, verb: &Erase, actor: &str) -> Result<(), Failure> {
         return Err(Error::invalid("erase.unconfirmed", text).into());
     }
     let store = open::writing(args)?;
-    let bar = output::progress(0, "turns");
-    let erased =
-        store.erase_actor(actor, verb.actor.clone(), &verb.reason, &mut |done| bar.set_position(done.turns));
+    let bar = output::progress(0, "turns and events");
+    let erase = EraseActor { actor: actor.into(), reason: verb.reason.clone(), by: verb.actor.clone() };
+    let told = bar.clone();
+    let erased = store.call_telling(erase, move |done| told.set_position(done));
     bar.finish_and_clear();
     let erased = erased?;
     if args.json {

@@ -1,10 +1,11 @@
 //! `everturn export`
 
 use crate::args::Args;
+use crate::client::Client;
 use crate::open;
 use crate::output::{self, Failure};
-use crate::store::Store;
 use clap::{Args as ClapArgs, ValueEnum};
+use everturn_api::conversations::GetConversation;
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use std::io::{self, BufWriter, Write};
@@ -69,13 +70,13 @@ pub fn run(args: &Args, verb: &Export) -> Result<(), Failure> {
     let store = open::reading(args)?;
     let id = store.resolve(&verb.conversation)?;
     match &verb.output {
-        None => write(&*store, id, verb.format, &mut BufWriter::new(io::stdout().lock())),
-        Some(path) => into_file(&*store, id, verb, path),
+        None => write(&store, id, verb.format, &mut BufWriter::new(io::stdout().lock())),
+        Some(path) => into_file(&store, id, verb, path),
     }
 }
 
-fn write(store: &dyn Store, id: ConversationId, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
-    let bar = output::progress(store.get(id)?.head.seq, "events");
+fn write(store: &Client, id: ConversationId, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
+    let bar = output::progress(store.call(GetConversation { conversation: id.into() })?.head.seq, "events");
     store.export(id, format.into(), out, &mut |done| bar.set_position(done))?;
     bar.finish_and_clear();
     if format == Format::Transcript {
@@ -85,7 +86,7 @@ fn write(store: &dyn Store, id: ConversationId, format: Format, out: &mut dyn Wr
 }
 
 /// Written beside and moved into place when whole, so that nothing half-written is ever taken for an export.
-fn into_file(store: &dyn Store, id: ConversationId, verb: &Export, path: &Path) -> Result<(), Failure> {
+fn into_file(store: &Client, id: ConversationId, verb: &Export, path: &Path) -> Result<(), Failure> {
     let cannot = |e: &dyn std::fmt::Display| {
         Error::invalid("file.cannot_write", format!("cannot write {}: {e}", path.display()))
     };

@@ -4,6 +4,7 @@ use crate::args::{Args, Model};
 use crate::output::{self, Failure};
 use crate::{model, open, show};
 use clap::{Args as ClapArgs, Subcommand};
+use everturn_api::facts::{AddFact, CorrectFact, ExtractFacts, ListFacts, RetractFact};
 use everturn_core::fact::Fact;
 use everturn_core::id::{ConversationId, FactId};
 use everturn_engine::{Correction, ExtractOptions, Extraction, FactQuery, NewFact, Options};
@@ -133,7 +134,8 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
                 quote: quote.clone(),
                 by: actor.clone(),
             };
-            one(args, &store.add_fact(store.resolve(conversation)?, new)?)
+            let conversation = store.resolve(conversation)?.into();
+            one(args, &store.call(AddFact { conversation, new })?)
         }
         Some(Verb::Correct { fact, subject, predicate, object, confidence, actor }) => {
             let store = open::writing(args)?;
@@ -145,13 +147,15 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
                 by: actor.clone(),
             };
             let fact: FactId = fact.parse()?;
-            one(args, &store.correct_fact(store.resolve(conversation)?, fact, correction)?)
+            let conversation = Some(store.resolve(conversation)?.into());
+            one(args, &store.call(CorrectFact { fact, conversation, correction })?)
         }
         Some(Verb::Retract { fact, reason, actor }) => {
             let store = open::writing(args)?;
             let fact: FactId = fact.parse()?;
-            let id = store.resolve(conversation)?;
-            one(args, &store.retract_fact(id, fact, actor.clone(), reason.clone())?)
+            let conversation = Some(store.resolve(conversation)?.into());
+            let retract = RetractFact { fact, conversation, by: actor.clone(), reason: reason.clone() };
+            one(args, &store.call(retract)?)
         }
         Some(Verb::Extract { from, to, model }) => {
             let servers_own = "a server lets its own models read, as its settings say";
@@ -159,8 +163,9 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
             let options =
                 Options { create: false, summarizers, auto_compaction: false, ..Options::default() };
             let store = open::with(args, options)?;
-            let extract = ExtractOptions { from: *from, to: *to };
-            let done = store.extract_facts(store.resolve(conversation)?, extract)?;
+            let conversation = store.resolve(conversation)?.into();
+            let options = ExtractOptions { from: *from, to: *to };
+            let done = store.call(ExtractFacts { conversation, options })?;
             if args.json { output::json(&done) } else { extracted(&done) }
         }
     }
@@ -169,9 +174,9 @@ pub fn run(args: &Args, verb: &Facts) -> Result<(), Failure> {
 fn list(args: &Args, conversation: &str, query: FactQuery) -> Result<(), Failure> {
     let store = open::reading(args)?;
     let id: ConversationId = store.resolve(conversation)?;
-    let page = store.facts(id, query)?;
+    let page = store.call(ListFacts { conversation: id.into(), query })?;
     if args.json {
-        return output::json_list(&page.data, page.next.map(|seq| seq.to_string()));
+        return output::json(&page);
     }
     page.data.iter().try_for_each(|fact| output::text(show::fact(fact)))?;
     match page.next {

@@ -4,6 +4,7 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn_api::conversations::ForkConversation;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  everturn fork @last\n  everturn fork conv_01J9 --at 42 --json")]
@@ -19,7 +20,8 @@ pub struct Fork {
 pub fn run(args: &Args, verb: &Fork) -> Result<(), Failure> {
     let store = open::writing(args)?;
     let id = store.resolve(&verb.conversation)?;
-    let fork = store.fork(id, verb.at)?;
+    let fork =
+        store.call(ForkConversation { conversation: id.into(), at_seq: verb.at, idempotency_key: None })?;
     if args.json {
         return output::json(&fork);
     }

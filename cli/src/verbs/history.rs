@@ -1,10 +1,13 @@
 //! `everturn history`
 
 use crate::args::Args;
+use crate::client::Client;
 use crate::output::{self, Failure};
-use crate::store::Store;
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn_api::assets::ListAssets;
+use everturn_api::conversations::GetConversation;
+use everturn_api::turns::ListTurns;
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_engine::{Entry, HistoryQuery, Order, Page};
@@ -82,9 +85,9 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
         include_superseded: verb.superseded,
         include_events: verb.events,
     };
-    let mut page = match store.history(id, query.clone()) {
+    let mut page = match part(&store, id, query.clone()) {
         Ok(page) => Page { data: page.data.into_iter().map(Ok).collect(), next: page.next },
-        Err(error) if is_damage(&error) => around_damage(&*store, id, &query)?,
+        Err(error) if is_damage(&error) => around_damage(&store, id, &query)?,
         Err(error) => return Err(error.into()),
     };
     if order == Order::Descending {
@@ -101,10 +104,10 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
             .for_each(|error| output::error(error, true));
         return end();
     }
-    let assets = match store.assets(id) {
+    let assets = match store.call(ListAssets { conversation: id.into() }) {
         // One that is damaged is named among the events.
         Err(error) if is_damage(&error) => Vec::new(),
-        assets => assets?,
+        assets => assets?.data,
     };
     let more = page.next.map(|seq| match order {
         Order::Descending => format!("earlier: everturn history {id}{} --before {seq}\n", verb.flags()),
@@ -129,6 +132,11 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
     end()
 }
 
+fn part(store: &Client, id: ConversationId, query: HistoryQuery) -> Result<Page<Entry>, Error> {
+    let page = store.call(ListTurns { conversation: id.into(), query })?;
+    Ok(Page { data: page.data, next: page.next.and_then(|next| next.parse().ok()) })
+}
+
 /// Whether something stored is not what was written.
 fn is_damage(error: &Error) -> bool {
     error.code().starts_with("chain.") || error.code() == "turn.row"
@@ -136,11 +144,11 @@ fn is_damage(error: &Error) -> bool {
 
 /// A page in which an error stands where an entry is damaged. Finds its place by halving what cannot be read.
 fn around_damage(
-    store: &dyn Store,
+    store: &Client,
     id: ConversationId,
     query: &HistoryQuery,
 ) -> Result<Page<Result<Entry, Error>>, Error> {
-    let head = store.get(id)?.head.seq;
+    let head = store.call(GetConversation { conversation: id.into() })?.head.seq;
     let last = query.before.map_or(head, |before| before.saturating_sub(1)).min(head);
     let mut data = Vec::new();
     // Ranges of places, without the first; the one to read next is the last.
@@ -155,8 +163,8 @@ fn around_damage(
             break;
         }
         let limit = query.limit - data.len();
-        let part = HistoryQuery { after: Some(low), before: Some(high + 1), limit, ..query.clone() };
-        let (first, rest) = match store.history(id, part) {
+        let wanted = HistoryQuery { after: Some(low), before: Some(high + 1), limit, ..query.clone() };
+        let (first, rest) = match part(store, id, wanted) {
             Ok(page) => {
                 data.extend(page.data.into_iter().map(Ok));
                 match (page.next, query.order) {

@@ -6,8 +6,8 @@ mod find;
 mod watch;
 
 use crate::args::Args;
+use crate::client::Client;
 use crate::output::{self, Failure};
-use crate::store::Store;
 use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn_core::Error;
@@ -76,7 +76,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     let bar = output::progress(found.files.iter().map(|file| file.bytes).sum(), "bytes");
     let mut reports = Vec::new();
     for file in &found.files {
-        let report = one(&*store, &file.path, &bar);
+        let report = one(&store, &file.path, &bar);
         if !args.json {
             bar.suspend(|| output::text(report.text()))?;
         }
@@ -86,7 +86,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     let added = reports.iter().filter_map(|report| report.imported.as_ref()).any(|it| it.added > 0);
     if added && open::server(args)?.is_none() {
         // A server does it by itself. Here nobody else would, and what was taken over is there to be found.
-        super::recall::index(&*store)?;
+        super::recall::index(&store)?;
     }
     if args.json {
         output::json_list(&reports, None)?;
@@ -97,7 +97,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
 }
 
 /// Takes over one file. A bad one does not keep the others out.
-fn one(store: &dyn Store, path: &str, bar: &ProgressBar) -> Report {
+fn one(store: &Client, path: &str, bar: &ProgressBar) -> Report {
     let mut report =
         Report { path: path.to_string(), imported: None, attached: 0, error: None, left_out: None };
     match take(store, path, bar) {
@@ -114,7 +114,7 @@ fn one(store: &dyn Store, path: &str, bar: &ProgressBar) -> Report {
     report
 }
 
-fn take(store: &dyn Store, path: &str, bar: &ProgressBar) -> Result<Imported, Error> {
+fn take(store: &Client, path: &str, bar: &ProgressBar) -> Result<Imported, Error> {
     if path == "-" {
         return store.import(None, &mut BufReader::new(std::io::stdin()));
     }

@@ -1,10 +1,11 @@
 //! `everturn keys`
 
 use crate::args::Args;
+use crate::client::Client;
 use crate::output::{self, Failure};
-use crate::store::{NewKey, Store};
 use crate::{open, show};
 use clap::{Args as ClapArgs, Subcommand};
+use everturn_api::keys::{CreateKey, ListKeys, MadeKey, RevokeKey};
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, Role};
 use everturn_core::id::KeyId;
@@ -50,22 +51,18 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
         Verb::Create { role, label, expires } => {
             let role: Role = role.parse()?;
             let expires = expires.as_deref().map(str::parse).transpose()?;
-            let (key, secret) = asking_the_owner(open::making(args))?.create_key(NewKey {
-                role,
-                label: label.clone(),
-                expires,
-            })?;
+            let create = CreateKey { role, label: label.clone(), expires };
+            let made = asking_the_owner(open::making(args))?.call(create)?;
             if args.json {
-                let mut value = serde_json::to_value(&key).unwrap_or_default();
-                value["secret"] = secret.into();
-                return output::json(&value);
+                return output::json(&made);
             }
+            let MadeKey { key, secret } = made;
             output::text(secret)?;
             eprintln!("{} for tenant {}, role {role}; it is shown this once", key.id, key.tenant);
             Ok(())
         }
         Verb::List => {
-            let keys = open::reading(args)?.keys()?;
+            let keys = open::reading(args)?.call(ListKeys {})?.data;
             if args.json {
                 return output::json_list(&keys, None);
             }
@@ -83,7 +80,7 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
                 None => id.strip_prefix(KeyId::PREFIX).unwrap_or(id),
             };
             let full = format!("{}{id}", KeyId::PREFIX);
-            let key = asking_the_owner(open::writing(args))?.revoke_key(full.parse()?)?;
+            let key = asking_the_owner(open::writing(args))?.call(RevokeKey { key: full.parse()? })?;
             if args.json {
                 return output::json(&key);
             }
@@ -93,7 +90,7 @@ pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
 }
 
 /// A server that has the store open is the one to ask.
-fn asking_the_owner(opened: Result<Box<dyn Store>, Failure>) -> Result<Box<dyn Store>, Failure> {
+fn asking_the_owner(opened: Result<Client, Failure>) -> Result<Client, Failure> {
     opened.map_err(|failure| match failure {
         Failure::Error(error) if error.code() == "store.owned" => Error::busy(
             "store.owned",

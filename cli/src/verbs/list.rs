@@ -2,11 +2,9 @@
 
 use crate::args::Args;
 use crate::output::{self, Failure};
-use crate::store::{self, Cursor};
 use crate::{open, show};
 use clap::Args as ClapArgs;
-use everturn_core::Error;
-use everturn_engine::ListQuery;
+use everturn_api::conversations::ListConversations;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  everturn list\n  everturn list --query build --state active --json\n  \
@@ -28,17 +26,14 @@ pub struct List {
 
 pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
     let store = open::reading(args)?;
-    let after = verb.after.as_deref().map(cursor).transpose()?;
-    let query = ListQuery {
-        text: verb.query.clone(),
+    let page = store.call(ListConversations {
+        query: verb.query.clone(),
         state: verb.state.as_deref().map(str::parse).transpose()?,
-        after,
-        limit: verb.limit,
-    };
-    let page = store.list(query)?;
-    let next = page.next.map(|(updated, id)| format!("{updated}/{id}"));
+        after: verb.after.clone(),
+        limit: Some(verb.limit),
+    })?;
     if args.json {
-        return output::json_list(&page.data, next);
+        return output::json(&page);
     }
     if page.data.is_empty() {
         return output::text("no conversations; `everturn new` begins one");
@@ -46,14 +41,8 @@ pub fn run(args: &Args, verb: &List) -> Result<(), Failure> {
     for conversation in &page.data {
         output::text(show::conversation(conversation))?;
     }
-    if let Some(next) = next {
+    if let Some(next) = page.next {
         output::text(format!("more: everturn list --after {next}"))?;
     }
     Ok(())
-}
-
-fn cursor(text: &str) -> Result<Cursor, Error> {
-    store::cursor(text).ok_or_else(|| {
-        Error::invalid("list.after", "--after is not the `next` of a page; copy it from there")
-    })
 }

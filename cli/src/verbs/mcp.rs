@@ -17,6 +17,10 @@ pub struct Mcp {
     /// Offer only what changes nothing; works beside a process that writes
     #[arg(long)]
     read_only: bool,
+    /// Which tools are offered, separated by commas: default, all, destructive, or what they are about: conversations, turns,
+    /// events, state, facts, recall, context, generations, assets, transfer, keys, usage
+    #[arg(long, value_name = "SETS", default_value = "default")]
+    toolsets: String,
     /// Record what is asked into a session file below this folder
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
@@ -31,6 +35,7 @@ pub fn run(args: &Args, verb: &Mcp) -> Result<(), Failure> {
     let embedder = open::embedder(args)?;
     let store = open::store(args, Options { read_only: verb.read_only, embedder, ..Options::default() })?;
     let scope = store.tenant(&args.tenant)?;
-    let options = Stdio { scope, read_only: verb.read_only, record: verb.record.clone() };
+    let toolsets = verb.toolsets.parse()?;
+    let options = Stdio { scope, toolsets, read_only: verb.read_only, record: verb.record.clone() };
     Ok(everturn_server::stdio(options)?)
 }

@@ -4,8 +4,8 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn_api::conversations::CreateConversation;
 use everturn_core::Error;
-use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::json::Raw;
 use std::collections::BTreeMap;
 
@@ -42,24 +42,24 @@ pub struct New {
 }
 
 pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
-    let mut settings = Settings {
-        title: verb.title.clone().map(Some),
-        owner: verb.owner.clone().map(Some),
-        ttl: verb.ttl.map(Some),
+    let mut new = CreateConversation {
+        title: verb.title.clone(),
+        owner: verb.owner.clone(),
+        ttl: verb.ttl,
         retention: verb.retention.as_deref().map(str::parse).transpose()?,
-        system_prompt: verb.system_prompt.clone().map(SystemPrompt::new).map(Some),
-        ..Settings::default()
+        system_prompt: verb.system_prompt.clone(),
+        ..CreateConversation::default()
     };
     if let Some(text) = &verb.metadata {
-        settings.metadata = object("--metadata", text)?;
+        new.metadata = object("--metadata", text)?;
     }
     if let Some(text) = &verb.policy {
-        settings.policy = object("--policy", text)?;
+        new.policy = object("--policy", text)?;
     }
     if let Some(mode) = &verb.redaction {
-        settings.policy.insert("redaction".into(), Raw::of(mode)?);
+        new.policy.insert("redaction".into(), Raw::of(mode)?);
     }
-    let conversation = open::making(args)?.create(settings)?;
+    let conversation = open::making(args)?.call(new)?;
     if args.json {
         return output::json(&conversation);
     }
@@ -68,7 +68,7 @@ pub fn run(args: &Args, verb: &New) -> Result<(), Failure> {
     Ok(())
 }
 
-fn object(option: &str, text: &str) -> Result<BTreeMap<String, Raw>, Error> {
+pub fn object(option: &str, text: &str) -> Result<BTreeMap<String, Raw>, Error> {
     let raw = Raw::new(text.to_string()).map_err(|e| e.at(option))?;
     raw.read().ok_or_else(|| {
         Error::invalid("json.not_an_object", format!("{option} must be a JSON object such as {{\"a\":1}}"))

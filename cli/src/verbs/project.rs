@@ -4,6 +4,7 @@ use crate::args::Args;
 use crate::open;
 use crate::output::{self, Failure};
 use clap::Args as ClapArgs;
+use everturn_api::projections::{ProjectConversation, ProjectionOptions, View};
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_engine::script;
@@ -41,10 +42,12 @@ pub struct Project {
 
 pub fn run(args: &Args, verb: &Project) -> Result<(), Failure> {
     let asked = asked(verb)?;
-    let options = script::options(&asked)?;
+    let options = script::options(&Value::Object(asked.clone()))?;
     let Some(text) = given(&verb.source)? else {
         let store = open::reading(args)?;
-        let view = store.project(store.resolve(&verb.source)?, &asked)?;
+        let conversation = store.resolve(&verb.source)?.into();
+        let View(view) =
+            store.call(ProjectConversation { conversation, options: ProjectionOptions(asked) })?;
         return match verb.messages {
             true => output::json(&messages(&view)),
             false => output::json(&view),
@@ -59,13 +62,13 @@ pub fn run(args: &Args, verb: &Project) -> Result<(), Failure> {
 /// Just the messages of a result object.
 fn messages(view: &Raw) -> Vec<Raw> {
     #[derive(Deserialize)]
-    struct View {
+    struct Messages {
         messages: Vec<Raw>,
     }
-    view.read::<View>().map(|view| view.messages).unwrap_or_default()
+    view.read::<Messages>().map(|view| view.messages).unwrap_or_default()
 }
 
-fn asked(verb: &Project) -> Result<Value, Error> {
+fn asked(verb: &Project) -> Result<Map<String, Value>, Error> {
     let mut fields = match &verb.options {
         Some(text) => serde_json::from_str::<Map<String, Value>>(text).map_err(|e| {
             Error::invalid("json.not_an_object", format!("--options must be a JSON object: {e}"))
@@ -86,7 +89,7 @@ fn asked(verb: &Project) -> Result<Value, Error> {
         })?;
         fields.insert("projector".into(), json!(source));
     }
-    Ok(Value::Object(fields))
+    Ok(fields)
 }
 
 /// What a file or standard input says; `None` if a conversation is meant.

@@ -1,10 +1,12 @@
 //! `everturn recall`
 
 use crate::args::Args;
+use crate::client::Client;
 use crate::output::{self, Failure};
-use crate::store::Store;
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn_api::recall as api;
+use everturn_api::turns::ListTurns;
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
@@ -86,14 +88,14 @@ const NEAR_MIN: f64 = 0.2;
 pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     let store = open::recalling(args, &verb.embedder, verb.rerank.as_deref())?;
     if verb.index {
-        index(&*store)?;
+        index(&store)?;
         if verb.query.is_empty() {
             return output::text("everything can be found");
         }
     }
     let conversation = verb.conversation.as_deref().map(|name| store.resolve(name)).transpose()?;
     let options = RecallOptions {
-        conversation,
+        conversation: None,
         actors: verb.actor.clone(),
         roles: verb.role.iter().map(|role| role.parse()).collect::<Result<_, _>>()?,
         after: verb.after.as_deref().map(time).transpose()?,
@@ -103,7 +105,11 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         mode: verb.mode.parse()?,
         include_superseded: verb.all,
     };
-    let recalled = store.recall(&verb.query.join(" "), &options)?;
+    let recalled = store.recall(api::Recall {
+        query: verb.query.join(" "),
+        conversation: conversation.map(Into::into),
+        options,
+    })?;
     // What a fork inherited is shown as the fork has it.
     let place = |hit: &Hit| conversation.unwrap_or(hit.conversation);
     if args.json && verb.context == 0 {
@@ -112,7 +118,7 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
     if args.json {
         let mut value = json!(recalled);
         for (hit, value) in recalled.data.iter().zip(value["data"].as_array_mut().into_iter().flatten()) {
-            let (before, after) = around(&*store, place(hit), hit.seq, verb.context.into())?;
+            let (before, after) = around(&store, place(hit), hit.seq, verb.context.into())?;
             (value["before"], value["after"]) = (json!(before), json!(after));
         }
         return output::json(&value);
@@ -140,14 +146,14 @@ pub fn run(args: &Args, verb: &Recall) -> Result<(), Failure> {
         output::text(heading(*id, hits))?;
         match verb.context {
             0 => hits.iter().try_for_each(|hit| output::text(shown(hit, hits)))?,
-            around => output::text(in_context(&*store, *id, hits, around.into())?)?,
+            around => output::text(in_context(&store, *id, hits, around.into())?)?,
         }
     }
     Ok(())
 }
 
 /// Makes everything findable, and shows how far it is.
-pub fn index(store: &dyn Store) -> Result<(), Error> {
+pub fn index(store: &Client) -> Result<(), Error> {
     let bar = output::progress(0, "made findable");
     store.index(&mut |behind| {
         let left = behind.events.max(behind.vectors);
@@ -231,12 +237,12 @@ fn why(matched: &Matched) -> String {
 
 /// The turns before and after a place, each in the order in which they were said.
 fn around(
-    store: &dyn Store,
+    store: &Client,
     id: ConversationId,
     seq: u64,
     limit: usize,
 ) -> Result<(Vec<Turn>, Vec<Turn>), Failure> {
-    let turns = |query| match store.history(id, query) {
+    let turns = |query| match store.call(ListTurns { conversation: id.into(), query }) {
         // Deleted; a fork of it still has this turn.
         Err(Error::NotFound(_)) => Ok(Vec::new()),
         Err(error) => Err(Failure::from(error)),
@@ -254,7 +260,7 @@ fn around(
 }
 
 /// Hits of one conversation with the turns around them, in the order in which they were said.
-fn in_context(store: &dyn Store, id: ConversationId, hits: &[&Hit], limit: usize) -> Result<String, Failure> {
+fn in_context(store: &Client, id: ConversationId, hits: &[&Hit], limit: usize) -> Result<String, Failure> {
     let mut lines: BTreeMap<u64, String> = BTreeMap::new();
     // From the first to the last turn around each hit.
     let mut blocks: Vec<(u64, u64)> = Vec::new();

@@ -4,6 +4,7 @@ use crate::args::Args;
 use crate::open;
 use crate::output::{self, Failure};
 use clap::Args as ClapArgs;
+use everturn_api::state::{self, GetState};
 use everturn_core::json::Raw;
 
 #[derive(ClapArgs)]
@@ -47,7 +48,7 @@ pub struct Unpin {
 pub fn run(args: &Args, verb: &State) -> Result<(), Failure> {
     let store = open::reading(args)?;
     let id = store.resolve(&verb.conversation)?;
-    let state = store.state(id, verb.at)?;
+    let state = store.call(GetState { conversation: id.into(), at: verb.at })?;
     if args.json {
         return output::json(&state);
     }
@@ -62,17 +63,13 @@ pub fn pin(args: &Args, verb: &Pin) -> Result<(), Failure> {
     let id = store.resolve(&verb.conversation)?;
     // What is not JSON is a text; nobody wants to quote a word twice in a shell.
     let value = Raw::new(verb.value.clone()).or_else(|_| Raw::of(&verb.value))?;
-    let event = store.pin(id, &verb.name, value)?;
+    let event = store.call(state::Pin { conversation: id.into(), name: verb.name.clone(), value })?;
     if args.json { output::json(&event) } else { output::text(format!("pinned at #{}", event.seq)) }
 }
 
 pub fn unpin(args: &Args, verb: &Unpin) -> Result<(), Failure> {
     let store = open::writing(args)?;
     let id = store.resolve(&verb.conversation)?;
-    if !store.state(id, None)?.pins.contains_key(&verb.name) {
-        let text = format!("nothing is pinned as {:?}; `everturn state` shows the pins", verb.name);
-        return Err(everturn_core::Error::not_found("pin.absent", text).into());
-    }
-    let event = store.unpin(id, &verb.name)?;
+    let event = store.call(state::Unpin { conversation: id.into(), name: verb.name.clone() })?;
     if args.json { output::json(&event) } else { output::text(format!("unpinned at #{}", event.seq)) }
 }

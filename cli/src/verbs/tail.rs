@@ -1,10 +1,13 @@
 //! `everturn tail`
 
 use crate::args::Args;
+use crate::client::Client;
 use crate::output::{self, Failure};
-use crate::store::Store;
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn_api::assets::ListAssets;
+use everturn_api::conversations::GetConversation;
+use everturn_api::turns::GetTurn;
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, TurnId};
@@ -29,12 +32,12 @@ const EVENTS_SHOWN: u64 = 10;
 pub fn run(args: &Args, verb: &Tail) -> Result<(), Failure> {
     let store = open::reading(args)?;
     let id = store.resolve(&verb.conversation)?;
-    let head = store.get(id)?.head.seq;
+    let head = store.call(GetConversation { conversation: id.into() })?.head.seq;
     let from = verb.from.unwrap_or((head + 1).saturating_sub(EVENTS_SHOWN)).max(1);
     let mut updates = store.follow(id, from)?;
     while let Some(update) = updates.next()? {
         match update {
-            Update::Event(event) => show_event(args, &*store, id, &event)?,
+            Update::Event(event) => show_event(args, &store, id, &event)?,
             Update::Chunk(chunk) if args.json => {
                 output::json(
                     &serde_json::json!({"turn": chunk.turn, "offset": chunk.offset, "chunk": &*chunk.text}),
@@ -49,7 +52,7 @@ pub fn run(args: &Args, verb: &Tail) -> Result<(), Failure> {
     Ok(())
 }
 
-fn show_event(args: &Args, store: &dyn Store, id: ConversationId, event: &Event) -> Result<(), Failure> {
+fn show_event(args: &Args, store: &Client, id: ConversationId, event: &Event) -> Result<(), Failure> {
     if args.json {
         return output::json(event);
     }
@@ -59,8 +62,13 @@ fn show_event(args: &Args, store: &dyn Store, id: ConversationId, event: &Event)
         // A turn that has just been opened has nothing to show yet.
         Some(_) if event.kind == kind::OPENED => Ok(()),
         Some(turn) => {
-            let turn = Turn::begun(event).map_or_else(|| store.turn_in(id, turn), Ok)?;
-            output::text(show::turn(&turn, &store.assets(id)?, show::Detail::default()))
+            let turn = Turn::begun(event)
+                .map_or_else(|| store.call(GetTurn { turn, conversation: Some(id.into()) }), Ok)?;
+            output::text(show::turn(
+                &turn,
+                &store.call(ListAssets { conversation: id.into() })?.data,
+                show::Detail::default(),
+            ))
         }
         None => output::text(show::event(event)),
     }

@@ -3,15 +3,18 @@
 use super::backup::beside_the_store;
 use super::restore::{self, Archives};
 use crate::args::Args;
+use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn_api::conversations::{GetConversation, ListConversations};
+use everturn_api::transfer as api;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Report};
 use everturn_core::id::ConversationId;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
+use everturn_engine::Options;
 use everturn_engine::backup::{all_archives_of, check};
-use everturn_engine::{ListQuery, Options};
 use everturn_formats::jsonl;
 use serde::Serialize;
 use std::fs::File;
@@ -83,8 +86,9 @@ pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
         Some(target) => {
             let store = open::reading(args)?;
             let id = store.resolve(target)?;
-            let bar = output::progress(store.get(id)?.head.seq, "events");
-            vec![Verdict::new(id, store.verify(id, head, &mut |done| bar.set_position(done)))]
+            let head_seq = store.call(GetConversation { conversation: id.into() })?.head.seq;
+            let bar = output::progress(head_seq, "events");
+            vec![Verdict::new(id, checked(&store, id, head, move |done| bar.set_position(done)))]
         }
     };
     if verdicts.is_empty() && !args.json {
@@ -169,16 +173,31 @@ fn against(args: &Args, names: &[String]) -> Result<(), Failure> {
     if good { Ok(()) } else { Err(Failure::Said) }
 }
 
+/// Walks the chain of a conversation.
+fn checked(
+    store: &Client,
+    id: ConversationId,
+    head: Option<Hash>,
+    progress: impl Fn(u64) + Send + Sync + 'static,
+) -> Result<Report, Error> {
+    let verify = api::Verify { conversation: id.into(), head: head.map(|head| head.to_string()) };
+    store.call_telling(verify, progress)?.into_report()
+}
+
 fn all(args: &Args) -> Result<Vec<Verdict>, Failure> {
     let store = open::reading(args)?;
     let mut verdicts = Vec::new();
     let mut after = None;
     let bar = output::progress(0, "conversations");
     loop {
-        let page = store.list(ListQuery { after, limit: PAGE_ENTRIES_MAX, ..ListQuery::default() })?;
+        let page = store.call(ListConversations {
+            after,
+            limit: Some(PAGE_ENTRIES_MAX),
+            ..ListConversations::default()
+        })?;
         bar.inc_length(page.data.len() as u64);
         for conversation in page.data {
-            verdicts.push(Verdict::new(conversation.id, store.verify(conversation.id, None, &mut |_| {})));
+            verdicts.push(Verdict::new(conversation.id, checked(&store, conversation.id, None, |_| {})));
             bar.inc(1);
         }
         match page.next {

@@ -37,8 +37,10 @@ impl FromStr for Toolsets {
 
     /// Names with commas between them.
     fn from_str(text: &str) -> Result<Toolsets, Error> {
-        let known: Vec<&str> =
-            [DEFAULT, ALL, DESTRUCTIVE].into_iter().chain(Noun::ALL.iter().map(|noun| noun.as_str())).collect();
+        let known: Vec<&str> = [DEFAULT, ALL, DESTRUCTIVE]
+            .into_iter()
+            .chain(Noun::ALL.iter().map(|noun| noun.as_str()))
+            .collect();
         let sets = text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(|name| {
             known.iter().find(|known| **known == name).copied().ok_or_else(|| {
                 let text = format!("{:?} is no tool set; there are {}", clip(name), known.join(", "));
@@ -120,7 +122,9 @@ fn tool(row: &Row) -> Tool {
     let mut input = (row.request)(&mut generator);
     let text = match input.remove("description") {
         // How it is streamed over HTTP is not for tools.
-        Some(Value::String(text)) if about.streams => text.split("\n\n").next().unwrap_or_default().to_string(),
+        Some(Value::String(text)) if about.streams => {
+            text.split("\n\n").next().unwrap_or_default().to_string()
+        }
         Some(Value::String(text)) => text,
         _ => about.title.to_string(),
     };
@@ -160,8 +164,7 @@ fn whole(mut schema: Value, mut definitions: JsonObject) -> Arc<JsonObject> {
         texts.iter().any(|text| text.contains(&reference))
     };
     loop {
-        let texts: Vec<String> =
-            definitions.values().map(Value::to_string).chain([text.clone()]).collect();
+        let texts: Vec<String> = definitions.values().map(Value::to_string).chain([text.clone()]).collect();
         let before = definitions.len();
         definitions.retain(|name, _| used(name, &texts));
         if definitions.len() == before {

@@ -50,7 +50,9 @@ impl Frames for Answering {
         }
         Some(match generating.next().await? {
             Ok(Progress::Delta(delta)) => Frame::new("delta", &shown(&delta)),
-            Ok(Progress::Done(generated)) => Frame::new("done", &GeneratedAnswer::new(generating, *generated)),
+            Ok(Progress::Done(generated)) => {
+                Frame::new("done", &GeneratedAnswer::new(generating, *generated))
+            }
             Err(error) => Frame::new("error", &Problem::from(error).body()),
         })
     }

@@ -96,9 +96,8 @@ struct Asked {
 
 impl Asked {
     async fn new(about: &About, parts: &mut Parts, app: &Arc<App>) -> Result<Asked, Problem> {
-        let nothing = || {
-            Error::not_found("id.malformed", "the path names nothing that can exist; check the id")
-        };
+        let nothing =
+            || Error::not_found("id.malformed", "the path names nothing that can exist; check the id");
         let path = RawPathParams::from_request_parts(parts, app).await.map_err(|_| nothing())?;
         let path: Vec<(String, String)> =
             path.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
@@ -152,7 +151,9 @@ fn response(about: &About, headers: &HeaderMap, reply: Reply, charge: Option<Cha
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::OK);
     let mut response = (status, [(CONTENT_TYPE, "application/json")], reply.json).into_response();
     if let Some(tag) = reply.tag {
-        response.headers_mut().extend(etag(tag).into_iter().filter_map(|(name, tag)| Some((name, tag.parse().ok()?))));
+        response
+            .headers_mut()
+            .extend(etag(tag).into_iter().filter_map(|(name, tag)| Some((name, tag.parse().ok()?))));
     }
     if let Some(location) = reply.location.and_then(|path| format!("/api/v1{path}").parse().ok()) {
         response.headers_mut().insert(LOCATION, location);
@@ -164,7 +165,10 @@ fn response(about: &About, headers: &HeaderMap, reply: Reply, charge: Option<Cha
 }
 
 /// Answers a request for an operation that is streamed only if that is asked for.
-pub async fn answer_whole<O: everturn_api::Operation>(app: Arc<App>, request: Request) -> Result<Response, Problem> {
+pub async fn answer_whole<O: everturn_api::Operation>(
+    app: Arc<App>,
+    request: Request,
+) -> Result<Response, Problem> {
     match Row::named(O::ABOUT.name) {
         Some(row) => answer(row, app, request).await,
         None => Err(Error::internal("operation.absent", "an operation is not in the table").into()),
@@ -172,7 +176,10 @@ pub async fn answer_whole<O: everturn_api::Operation>(app: Arc<App>, request: Re
 }
 
 /// Reads a request for an operation that is answered by hand, and for whom it is.
-pub async fn read<O: everturn_api::Operation>(app: &Arc<App>, request: Request) -> Result<(Asker, O), Problem> {
+pub async fn read<O: everturn_api::Operation>(
+    app: &Arc<App>,
+    request: Request,
+) -> Result<(Asker, O), Problem> {
     let (mut parts, body) = request.into_parts();
     let asker = allowed(&parts, O::ABOUT.role)?.asker(&app.config, Threads::Elsewhere(elsewhere));
     let Asked { path, query, headers } = Asked::new(&O::ABOUT, &mut parts, app).await?;

@@ -1,6 +1,7 @@
 //! What Claude Code keeps beside a session's file: results that were too large for it.
 
-use crate::store::Store;
+use crate::client::Client;
+use everturn_api::assets::ListAssets;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_engine::Imported;
@@ -11,7 +12,7 @@ const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Attaches the files in `<session>/tool-results` that are not attached yet; gives how many. Which they are, the folder
 /// says and never the session's words: no path in a file leads anywhere.
-pub fn attach(store: &dyn Store, path: &Path, imported: &mut Imported) -> Result<usize, Error> {
+pub fn attach(store: &Client, path: &Path, imported: &mut Imported) -> Result<usize, Error> {
     let folder = path.with_extension("").join("tool-results");
     if imported.format != "claude-code" || !folder.is_dir() {
         return Ok(0);
@@ -19,7 +20,7 @@ pub fn attach(store: &dyn Store, path: &Path, imported: &mut Imported) -> Result
     let cannot = |e: std::io::Error| {
         Error::invalid("file.cannot_open", format!("cannot read {}: {e}", folder.display()))
     };
-    let known = store.assets(imported.conversation.id)?;
+    let known = store.call(ListAssets { conversation: imported.conversation.id.into() })?.data;
     let mut entries: Vec<_> = std::fs::read_dir(&folder).map_err(cannot)?.flatten().collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);
     let mut attached = 0;

@@ -6,7 +6,6 @@ use everturn_core::event::check_name;
 use everturn_core::id::clip;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Body, Client, Method, Response, StatusCode, Url};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
@@ -208,9 +207,9 @@ impl Request<'_> {
     }
 
     /// With this as its body, as JSON.
-    pub fn json(mut self, body: Fields) -> Self {
+    pub fn json(mut self, body: String) -> Self {
         self.headers.push((CONTENT_TYPE.as_str(), HeaderValue::from_static("application/json")));
-        self.body = Some(format!("{{{}}}", body.0).into());
+        self.body = Some(body.into());
         self
     }
 
@@ -274,45 +273,6 @@ impl Server {
             );
             Error::invalid("server.foreign", text)
         })
-    }
-}
-
-/// The fields of a JSON object, in which what is raw keeps its bytes.
-#[derive(Default)]
-pub struct Fields(String);
-
-impl Fields {
-    /// The fields of an object.
-    pub fn of(object: &serde_json::Value) -> Fields {
-        let fields = object.as_object().into_iter().flatten();
-        fields.fold(Fields::default(), |all, (name, value)| all.put(name, value))
-    }
-
-    /// With a field.
-    pub fn put(mut self, name: &str, value: &(impl Serialize + ?Sized)) -> Fields {
-        // Nothing that we send can fail to be written; if it did, the server would miss the field and say so.
-        if let Ok(value) = serde_json::to_string(value) {
-            let comma = if self.0.is_empty() { "" } else { "," };
-            self.0 += &format!("{comma}{}:{value}", everturn_core::json::quote(name));
-        }
-        self
-    }
-
-    /// With a field, if there is something in it.
-    pub fn put_some(self, name: &str, value: &Option<impl Serialize>) -> Fields {
-        match value {
-            Some(value) => self.put(name, value),
-            None => self,
-        }
-    }
-}
-
-/// An object of these fields.
-impl Serialize for Fields {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let raw =
-            everturn_core::json::Raw::new(format!("{{{}}}", self.0)).map_err(serde::ser::Error::custom)?;
-        raw.serialize(serializer)
     }
 }
 

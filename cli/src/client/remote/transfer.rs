@@ -1,30 +1,15 @@
-//! Files to and from a server, as streams, and proof.
+//! Files to and from a server, as streams.
 
 use super::http::{Request, Server};
 use crate::output::Failure;
 use everturn_core::Error;
-use everturn_core::chain::Report;
 use everturn_engine::Imported;
 use reqwest::Body;
-use serde::Deserialize;
 use std::io::{self, BufRead, Write};
 use tokio::sync::mpsc::{Receiver, channel};
 
 /// Pieces of a file that may wait to be sent.
 const PIECES: usize = 4;
-
-/// What was found by walking a chain. What is wrong is an error, as it is on this machine.
-pub fn verify(request: Request<'_>) -> Result<Report, Error> {
-    #[derive(Deserialize)]
-    struct Verdict {
-        #[serde(default)]
-        problems: Vec<String>,
-        #[serde(flatten)]
-        report: Option<Report>,
-    }
-    let verdict: Verdict = request.read()?;
-    verdict.report.ok_or_else(|| Error::corrupt("chain.broken", verdict.problems.join("; ")))
-}
 
 /// Writes a file as it comes.
 pub fn export(

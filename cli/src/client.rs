@@ -1,0 +1,126 @@
+//! The one door to conversations: a store of this machine, or a server's. No verb knows which it is.
+
+mod local;
+mod remote;
+
+pub use local::Local;
+pub use remote::Remote;
+
+use crate::output::Failure;
+use everturn_api::Operation;
+use everturn_api::conversations::ResolveConversation;
+use everturn_api::recall::Recall;
+use everturn_core::Error;
+use everturn_core::asset::Asset;
+use everturn_core::id::ConversationId;
+use everturn_engine::{Behind, Doctor, Format, Imported, Recalled, Update};
+use std::io::{BufRead, Write};
+
+/// A client with two transports, which give the same answers and the same errors.
+pub enum Client {
+    /// A store of this machine, opened by this process.
+    Local(Box<Local>),
+    /// A server's store, asked over HTTP.
+    Remote(Box<Remote>),
+}
+
+impl Client {
+    /// Runs an operation.
+    pub fn call<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
+        self.call_telling(operation, |_| {})
+    }
+
+    /// Runs an operation that may take long. `progress` hears how much is done, unless a server does it.
+    pub fn call_telling<O: Operation>(
+        &self,
+        operation: O,
+        progress: impl Fn(u64) + Send + Sync + 'static,
+    ) -> Result<O::Answer, Error> {
+        match self {
+            Client::Local(local) => local.call(operation, progress),
+            Client::Remote(remote) => remote.call(operation),
+        }
+    }
+
+    /// The conversation that a person means: an id, the beginning of one, or `@last`.
+    pub fn resolve(&self, name: &str) -> Result<ConversationId, Error> {
+        Ok(self.call(ResolveConversation { name: name.into() })?.id)
+    }
+
+    /// Finds turns and facts again, with what was said a moment ago.
+    pub fn recall(&self, recall: Recall) -> Result<Recalled, Error> {
+        match self {
+            Client::Local(local) => local.recall(recall),
+            Client::Remote(remote) => remote.recall(recall),
+        }
+    }
+
+    /// Makes everything findable, by meaning as well. `progress` hears how much is left.
+    pub fn index(&self, progress: &mut dyn FnMut(Behind)) -> Result<(), Error> {
+        match self {
+            Client::Local(local) => local.index(progress),
+            Client::Remote(_) => {
+                let text = "a server makes everything findable by itself; leave --index out";
+                Err(Error::invalid("url.index", text))
+            }
+        }
+    }
+
+    /// Everything from a place on, then what comes.
+    pub fn follow(&self, id: ConversationId, from_seq: u64) -> Result<Box<dyn Updates>, Error> {
+        match self {
+            Client::Local(local) => local.follow(id, from_seq),
+            Client::Remote(remote) => remote.follow(id, from_seq),
+        }
+    }
+
+    /// Writes a conversation as a file. `progress` hears how many events were written.
+    pub fn export(
+        &self,
+        id: ConversationId,
+        format: Format,
+        out: &mut dyn Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Failure> {
+        match self {
+            Client::Local(local) => Ok(local.tenant.export(id, format, out, progress)?),
+            Client::Remote(remote) => remote.export(id, format, out, progress),
+        }
+    }
+
+    /// Takes over what is in a file; its name tells one from another where the content does not.
+    pub fn import(&self, name: Option<&str>, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
+        match self {
+            Client::Local(local) => local.tenant.import_as(name, file, &mut |_| {}),
+            Client::Remote(remote) => remote.import(name, file),
+        }
+    }
+
+    /// Keeps bytes beside a conversation.
+    pub fn attach(
+        &self,
+        id: ConversationId,
+        name: &str,
+        mime_type: &str,
+        bytes: Vec<u8>,
+    ) -> Result<Asset, Error> {
+        match self {
+            Client::Local(local) => local.tenant.add_asset(id, Some(name.to_string()), mime_type, bytes),
+            Client::Remote(remote) => remote.attach(id, name, mime_type, bytes),
+        }
+    }
+
+    /// Checks everything: of a store of this machine all tenants, of a server the key's tenant.
+    pub fn doctor(&self, progress: &mut dyn FnMut(&Doctor)) -> Result<Doctor, Error> {
+        match self {
+            Client::Local(local) => local.store.doctor(progress),
+            Client::Remote(remote) => remote.call(everturn_api::transfer::CheckStore {}),
+        }
+    }
+}
+
+/// News of a conversation.
+pub trait Updates {
+    /// The next; waits for it. Each comes once, and `Lagged` never. `None` when nothing can come any more.
+    fn next(&mut self) -> Result<Option<Update>, Error>;
+}

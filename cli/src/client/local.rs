@@ -1,0 +1,118 @@
+//! A store of this machine, opened by this process.
+
+use super::Updates;
+use everturn_api::recall::Recall;
+use everturn_api::{Asker, Operation};
+use everturn_core::Error;
+use everturn_core::id::ConversationId;
+use everturn_engine::model::wait;
+use everturn_engine::{Behind, Everturn, RecallOptions, Recalled, Scope, Subscription, Update};
+use everturn_views::recall::Mode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A tenant's part of a store of this machine.
+pub struct Local {
+    /// The store.
+    pub store: Everturn,
+    /// The tenant's part of it.
+    pub tenant: Scope,
+}
+
+/// How long an embedder may bring nothing.
+const EMBED_PATIENCE: Duration = Duration::from_secs(60);
+/// How often progress is told.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+/// How long turns are embedded before a question is answered.
+const EMBED_TIME: Duration = Duration::from_secs(2);
+
+impl Local {
+    /// A tenant's part of an open store.
+    pub fn new(store: Everturn, tenant: &str) -> Result<Local, Error> {
+        Ok(Local { tenant: store.tenant(tenant)?, store })
+    }
+
+    /// Runs an operation on this thread.
+    pub fn call<O: Operation>(
+        &self,
+        operation: O,
+        progress: impl Fn(u64) + Send + Sync + 'static,
+    ) -> Result<O::Answer, Error> {
+        let asker = Asker { progress: Some(Arc::new(progress)), ..Asker::here(self.tenant.clone()) };
+        wait(operation.run(&asker))
+    }
+
+    /// Recalls, once everything is in the index.
+    pub fn recall(&self, recall: Recall) -> Result<Recalled, Error> {
+        let conversation = recall.conversation.as_ref().map(|name| name.id(&self.tenant)).transpose()?;
+        let options = RecallOptions { conversation, ..recall.options.clone() };
+        // Where the index cannot be written, what is in it is found nevertheless.
+        let made = (|| -> Result<(), Error> {
+            let behind = self.store.index_now()?;
+            if options.mode != Mode::Lexical && behind.vectors > 0 {
+                self.tenant.embed_for(&recall.query, &options, EMBED_TIME)?;
+            }
+            Ok(())
+        })();
+        let mut recalled = self.call(recall, |_| {})?;
+        match made {
+            Ok(()) => {}
+            Err(error) if error.code() == "recall.read_only" && !recalled.data.is_empty() => {
+                recalled.note = Some(error.text().to_string());
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(recalled)
+    }
+
+    /// Makes everything findable.
+    pub fn index(&self, progress: &mut dyn FnMut(Behind)) -> Result<(), Error> {
+        let mut behind = std::thread::scope(|threads| {
+            let indexing = threads.spawn(|| self.store.index_now());
+            while !indexing.is_finished() {
+                progress(self.store.behind()?);
+                std::thread::park_timeout(PROGRESS_EVERY);
+            }
+            indexing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
+        let mut moved = Instant::now();
+        while behind.vectors > 0 {
+            progress(behind);
+            let left = self.store.embed_now(EMBED_TIME)?;
+            if left.vectors < behind.vectors {
+                moved = Instant::now();
+            } else if moved.elapsed() > EMBED_PATIENCE {
+                let text = "the embedder makes no vectors; ask with --embedder none, or choose another";
+                return Err(Error::busy("embedder.stuck", text));
+            }
+            behind = left;
+        }
+        Ok(())
+    }
+
+    /// Follows a conversation.
+    pub fn follow(&self, id: ConversationId, from_seq: u64) -> Result<Box<dyn Updates>, Error> {
+        let updates = self.tenant.subscribe(id, from_seq)?;
+        Ok(Box::new(Following { tenant: self.tenant.clone(), id, updates }))
+    }
+}
+
+struct Following {
+    tenant: Scope,
+    id: ConversationId,
+    updates: Subscription,
+}
+
+impl Updates for Following {
+    fn next(&mut self) -> Result<Option<Update>, Error> {
+        loop {
+            match self.updates.recv()? {
+                // The reader was slower than the conversation; nothing is lost, it is read again from there.
+                Some(Update::Lagged { .. }) => {
+                    self.updates = self.tenant.subscribe_after(self.id, self.updates.position())?;
+                }
+                update => return Ok(update),
+            }
+        }
+    }
+}

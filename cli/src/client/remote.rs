@@ -1,0 +1,112 @@
+//! A server's store, asked over its REST API.
+
+mod follow;
+mod http;
+mod transfer;
+
+use super::Updates;
+use crate::output::Failure;
+use everturn_api::recall::Recall;
+use everturn_api::sent::Sent;
+use everturn_api::{Method, Operation};
+use everturn_core::Error;
+use everturn_core::asset::Asset;
+use everturn_core::id::ConversationId;
+use everturn_engine::{Format, Imported, Recalled};
+use follow::Following;
+use http::Server;
+use std::io::{BufRead, Write};
+use std::time::{Duration, Instant};
+
+/// How long recall waits for what was just said to be found.
+const INDEX_PATIENCE: Duration = Duration::from_secs(2);
+/// How long between two looks.
+const INDEX_PAUSE: Duration = Duration::from_millis(100);
+
+/// A tenant's part of a server's store: the key says whose.
+pub struct Remote {
+    server: Server,
+}
+
+impl Remote {
+    /// The store of the server at this URL. Nothing is asked yet.
+    pub fn new(url: &str, key: Option<&str>) -> Result<Remote, Error> {
+        Ok(Remote { server: Server::new(url, key)? })
+    }
+
+    /// Asks for an operation.
+    pub fn call<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
+        let Sent { path, query, idempotency_key, if_match, body } = Sent::new(&operation)?;
+        // What browsers take for "here" and "one up" cannot be asked for, however it is written.
+        if let Some(part) = path.iter().find(|part| matches!(part.as_str(), "" | "." | "..")) {
+            let text = format!("something named {part:?} cannot be reached over HTTP; choose another name");
+            return Err(Error::invalid("url.name", text));
+        }
+        let method = match O::ABOUT.method {
+            Method::Get => reqwest::Method::GET,
+            Method::Post => reqwest::Method::POST,
+            Method::Put => reqwest::Method::PUT,
+            Method::Patch => reqwest::Method::PATCH,
+            Method::Delete => reqwest::Method::DELETE,
+        };
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        let mut request = self.server.request(method, &path);
+        for (name, value) in query {
+            request = request.query(&name, value);
+        }
+        let version = if_match.map(|seq| format!("\"{seq}\""));
+        request = request
+            .header("idempotency-key", idempotency_key.as_deref())
+            .header("if-match", version.as_deref());
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        request.read()
+    }
+
+    /// Recalls. A server takes in what was just said within a second.
+    pub fn recall(&self, recall: Recall) -> Result<Recalled, Error> {
+        let until = Instant::now() + INDEX_PATIENCE;
+        loop {
+            let recalled = self.call(recall.clone())?;
+            if recalled.behind.events == 0 || Instant::now() > until {
+                return Ok(recalled);
+            }
+            std::thread::sleep(INDEX_PAUSE);
+        }
+    }
+
+    /// Follows a conversation, also over restarts of the server.
+    pub fn follow(&self, id: ConversationId, from_seq: u64) -> Result<Box<dyn Updates>, Error> {
+        Ok(Box::new(Following::new(self.server.clone(), id, from_seq)?))
+    }
+
+    /// Writes a conversation as a file.
+    pub fn export(
+        &self,
+        id: ConversationId,
+        format: Format,
+        out: &mut dyn Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Failure> {
+        let request = self.server.get(&["conversations", &id.to_string(), "export"]).query("format", format);
+        transfer::export(&self.server, request, out, progress)
+    }
+
+    /// Takes over what is in a file.
+    pub fn import(&self, name: Option<&str>, file: &mut (dyn BufRead + Send)) -> Result<Imported, Error> {
+        transfer::import(&self.server, name, file)
+    }
+
+    /// Keeps bytes beside a conversation.
+    pub fn attach(
+        &self,
+        id: ConversationId,
+        name: &str,
+        mime_type: &str,
+        bytes: Vec<u8>,
+    ) -> Result<Asset, Error> {
+        let request = self.server.post(&["assets"]).query("conversation", id).query("name", name);
+        request.header("content-type", Some(mime_type)).body(bytes.into()).read()
+    }
+}
