@@ -50,7 +50,7 @@ fn the_python_client_works_over_stdio() {
     assert_eq!(sessions.len(), 2);
     for session in sessions {
         assert_eq!(session[0]["transport"], "stdio");
-        assert!(session.iter().any(|line| line["type"] == "agent_tool_call" && line["tool"] == "append"));
+        assert!(session.iter().any(|line| line["type"] == "agent_tool_call" && line["tool"] == "append_turns"));
         assert_eq!(session.last().unwrap()["type"], "session_end", "the file is ended with the session");
     }
 }
@@ -86,6 +86,15 @@ impl Client {
         writeln!(self.child.stdin.as_mut().unwrap(), "{message}").unwrap();
     }
 
+    /// Begins a conversation with a turn.
+    fn converse(&mut self, text: &str) -> Value {
+        let new = json!({"name": "create_conversation", "arguments": {}});
+        let id = self.ask("tools/call", new)["structuredContent"]["id"].clone();
+        let turns = json!([{"role": "user", "content": text}]);
+        let said = json!({"name": "append_turns", "arguments": {"conversation": id, "turns": turns}});
+        self.ask("tools/call", said)
+    }
+
     fn ask(&mut self, method: &str, params: Value) -> Value {
         self.say(&json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}));
         loop {
@@ -114,16 +123,15 @@ fn read_only_offers_what_reads_beside_one_that_writes() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(&folder);
     let mut writer = Client::start(&store, &["-vv"]);
-    let said = json!({"name": "append", "arguments": {"title": "Shared", "text": "hello"}});
-    let said = writer.ask("tools/call", said.clone());
+    let said = writer.converse("hello");
     assert_eq!(said["isError"], false, "{said}");
 
     let mut reader = Client::start(&store, &["--read-only"]);
     let tools = reader.ask("tools/list", json!({}));
-    assert_eq!(tools["tools"].as_array().unwrap().len(), 8);
-    let found = reader.ask("tools/call", json!({"name": "history", "arguments": {"conversation": "@last"}}));
+    assert_eq!(tools["tools"].as_array().unwrap().len(), 11);
+    let found = reader.ask("tools/call", json!({"name": "list_turns", "arguments": {"conversation": "@last"}}));
     assert_eq!(found["structuredContent"]["data"][0]["content"], "hello");
-    let refused = reader.ask("tools/call", json!({"name": "append", "arguments": {"text": "no"}}));
+    let refused = reader.ask("tools/call", json!({"name": "create_conversation", "arguments": {}}));
     assert!(refused["content"][0]["text"].as_str().unwrap().starts_with("access.role: "), "{refused}");
     reader.end();
     writer.end();
@@ -136,7 +144,7 @@ fn read_only_says_that_what_is_not_indexed_is_not_searched() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(&folder);
     let mut writer = Client::start(&store, &[]);
-    writer.ask("tools/call", json!({"name": "append", "arguments": {"text": "the lighthouse"}}));
+    writer.converse("the lighthouse");
     writer.end();
     std::fs::remove_dir_all(folder.path().join("store.db-index")).unwrap();
     let mut reader = Client::start(&store, &["--read-only"]);
@@ -154,11 +162,10 @@ fn erasing_reaches_sessions_that_were_recorded_and_mirrors() {
     let store = store(&folder);
     let path = |name: &str| folder.path().join(name).display().to_string();
     let mut writer = Client::start(&store, &["--record", &path("records"), "--mirror", &path("mirror")]);
-    let said = json!({"name": "append", "arguments": {"text": "call it the quetzalcoatlus"}});
-    writer.ask("tools/call", said);
+    writer.converse("call it the quetzalcoatlus");
     writer.end();
     let mut reader = Client::start(&store, &["--read-only", "--record", &path("others")]);
-    let read = json!({"name": "history", "arguments": {"conversation": "@last"}});
+    let read = json!({"name": "list_turns", "arguments": {"conversation": "@last"}});
     let said = reader.ask("tools/call", read)["structuredContent"].to_string();
     reader.end();
     let turn = said.split("\"turn_").nth(1).unwrap().split('"').next().unwrap();

@@ -70,6 +70,23 @@ impl JsonSchema for Raw {
     }
 }
 
+/// Reads a place that may be written as a text, as the `next` of a page is.
+pub fn place<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Place {
+        Number(u64),
+        Text(String),
+    }
+    match Option::<Place>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(Place::Number(seq)) => Ok(Some(seq)),
+        Some(Place::Text(text)) => text.parse().map(Some).map_err(|_| {
+            serde::de::Error::invalid_value(serde::de::Unexpected::Str(&text), &"a number, such as the `next` of a page")
+        }),
+    }
+}
+
 impl PartialEq for Raw {
     fn eq(&self, other: &Raw) -> bool {
         self.get() == other.get()

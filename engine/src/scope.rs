@@ -122,8 +122,10 @@ pub enum Order {
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryQuery {
     /// Only what comes before this place.
+    #[serde(deserialize_with = "everturn_core::json::place")]
     pub before: Option<u64>,
     /// Only what comes after this place.
+    #[serde(deserialize_with = "everturn_core::json::place")]
     pub after: Option<u64>,
     /// At most this many.
     #[schemars(range(min = 1, max = 1000))]

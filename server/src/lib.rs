@@ -29,6 +29,7 @@ mod problem;
 mod range;
 mod rest;
 mod run;
+mod schema;
 mod serve;
 pub mod settings;
 mod sse;

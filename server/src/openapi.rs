@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::problem::ProblemBody;
+use crate::schema::{for_each, simplify};
 use axum::Router;
 use axum::routing::get;
 use everturn_api::{About, Noun, Row, TABLE};
@@ -43,6 +44,7 @@ pub fn document() -> String {
         schemas.entry(name).or_insert(schema);
     }
     schemas.insert("Transcript".into(), transcript());
+    schemas.values_mut().for_each(simplify);
     let tags: Vec<Value> =
         Noun::ALL.iter().map(|noun| json!({"name": noun.as_str(), "description": noun.text()})).collect();
     let mut document = json!({
@@ -66,7 +68,7 @@ pub fn document() -> String {
         "security": [{"key": []}, {}],
         "tags": tags,
     });
-    plain_numbers(&mut document);
+    for_each(&mut document, &plain_numbers);
     serde_json::to_string_pretty(&document).unwrap_or_default()
 }
 
@@ -336,6 +338,7 @@ fn take_text(schema: &mut Object) -> String {
 
 /// A parameter. It is left out rather than null.
 fn parameter(name: &str, place: &str, mut schema: Value, required: bool) -> Value {
+    simplify(&mut schema);
     let text = schema.as_object_mut().map(take_text).unwrap_or_default();
     if let Value::Array(types) = &schema["type"]
         && let [one, Value::String(null)] = types.as_slice()
@@ -388,18 +391,11 @@ fn transcript() -> Value {
 }
 
 /// Numbers as OpenAPI knows them: unsigned ones are signed ones that begin at 0.
-fn plain_numbers(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            match fields.get("format").and_then(Value::as_str) {
-                Some("uint64") => drop(fields.insert("format".into(), "int64".into())),
-                Some("uint32" | "uint16") => drop(fields.insert("format".into(), "int32".into())),
-                Some("uint") => drop(fields.remove("format")),
-                _ => {}
-            }
-            fields.values_mut().for_each(plain_numbers);
-        }
-        Value::Array(items) => items.iter_mut().for_each(plain_numbers),
+fn plain_numbers(fields: &mut Object) {
+    match fields.get("format").and_then(Value::as_str) {
+        Some("uint64") => drop(fields.insert("format".into(), "int64".into())),
+        Some("uint32" | "uint16") => drop(fields.insert("format".into(), "int32".into())),
+        Some("uint") => drop(fields.remove("format")),
         _ => {}
     }
 }

@@ -39,7 +39,7 @@ fn errors_say_what_to_do() {
             "is not a store this version knows; use sqlite:PATH or memory:",
         ),
         (&["verify", &id, "--head", "xyz"], "\"xyz\" is not a SHA-256 in 64 hexadecimal digits"),
-        (&["list", "--after", "nonsense"], "--after is not the `next` of a page"),
+        (&["list", "--after", "nonsense"], "`after` is not the `next` of a page"),
     ] {
         let error = shell.refused(args);
         assert!(error.starts_with("error: ") && error.contains(says), "{args:?}: {error}");

@@ -21,7 +21,8 @@ pub struct FactQuery {
     pub include_superseded: bool,
     /// Also those that were taken back.
     pub include_retracted: bool,
-    /// Only those that were taken down after this place.
+    /// Only those that were taken down after this place: the `next` of the page before.
+    #[serde(deserialize_with = "everturn_core::json::place")]
     pub after: Option<u64>,
     /// At most this many.
     #[schemars(range(min = 1, max = 1000))]

@@ -12,7 +12,7 @@ use futures_core::Stream;
 use futures_util::StreamExt;
 use futures_util::task::AtomicWaker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -84,7 +84,7 @@ pub struct GenerationStatus {
 }
 
 /// How far a generation has come.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum GenerationState {
     /// On its way.
@@ -100,6 +100,29 @@ pub enum GenerationState {
     },
     /// It was asked to stop, and did.
     Stopped,
+}
+
+/// One object for all states: what only a failure has is left out of the others.
+impl JsonSchema for GenerationState {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "GenerationState".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "properties": {
+                "state": {"type": "string", "enum": ["running", "done", "failed", "stopped"]},
+                "code": {"type": "string", "description": "Why it failed."},
+                "text": {"type": "string", "description": "The same in words."},
+            },
+            "required": ["state"],
+        })
+    }
 }
 
 /// Why an answer ends before the model says so.

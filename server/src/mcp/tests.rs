@@ -88,10 +88,10 @@ async fn a_session_does_not_exist_for_another_tenant() {
         let (status, _, answer) = door.send(Some(theirs), Some(&session), method, body).await;
         assert_eq!((status, &answer["code"]), (StatusCode::NOT_FOUND, &json!("mcp.session_absent")));
     }
-    let said = json!({"name": "append", "arguments": {"text": "secret", "title": "t"}});
+    let said = json!({"name": "create_conversation", "arguments": {"title": "secret"}});
     let (status, _, answer) = door.ask(Some(mine), Some(&session), "tools/call", said).await;
     assert_eq!((status, &answer["result"]["isError"]), (StatusCode::OK, &json!(false)), "{answer}");
-    let id = answer["result"]["structuredContent"]["conversation"].as_str().unwrap().to_string();
+    let id = answer["result"]["structuredContent"]["id"].as_str().unwrap().to_string();
     let other = door.begin(theirs).await;
     let (_, _, answer) = door.ask(Some(theirs), Some(&other), "tools/call", list).await;
     assert_eq!(answer["result"]["structuredContent"]["data"], json!([]));
@@ -109,9 +109,9 @@ async fn a_reader_sees_and_uses_only_what_reads() {
     let session = door.begin(reader).await;
     let (_, _, answer) = door.ask(Some(reader), Some(&session), "tools/list", json!({})).await;
     let tools = answer["result"]["tools"].as_array().unwrap();
-    assert_eq!(tools.len(), 8);
+    assert_eq!(tools.len(), 11);
     assert!(tools.iter().all(|tool| tool["annotations"]["readOnlyHint"] == true));
-    let said = json!({"name": "append", "arguments": {"text": "hello"}});
+    let said = json!({"name": "create_conversation", "arguments": {"title": "hello"}});
     let (_, _, answer) = door.ask(Some(reader), Some(&session), "tools/call", said.clone()).await;
     let text = answer["result"]["content"][0]["text"].as_str().unwrap();
     assert!(answer["result"]["isError"] == true && text.starts_with("access.role: "), "{answer}");
@@ -138,7 +138,7 @@ fn an_answer_from_before_an_erasure_is_recorded_without_content() {
     let id = scope.create(Default::default()).wait().unwrap().id;
     let said = everturn_engine::NewTurn::user("short");
     let turn = scope.append(id, vec![said], Default::default()).wait().unwrap().turns[0].id;
-    let call = recorder.called("append", &json!({"text": "short"}));
+    let call = recorder.called("append_turns", &json!({"turns": [{"content": "short"}]}));
     let asked = recorder.asked();
     scope.erase(id, turn, None, "asked for").wait().unwrap();
     let answer = rmcp::model::CallToolResult::success(vec![rmcp::model::ContentBlock::text(WORD)]);

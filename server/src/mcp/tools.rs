@@ -3,6 +3,7 @@
 //! What goes wrong is an answer too, one that says what to do; the protocol's own errors are for tools that do not exist.
 
 use super::service::Who;
+use crate::schema::{for_each, simplify};
 use everturn_api::given::Given;
 use everturn_api::{Asker, Noun, Row, TABLE};
 use everturn_core::Error;
@@ -174,20 +175,10 @@ fn whole(mut schema: Value, mut definitions: JsonObject) -> Arc<JsonObject> {
     if !definitions.is_empty() {
         schema["$defs"] = Value::Object(definitions);
     }
-    strip(&mut schema);
+    simplify(&mut schema);
+    for_each(&mut schema, &|fields| fields.retain(|name, value| name != "format" || !value.is_string()));
     match schema {
         Value::Object(fields) => Arc::new(fields),
         _ => Arc::default(),
-    }
-}
-
-fn strip(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            fields.retain(|name, value| name != "format" || !value.is_string());
-            fields.values_mut().for_each(strip);
-        }
-        Value::Array(items) => items.iter_mut().for_each(strip),
-        _ => {}
     }
 }

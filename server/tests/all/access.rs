@@ -19,9 +19,9 @@ const MARKER: &str = "xylophone";
 /// What a route needs; anything else that changes needs a writer, anything else that only looks a reader.
 fn needed(method: &str, path: &str) -> Role {
     const ADMIN: &[&str] = &[
-        "DELETE /api/v1/conversations/{id}",
+        "DELETE /api/v1/conversations/{conversation}",
         "POST /api/v1/turns/{turn}/erase",
-        "POST /api/v1/conversations/{id}/events/erase",
+        "POST /api/v1/conversations/{conversation}/events/erase",
         "POST /api/v1/erase",
         "GET /api/v1/keys",
         "POST /api/v1/keys",
@@ -32,10 +32,10 @@ fn needed(method: &str, path: &str) -> Role {
     const READER: &[&str] = &[
         "POST /api/v1/project",
         "POST /api/v1/recall",
-        "POST /api/v1/conversations/{id}/recall",
-        "POST /api/v1/conversations/{id}/context",
-        "POST /api/v1/conversations/{id}/project",
-        "POST /api/v1/conversations/{id}/summarize",
+        "POST /api/v1/conversations/{conversation}/recall",
+        "POST /api/v1/conversations/{conversation}/context",
+        "POST /api/v1/conversations/{conversation}/project",
+        "POST /api/v1/conversations/{conversation}/summarize",
     ];
     let place = format!("{method} {path}");
     match () {
@@ -69,7 +69,7 @@ fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static
     let [subject, predicate, object] = ["ana", "plays", MARKER].map(str::to_string);
     let fact = scope.add_fact(id, NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
     let variables = BTreeMap::from([
-        ("id", id.to_string()),
+        ("conversation", id.to_string()),
         ("turn", said.turns[0].id.to_string()),
         ("asset", asset.id.to_string()),
         ("fact", fact.id.to_string()),
@@ -93,9 +93,9 @@ fn requests(stage: &Stage, variables: &BTreeMap<&str, String>) -> Vec<(String, S
         }
         assert!(!address.contains('{'), "{path} has a variable that this test does not know");
         if path.starts_with("/api/v1/assets") && !path.contains('{') {
-            address += &format!("?conversation={}", variables["id"]);
+            address += &format!("?conversation={}", variables["conversation"]);
         } else if path.ends_with("/resolve") && !path.contains('{') {
-            address += &format!("?name={}", variables["id"]);
+            address += &format!("?name={}", variables["conversation"]);
         }
         let mut request = stage.request(method.parse().unwrap(), &address);
         if let Some(content) = operation["requestBody"]["content"].as_object() {
@@ -432,7 +432,7 @@ async fn a_revoked_key_ends_streams_of_answers_in_the_clients_words() {
         ("/v1/chat/completions", "/error/code", "access.ended"),
         ("/v1/responses", "/error/code", "access.ended"),
         ("/v1/messages", "/error/type", "authentication_error"),
-        ("/api/v1/conversations/{id}/generate", "/code", "access.ended"),
+        ("/api/v1/conversations/{conversation}/generate", "/code", "access.ended"),
     ] {
         let (store, steps) = crate::generations::store();
         let ((_, _admin), (id, words)) =
@@ -447,7 +447,7 @@ async fn a_revoked_key_ends_streams_of_answers_in_the_clients_words() {
         } else {
             json!({"input": [{"role": "user", "content": "hi"}], "stream": true})
         };
-        let path = path.replace("{id}", &conversation.to_string());
+        let path = path.replace("{conversation}", &conversation.to_string());
         // Some answer only once the model has begun to.
         steps.send(crate::generations::text("Lisb")).unwrap();
         let request = stage.request(Method::POST, &path).bearer_auth(&words);

@@ -71,6 +71,13 @@ impl Client<'_> {
         result["structuredContent"].clone()
     }
 
+    /// Begins a conversation with a turn; gives its id, and what was appended.
+    async fn converse(&self, new: Value, turn: Value) -> (String, Value) {
+        let id = self.call("create_conversation", new).await["id"].as_str().unwrap().to_string();
+        let said = self.call("append_turns", json!({"conversation": id, "turns": [turn]})).await;
+        (id, said)
+    }
+
     /// Why a tool refuses.
     async fn refused(&self, tool: &str, arguments: Value) -> String {
         let result = self.ask("tools/call", json!({"name": tool, "arguments": arguments})).await;
@@ -113,15 +120,22 @@ async fn every_tool_does_what_it_says() {
         listed["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     let all = [
         "list_conversations",
-        "history",
+        "get_conversation",
+        "list_turns",
+        "get_state",
+        "list_facts",
         "recall",
-        "facts",
         "build_context",
-        "project",
-        "verify",
+        "project_conversation",
+        "summarize",
         "export",
-        "append",
+        "verify",
+        "create_conversation",
+        "change_conversation",
+        "fork_conversation",
+        "append_turns",
         "pin",
+        "unpin",
         "add_fact",
         "compact",
         "import",
@@ -138,31 +152,36 @@ async fn every_tool_does_what_it_says() {
         }
     }
 
-    let begun = client.call("append", json!({"title": "Build", "text": "It fails.", "actor": "mara"})).await;
-    let id = begun["conversation"].as_str().unwrap();
+    let first = json!({"role": "user", "content": "It fails.", "actor": "mara"});
+    let (id, begun) = client.converse(json!({"title": "Build"}), first).await;
+    let id = id.as_str();
     let message = json!({"role": "assistant", "content": [{"type": "text", "text": "Show me."}]});
     let seq = begun["head"]["seq"].as_u64().unwrap();
     let said = client
-        .call("append", json!({"conversation": id, "message": message, "model": "m1", "expected_seq": seq}))
+        .call(
+            "append_turns",
+            json!({"conversation": id, "turns": [{"message": message, "model": "m1"}], "expected_seq": seq}),
+        )
         .await;
     assert_eq!(said["turns"][0]["role"], "assistant");
     let found = client.call("list_conversations", json!({"query": "buil"})).await;
     assert_eq!((found["data"][0]["id"].as_str(), &found["next"]), (Some(id), &Value::Null));
-    let history = client.call("history", json!({"conversation": "@last", "limit": 1})).await;
+    let newest = json!({"conversation": "@last", "limit": 1, "order": "desc"});
+    let history = client.call("list_turns", newest).await;
     assert_eq!(history["data"][0]["content"][0]["text"], "Show me.");
     let before = json!({"conversation": id, "before": history["next"]});
-    assert_eq!(client.call("history", before).await["data"][0]["content"], "It fails.");
+    assert_eq!(client.call("list_turns", before).await["data"][0]["content"], "It fails.");
     let pinned = client.call("pin", json!({"conversation": id, "name": "branch", "value": "main"})).await;
-    assert_eq!(pinned["pins"].as_object().unwrap().len(), 1);
-    let context = client.call("build_context", json!({"conversation": id, "budget": 2000})).await;
+    assert_eq!(pinned["kind"], "state.pin");
+    let context = client.call("build_context", json!({"conversation": id, "token_budget": 2000})).await;
     assert!(context.to_string().contains("It fails.") && context.to_string().contains("branch"));
-    let unpinned = client.call("pin", json!({"conversation": id, "name": "branch", "value": null})).await;
-    assert_eq!(unpinned["pins"], json!({}));
+    client.call("unpin", json!({"conversation": id, "name": "branch"})).await;
+    assert_eq!(client.call("get_state", json!({"conversation": id})).await["pins"], json!({}));
     let source = &begun["turns"][0]["id"];
     let known = json!({"conversation": id, "subject": "the build", "predicate": "is", "object": "broken", "source_turn": source});
     let fact = client.call("add_fact", known.clone()).await;
     assert_eq!(client.call("add_fact", known).await["id"], fact["id"], "known is not added twice");
-    let facts = client.call("facts", json!({"conversation": id})).await;
+    let facts = client.call("list_facts", json!({"conversation": id})).await;
     assert_eq!((facts["data"].as_array().unwrap().len(), &facts["data"][0]["object"]), (1, &json!("broken")));
     let shown = client.call("export", json!({"conversation": id})).await;
     assert!(shown["content"].as_str().unwrap().contains("It fails."), "{shown}");
@@ -172,7 +191,7 @@ async fn every_tool_does_what_it_says() {
     assert_eq!((&imported["turns"], &imported["problems"]), (&json!(2), &json!([])));
     assert_ne!(imported["conversation"]["id"], id);
     assert_eq!(client.call("import", file).await["added"], 0, "again adds nothing");
-    let raw = client.call("project", json!({"conversation": id, "policy": "raw"})).await;
+    let raw = client.call("project_conversation", json!({"conversation": id, "policy": "raw"})).await;
     assert_eq!(raw["messages"].as_array().unwrap().len(), 2);
     let compacted =
         client.call("compact", json!({"conversation": id, "dry_run": true, "keep_last": 1})).await;
@@ -186,28 +205,35 @@ async fn every_tool_does_what_it_says() {
 async fn what_a_tool_refuses_says_what_to_do() {
     let stage = Stage::new().await;
     let client = Client::begin(&stage).await;
-    let begun = client.call("append", json!({"text": "one", "idempotency_key": "k"})).await;
-    let again = client.call("append", json!({"text": "one", "idempotency_key": "k"})).await;
+    let id = client.call("create_conversation", json!({})).await["id"].clone();
+    let one = json!({"conversation": id, "turns": [{"role": "user", "content": "one"}], "idempotency_key": "k"});
+    let begun = client.call("append_turns", one.clone()).await;
+    let again = client.call("append_turns", one).await;
     assert_eq!((&again["repeated"], &again["turns"][0]["id"]), (&json!(true), &begun["turns"][0]["id"]));
-    let id = &begun["conversation"];
+    let two = |role: &str| json!([{"role": role, "content": "two"}]);
     let absent = "conv_01JD0000000000000000000000";
     for (tool, arguments, code) in [
-        ("history", json!({"conversation": absent}), "conversation.absent: "),
-        ("history", json!({"conversation": id, "limit": 0}), "limit.zero: "),
-        ("history", json!({"conversaton": id}), "arguments.shape: "),
-        ("append", json!({"conversation": id}), "append.content: "),
-        ("append", json!({"conversation": id, "text": "two", "expected_seq": 1}), "append.stale_seq: "),
-        ("append", json!({"conversation": id, "text": "two", "role": "judge"}), "arguments.shape: "),
+        ("list_turns", json!({"conversation": absent}), "conversation.absent: "),
+        ("list_turns", json!({"conversation": id, "limit": 0}), "limit.zero: "),
+        ("list_turns", json!({"conversaton": id}), "arguments.shape: "),
+        ("append_turns", json!({"conversation": id}), "arguments.shape: "),
+        ("append_turns", json!({"conversation": id, "turns": []}), "append.empty: "),
+        (
+            "append_turns",
+            json!({"conversation": id, "turns": two("user"), "expected_seq": 1}),
+            "append.stale_seq: ",
+        ),
+        ("append_turns", json!({"conversation": id, "turns": two("judge")}), "arguments.shape: "),
         (
             "build_context",
-            json!({"conversation": id, "budget": 10, "provider": "acme"}),
-            "provider.unknown: ",
+            json!({"conversation": id, "token_budget": 10, "provider": "acme"}),
+            "arguments.shape: ",
         ),
-        ("build_context", json!({"conversation": id, "budget": 1}), "context."),
-        ("project", json!({"conversation": id, "policy": "magic"}), "projection."),
-        ("list_conversations", json!({"cursor": "x"}), "list.cursor: "),
+        ("build_context", json!({"conversation": id, "token_budget": 1}), "context."),
+        ("project_conversation", json!({"conversation": id, "policy": "magic"}), "projection."),
+        ("list_conversations", json!({"after": "x"}), "list.after: "),
         ("verify", json!({"conversation": id, "head": "x"}), "hash."),
-        ("export", json!({"conversation": id, "format": "pdf"}), "format.unknown: "),
+        ("export", json!({"conversation": id, "format": "pdf"}), "arguments.shape: "),
         ("import", json!({"content": "no messages at all"}), "json.malformed: "),
         ("add_fact", json!({"conversation": id, "subject": "", "predicate": "is", "object": "x"}), "fact."),
     ] {
@@ -237,14 +263,15 @@ async fn conversations_are_resources_that_tell_when_they_change() {
     let client = Client::begin(&stage).await;
     let mut stream = client.request(Method::GET).send().await.unwrap();
     assert_eq!(stream.status(), 200);
-    let begun = client.call("append", json!({"title": "Trip", "text": "Where to?", "actor": "mara"})).await;
+    let where_to = json!({"role": "user", "content": "Where to?", "actor": "mara"});
+    let (id, _) = client.converse(json!({"title": "Trip"}), where_to).await;
     next(&mut stream, "notifications/resources/list_changed").await;
     // Whoever begins or deletes one: here, a client of the REST API.
     let other = stage.conversation().await;
     next(&mut stream, "notifications/resources/list_changed").await;
     stage.request(Method::DELETE, &format!("/api/v1/conversations/{other}?reason=x")).send().await.unwrap();
     next(&mut stream, "notifications/resources/list_changed").await;
-    let id = begun["conversation"].as_str().unwrap();
+    let id = id.as_str();
     let uri = format!("everturn://conversations/{id}");
 
     let list = client.ask("resources/list", json!({})).await;
@@ -261,7 +288,8 @@ async fn conversations_are_resources_that_tell_when_they_change() {
     client.ask("resources/subscribe", json!({"uri": uri})).await;
     // Said by somebody else, in another session.
     let other = Client::begin(&stage).await;
-    other.call("append", json!({"conversation": id, "role": "assistant", "text": "To Rome."})).await;
+    let to_rome = json!([{"role": "assistant", "content": "To Rome."}]);
+    other.call("append_turns", json!({"conversation": id, "turns": to_rome})).await;
     let told = next(&mut stream, "notifications/resources/updated").await;
     assert_eq!(told["params"]["uri"], uri);
     client.ask("resources/unsubscribe", json!({"uri": uri})).await;
@@ -363,8 +391,9 @@ async fn what_was_asked_is_recorded() {
     let recorded = Config { mcp_record: Some(folder.path().into()), ..config() };
     let stage = Stage::over(Everturn::open("memory:").unwrap(), recorded).await;
     let client = Client::begin(&stage).await;
-    client.call("append", json!({"text": "hello"})).await;
-    client.refused("history", json!({})).await;
+    let hello = json!({"title": "hello"});
+    client.call("create_conversation", hello.clone()).await;
+    client.refused("list_turns", json!({})).await;
     client.ask("resources/list", json!({})).await;
     assert!(client.request(Method::DELETE).send().await.unwrap().status().is_success());
     stage.stop().await;
@@ -394,7 +423,7 @@ async fn what_was_asked_is_recorded() {
     ];
     assert_eq!(kinds, expected);
     assert_eq!(lines[0]["agent_provider"], "test 1");
-    assert_eq!((&lines[1]["tool"], &lines[1]["parameters"]), (&json!("append"), &json!({"text": "hello"})));
+    assert_eq!((&lines[1]["tool"], &lines[1]["parameters"]), (&json!("create_conversation"), &hello));
     assert_eq!((&lines[2]["call_id"], &lines[2]["is_error"]), (&lines[1]["call_id"], &json!(false)));
     assert!(lines[2]["duration_ms"].is_number());
     assert_eq!(lines[4]["is_error"], true);
@@ -408,7 +437,7 @@ async fn a_body_that_is_too_large_is_refused() {
     let small = Config { body_bytes_max: 4096, ..config() };
     let stage = Stage::over(Everturn::open("memory:").unwrap(), small).await;
     let client = Client::begin(&stage).await;
-    let said = json!({"name": "append", "arguments": {"text": "x".repeat(5000)}});
+    let said = json!({"name": "create_conversation", "arguments": {"title": "x".repeat(5000)}});
     assert_eq!(client.send("tools/call", said).await.status(), 413);
     stage.stop().await;
 }
@@ -421,11 +450,11 @@ async fn erased_words_leave_what_was_recorded() {
     let recorded = Config { mcp_record: Some(folder.path().into()), ..config() };
     let stage = Stage::over(Everturn::open("memory:").unwrap(), recorded).await;
     let client = Client::begin(&stage).await;
-    let said = client.call("append", json!({"text": format!("call it the {WORD}")})).await;
-    client.call("append", json!({"text": "of no interest"})).await;
-    let id = said["conversation"].as_str().unwrap().to_string();
-    client.call("history", json!({"conversation": id})).await;
-    client.call("build_context", json!({"conversation": id, "budget": 2000})).await;
+    let user = |text: String| json!({"role": "user", "content": text});
+    let (id, _) = client.converse(json!({}), user(format!("call it the {WORD}"))).await;
+    client.converse(json!({}), user("of no interest".into())).await;
+    client.call("list_turns", json!({"conversation": id})).await;
+    client.call("build_context", json!({"conversation": id, "token_budget": 2000})).await;
     client.ask("resources/read", json!({"uri": format!("everturn://conversations/{id}")})).await;
     let read = || {
         let files = std::fs::read_dir(folder.path().join("default/sessions")).unwrap();

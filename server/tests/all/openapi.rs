@@ -111,7 +111,7 @@ async fn prepared(answer: &str) -> Prepared {
     Prepared {
         export: export.text().await.unwrap(),
         variables: BTreeMap::from([
-            ("id", id.clone()),
+            ("conversation", id.clone()),
             ("turn", turn),
             ("asset", asset),
             ("name", "language".into()),
@@ -137,19 +137,19 @@ async fn every_example_works_and_every_answer_fits() {
         let place = format!("{method} {path}");
         match path.as_str() {
             "/api/v1/turns/{turn}/chunks" | "/api/v1/turns/{turn}/commit" | "/api/v1/turns/{turn}/abort" => {
-                let open = format!("/api/v1/conversations/{}/turns/open", prepared.variables["id"]);
+                let open = format!("/api/v1/conversations/{}/turns/open", prepared.variables["conversation"]);
                 let turn = prepared.stage.post(&open, &json!({}), 201).await;
                 prepared.variables.insert("turn", turn["id"].as_str().unwrap().into());
             }
-            "/api/v1/conversations/{id}/projections/{seq}" => {
-                let record = format!("/api/v1/conversations/{}/projections", prepared.variables["id"]);
+            "/api/v1/conversations/{conversation}/projections/{seq}" => {
+                let record = format!("/api/v1/conversations/{}/projections", prepared.variables["conversation"]);
                 let body = r#"{"policy":"raw"}"#;
                 let made = prepared.stage.request(Method::POST, &record).body(body).send().await.unwrap();
                 let location = made.headers()["location"].to_str().unwrap();
                 prepared.variables.insert("seq", location.rsplit('/').next().unwrap().into());
             }
-            "/api/v1/conversations/{id}/compact/revert" => {
-                let compact = format!("/api/v1/conversations/{}/compact", prepared.variables["id"]);
+            "/api/v1/conversations/{conversation}/compact/revert" => {
+                let compact = format!("/api/v1/conversations/{}/compact", prepared.variables["conversation"]);
                 prepared.stage.post(&compact, &json!({"keep_last": 1, "extractive": true}), 200).await;
             }
             "/api/v1/keys/{key}" => {
@@ -157,7 +157,7 @@ async fn every_example_works_and_every_answer_fits() {
                 prepared.variables.insert("key", made["id"].as_str().unwrap().into());
             }
             "/api/v1/generations/{generation}" | "/api/v1/generations/{generation}/stop" => {
-                let generate = format!("/api/v1/conversations/{}/generate", prepared.variables["id"]);
+                let generate = format!("/api/v1/conversations/{}/generate", prepared.variables["conversation"]);
                 let made = prepared.stage.post(&generate, &json!({}), 200).await;
                 prepared.variables.insert("generation", made["id"].as_str().unwrap().into());
             }

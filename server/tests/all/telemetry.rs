@@ -110,7 +110,7 @@ async fn requests_are_told_of_and_what_they_say_is_not() {
     assert!(format!("{resource:?}").contains("everturn-test"));
     let all = sent.iter().flat_map(|request| &request.resource_spans).flat_map(|r| &r.scope_spans);
     let spans: Vec<&Span> = all.flat_map(|scope| &scope.spans).collect();
-    let asked = spans.iter().find(|span| span.name == "POST /api/v1/conversations/{id}/generate");
+    let asked = spans.iter().find(|span| span.name == "POST /api/v1/conversations/{conversation}/generate");
     let asked = asked.expect("the request has a span");
     assert_eq!(attribute(asked, "http.response.status_code").as_deref(), Some("200"));
     assert_eq!(attribute(asked, "everturn.tenant").as_deref(), Some("default"));
@@ -120,7 +120,7 @@ async fn requests_are_told_of_and_what_they_say_is_not() {
         .expect("the model call has a span");
     assert!(attribute(generated, "gen_ai.usage.output_tokens").is_some(), "{generated:?}");
     let lines = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-    assert!(lines.contains("\"http.route\":\"/api/v1/conversations/{id}/generate\""), "{lines}");
+    assert!(lines.contains("\"http.route\":\"/api/v1/conversations/{conversation}/generate\""), "{lines}");
     assert!(lines.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()));
 
     for (what, told) in [("logs", &lines), ("spans", &format!("{sent:?}")), ("metrics", &metrics)] {
@@ -168,7 +168,7 @@ async fn by_default_a_success_writes_no_line_and_a_refusal_says_who_was_refused(
     assert_eq!(answered.len(), 1, "{lines}");
     assert_eq!(answered[0]["level"], "INFO");
     assert_eq!(answered[0]["method"], "GET");
-    assert_eq!(answered[0]["route"], "/api/v1/conversations/{id}");
+    assert_eq!(answered[0]["route"], "/api/v1/conversations/{conversation}");
     assert_eq!(answered[0]["status"], 404);
     assert_eq!(answered[0]["tenant"], "default");
     assert!(answered[0]["code"].is_string() && answered[0]["latency_ms"].is_number(), "{lines}");

@@ -14,8 +14,9 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.subscriptions import ResourcesListChanged, ResourceUpdated
 
 TOOLS = [
-    "list_conversations", "history", "recall", "facts", "build_context", "project", "verify", "export", "append", "pin",
-    "add_fact", "compact", "import",
+    "list_conversations", "get_conversation", "list_turns", "get_state", "list_facts", "recall", "build_context",
+    "project_conversation", "summarize", "export", "verify", "create_conversation", "change_conversation",
+    "fork_conversation", "append_turns", "pin", "unpin", "add_fact", "compact", "import",
 ]
 
 
@@ -24,6 +25,11 @@ async def call(client, tool, **arguments):
     assert not result.is_error, result
     assert result.structured_content is not None, result
     return result.structured_content
+
+
+async def say(client, conversation, text, role="user", actor=None, **more):
+    turn = {"role": role, "content": text} | ({"actor": actor} if actor else {})
+    return await call(client, "append_turns", conversation=conversation, turns=[turn], **more)
 
 
 async def refused(client, tool, **arguments):
@@ -53,17 +59,18 @@ async def tools_and_prompts(client):
     tools = (await client.list_tools()).tools
     assert [tool.name for tool in tools] == TOOLS, tools
     assert all(tool.output_schema and tool.annotations for tool in tools)
-    assert "append" in client.instructions
+    assert "append_turns" in client.instructions
 
-    begun = await call(client, "append", title="Trip", text="Where to?", actor="mara")
-    conversation = begun["conversation"]
-    said = await call(client, "append", conversation=conversation, role="assistant", text="To Rome.")
-    again = await call(client, "append", conversation=conversation, text="Why?", idempotency_key="k1")
-    once = await call(client, "append", conversation=conversation, text="Why?", idempotency_key="k1")
+    begun = await call(client, "create_conversation", title="Trip")
+    conversation = begun["id"]
+    await say(client, conversation, "Where to?", actor="mara")
+    said = await say(client, conversation, "To Rome.", role="assistant")
+    again = await say(client, conversation, "Why?", idempotency_key="k1")
+    once = await say(client, conversation, "Why?", idempotency_key="k1")
     assert once["repeated"] and once["head"] == again["head"]
-    history = await call(client, "history", conversation=conversation)
+    history = await call(client, "list_turns", conversation=conversation)
     assert [turn["content"] for turn in history["data"]] == ["Where to?", "To Rome.", "Why?"], history
-    everything = await call(client, "history", conversation=conversation, include_events=True, include_superseded=True)
+    everything = await call(client, "list_turns", conversation=conversation, include_events=True, include_superseded=True)
     assert len(everything["data"]) > 3
     # Found within a second of being said, in any conversation or in one. Another session may have said the same before.
     turn = said["turns"][0]["id"]
@@ -74,22 +81,22 @@ async def tools_and_prompts(client):
             recalled = await call(client, "recall", query="Rome", limit=10, **where)
             found = next((hit for hit in recalled["data"] if hit.get("turn") == turn), None)
         assert found and found["snippet"]["text"] == "To Rome.", recalled
-    assert "recall.mode" in await refused(client, "recall", query="Rome", mode="guess")
+    assert "hybrid" in await refused(client, "recall", query="Rome", mode="guess")
     listed = await call(client, "list_conversations", limit=1)
     assert listed["data"][0]["id"] == conversation, listed
     await call(client, "pin", conversation=conversation, name="budget", value={"euro": 500})
     for provider in ["neutral", "openai-chat", "openai-responses", "anthropic", "gemini"]:
-        context = await call(client, "build_context", conversation=conversation, budget=4000, provider=provider)
+        context = await call(client, "build_context", conversation=conversation, token_budget=4000, provider=provider)
         assert "To Rome." in str(context) and context["tokens"]["used"] <= 4000, context
     fact = await call(client, "add_fact", conversation=conversation, subject="Mara", predicate="goes to", object="Rome")
-    facts = await call(client, "facts", conversation=conversation)
+    facts = await call(client, "list_facts", conversation=conversation)
     assert [known["id"] for known in facts["data"]] == [fact["id"]], facts
     for form in ["markdown", "html", "transcript", "jsonl", "openai-chat", "openai-responses", "anthropic", "gemini"]:
         written = await call(client, "export", conversation=conversation, format=form)
         assert "To Rome." in written["content"], written
     copied = await call(client, "import", content=written["content"], name=conversation)
     assert copied["turns"] == 3 and not copied["problems"], copied
-    projected = await call(client, "project", conversation=conversation, policy="clean_tool_repair")
+    projected = await call(client, "project_conversation", conversation=conversation, policy="clean_tool_repair")
     assert len(projected["messages"]) == 3
     shown = await call(client, "compact", conversation=conversation, dry_run=True, keep_last=1)
     assert shown["event"] is None and shown["covers"]["turns"] == 2
@@ -106,11 +113,12 @@ async def tools_and_prompts(client):
 
 
 async def errors(client, conversation):
-    stale = await refused(client, "append", conversation=conversation, text="late", expected_seq=1)
+    late = [{"role": "user", "content": "late"}]
+    stale = await refused(client, "append_turns", conversation=conversation, turns=late, expected_seq=1)
     assert stale.startswith("append.stale_seq: "), stale
-    absent = await refused(client, "history", conversation="conv_01JD0000000000000000000000")
+    absent = await refused(client, "list_turns", conversation="conv_01JD0000000000000000000000")
     assert absent.startswith("conversation.absent: "), absent
-    shape = await refused(client, "build_context", conversation=conversation, budget="much")
+    shape = await refused(client, "build_context", conversation=conversation, token_budget="much")
     assert shape.startswith("arguments.shape: "), shape
     for attempt in [
         lambda: client.read_resource("everturn://conversations/conv_01JD0000000000000000000000"),
@@ -142,7 +150,7 @@ async def with_session(server):
         await errors(client, conversation)
         uri = await resources(client, conversation)
         await client.subscribe_resource(uri)
-        await call(client, "append", conversation=conversation, text="And back?")
+        await say(client, conversation, "And back?")
         assert await news.updated() == uri
         assert "And back?" in (await client.read_resource(uri)).contents[0].text
         await client.unsubscribe_resource(uri)
@@ -160,10 +168,10 @@ async def without_session(server):
             # Each comes once at first: it may have changed while the stream was opened.
             first = [await asyncio.wait_for(anext(changes), 60) for _ in range(2)]
             assert set(first) == {ResourceUpdated(uri=uri), ResourcesListChanged()}, first
-            await call(client, "append", conversation=conversation, text="And back?")
+            await say(client, conversation, "And back?")
             change = await asyncio.wait_for(anext(changes), 60)
             assert change == ResourceUpdated(uri=uri), change
-            await call(client, "append", text="Another.")
+            await call(client, "create_conversation", title="Another.")
             change = await asyncio.wait_for(anext(changes), 60)
             assert change == ResourcesListChanged(), change
         return client.protocol_version
