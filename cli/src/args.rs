@@ -1,8 +1,9 @@
 //! What can be asked, and how. What belongs to one verb stands beside it, in [`verbs`](crate::verbs).
 
 use crate::verbs::{
-    append, backup, compact, completions, context, delete, doctor, erase, export, facts, fork, history,
-    import, keys, list, mcp, new, project, recall, restore, serve, session, state, tail, verify,
+    append, backup, change, compact, completions, context, delete, doctor, erase, export, facts, fork,
+    generate, history, import, keys, list, mcp, new, project, recall, restore, serve, session, state,
+    summarize, supersede, sweep, tail, verify,
 };
 use clap::parser::ValueSource;
 use clap::{
@@ -106,7 +107,7 @@ impl Args {
     pub fn read(matches: &ArgMatches) -> Result<Args, clap::Error> {
         let mut args = Args::from_arg_matches(matches)?;
         let asks_model = match matches.subcommand() {
-            Some(("compact", own)) => Some(own),
+            Some(("compact" | "generate" | "summarize", own)) => Some(own),
             Some(("facts", own)) => {
                 own.subcommand().filter(|(verb, _)| *verb == "extract").map(|(_, own)| own)
             }
@@ -147,6 +148,10 @@ pub enum Verb {
     List(list::List),
     /// Append a turn
     Append(append::Append),
+    /// Say something else instead of a turn; the old one stays in the log
+    Supersede(supersede::Supersede),
+    /// Have a model answer
+    Generate(generate::Generate),
     /// Read a conversation
     History(history::History),
     /// Read the end of a conversation and follow it
@@ -157,6 +162,12 @@ pub enum Verb {
     Pin(state::Pin),
     /// Take a pin away
     Unpin(state::Unpin),
+    /// Approve what waits for an approval
+    Approve(state::Answer),
+    /// Deny what waits for an approval
+    Deny(state::Answer),
+    /// Summarize a part of a conversation, without writing anything
+    Summarize(summarize::Summarize),
     /// Summarize the oldest turns; the history keeps them
     Compact(compact::Compact),
     /// Find again what was said, by words and by meaning
@@ -167,6 +178,14 @@ pub enum Verb {
     Context(context::Context),
     /// Choose what of a transcript the next request sees
     Project(project::Project),
+    /// Change a conversation's title, metadata, retention, policy or system prompt
+    Update(change::Update),
+    /// Put a conversation away, or bring it back
+    Archive(change::Archive),
+    /// End a conversation for good; it can still be read
+    Close(change::Close),
+    /// Start over: a new conversation with the same settings
+    Reset(change::Reset),
     /// Begin a conversation that shares another's history up to a place
     Fork(fork::Fork),
     /// Prove that a conversation or an exported file is what was written
@@ -189,6 +208,8 @@ pub enum Verb {
     Backup(backup::Backup),
     /// Make a store from a backup
     Restore(restore::Restore),
+    /// Delete what has expired and end silent turns, now
+    Sweep(sweep::Sweep),
     /// Check the whole store
     Doctor(doctor::Doctor),
     /// Print completions for a shell

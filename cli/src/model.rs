@@ -4,7 +4,9 @@ use crate::args::{Args, Model, Speaks};
 use crate::open;
 use clap::parser::ValueSource;
 use everturn_core::Error;
-use everturn_engine::model::{Endpoint, Generate, HttpModel, Kind, Secret, Summarize, Summarizer};
+use everturn_engine::model::{
+    Configured, Endpoint, Generate, HttpModel, Kind, Secret, Summarize, Summarizer,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -24,6 +26,21 @@ pub fn summarizers(
         summarizers.insert("default".to_string(), Arc::new(Summarizer::new(client)) as _);
     }
     Ok(summarizers)
+}
+
+/// The model that is asked for answers, under the name by which a store asks for one.
+pub fn models(args: &Args, model: &Model, servers_own: &str) -> Result<BTreeMap<String, Configured>, Error> {
+    if open::server(args)?.is_some() {
+        if args.sources.base_url == Some(ValueSource::CommandLine) {
+            return Err(Error::invalid("url.model", format!("{servers_own}; leave --base-url out")));
+        }
+        return Ok(BTreeMap::new());
+    }
+    let client = client(model)?.ok_or_else(|| {
+        let text = "no model is named; say --base-url and --model (or EVERTURN_MODEL_URL and EVERTURN_MODEL)";
+        Error::invalid("model.absent", text)
+    })?;
+    Ok(BTreeMap::from([("default".to_string(), Configured::new(client))]))
 }
 
 fn client(model: &Model) -> Result<Option<Arc<dyn Generate>>, Error> {

@@ -50,7 +50,9 @@ fn the_python_client_works_over_stdio() {
     assert_eq!(sessions.len(), 2);
     for session in sessions {
         assert_eq!(session[0]["transport"], "stdio");
-        assert!(session.iter().any(|line| line["type"] == "agent_tool_call" && line["tool"] == "append_turns"));
+        assert!(
+            session.iter().any(|line| line["type"] == "agent_tool_call" && line["tool"] == "append_turns")
+        );
         assert_eq!(session.last().unwrap()["type"], "session_end", "the file is ended with the session");
     }
 }
@@ -129,7 +131,8 @@ fn read_only_offers_what_reads_beside_one_that_writes() {
     let mut reader = Client::start(&store, &["--read-only"]);
     let tools = reader.ask("tools/list", json!({}));
     assert_eq!(tools["tools"].as_array().unwrap().len(), 11);
-    let found = reader.ask("tools/call", json!({"name": "list_turns", "arguments": {"conversation": "@last"}}));
+    let found =
+        reader.ask("tools/call", json!({"name": "list_turns", "arguments": {"conversation": "@last"}}));
     assert_eq!(found["structuredContent"]["data"][0]["content"], "hello");
     let refused = reader.ask("tools/call", json!({"name": "create_conversation", "arguments": {}}));
     assert!(refused["content"][0]["text"].as_str().unwrap().starts_with("access.role: "), "{refused}");

@@ -82,7 +82,10 @@ pub fn place<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option
         None => Ok(None),
         Some(Place::Number(seq)) => Ok(Some(seq)),
         Some(Place::Text(text)) => text.parse().map(Some).map_err(|_| {
-            serde::de::Error::invalid_value(serde::de::Unexpected::Str(&text), &"a number, such as the `next` of a page")
+            serde::de::Error::invalid_value(
+                serde::de::Unexpected::Str(&text),
+                &"a number, such as the `next` of a page",
+            )
         }),
     }
 }

@@ -5,7 +5,7 @@ use crate::problem::ProblemBody;
 use crate::schema::{for_each, simplify};
 use axum::Router;
 use axum::routing::get;
-use everturn_api::{About, Noun, Row, TABLE};
+use everturn_api::{About, Noun, Operation, Row, TABLE};
 use everturn_core::asset::Asset;
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
@@ -39,9 +39,17 @@ pub fn document() -> String {
     described.answers.subschema_for::<ProblemBody<'static>>();
     let Described { mut requests, mut answers, bodies, paths } = described;
     let mut schemas = answers.take_definitions(false);
-    for (name, schema) in requests.take_definitions(false).into_iter().chain(bodies) {
-        // A shape that is read and written is described as it is written.
-        schemas.entry(name).or_insert(schema);
+    let mut asked = requests.take_definitions(false);
+    asked.extend(bodies);
+    // What is read in another shape than it is written has a name of its own there.
+    let differ: Vec<String> = asked
+        .iter()
+        .filter(|(name, schema)| schemas.get(*name).is_some_and(|known| known != *schema))
+        .map(|(name, _)| name.clone())
+        .collect();
+    for (name, mut schema) in asked {
+        for_each(&mut schema, &|fields| rename(fields, &differ));
+        schemas.insert(if differ.contains(&name) { format!("{name}Input") } else { name }, schema);
     }
     schemas.insert("Transcript".into(), transcript());
     schemas.values_mut().for_each(simplify);
@@ -88,6 +96,9 @@ impl Described {
         let text = take_text(&mut request);
         let example = request.remove("examples").and_then(|examples| examples.get(0).cloned());
         let mut fields = Fields::of(&mut request);
+        let names = path.contains('{')
+            || fields.properties.contains_key("conversation")
+            || name == everturn_api::conversations::ResolveConversation::ABOUT.name;
         let mut parameters = Vec::new();
         for field in About::fields_of(path) {
             parameters.extend(fields.take(field).map(|schema| parameter(field, "path", schema, true)));
@@ -113,7 +124,7 @@ impl Described {
         }
         let mut operation = json!({"tags": [about.noun.as_str()], "operationId": name});
         if about.method.has_body() {
-            if !fields.properties.is_empty() || request.contains_key("additionalProperties") {
+            if !fields.properties.is_empty() || is_open(&request) {
                 let name = format!("{}Request", camel(name));
                 let mut content = json!({"schema": {"$ref": format!("#/components/schemas/{name}")}});
                 if let Some(example) = example {
@@ -144,17 +155,25 @@ impl Described {
         if about.versioned && about.method == everturn_api::Method::Get {
             operation["responses"]["304"] = json!({"description": "As the caller has it."});
         }
-        self.put(about.method.as_str(), path, &text, parameters, operation);
+        self.put(about.method.as_str(), path, &text, names, parameters, operation);
     }
 
-    /// Adds an operation with what follows from it.
-    fn put(&mut self, method: &str, path: &str, text: &str, parameters: Vec<Value>, mut operation: Value) {
+    /// Adds an operation with what follows from it; `names` is whether what it names may not be there.
+    fn put(
+        &mut self,
+        method: &str,
+        path: &str,
+        text: &str,
+        names: bool,
+        parameters: Vec<Value>,
+        mut operation: Value,
+    ) {
         let (summary, description) = text.split_once("\n\n").unwrap_or((text, ""));
         operation["summary"] = summary.into();
         if !description.is_empty() {
             operation["description"] = description.into();
         }
-        add_problems(&mut operation, &parameters, method != "GET");
+        add_problems(&mut operation, &parameters, names, method != "GET");
         if !parameters.is_empty() {
             operation["parameters"] = parameters.into();
         }
@@ -220,6 +239,7 @@ impl Described {
             "GET",
             path,
             "Reads a conversation as a transcript value, version 2.",
+            true,
             parameters,
             operation,
         );
@@ -243,6 +263,7 @@ impl Described {
             "POST",
             "/assets",
             "Adds an asset, to be shown by a turn's `asset_id`.",
+            true,
             parameters,
             operation,
         );
@@ -283,7 +304,7 @@ impl Described {
             header_parameter("If-Range", "The part only if this is still the ETag.".into()),
         ];
         let text = "Reads an asset's bytes, or a part of them.";
-        self.put("GET", "/assets/{asset}/content", text, parameters, operation);
+        self.put("GET", "/assets/{asset}/content", text, true, parameters, operation);
     }
 }
 
@@ -316,9 +337,14 @@ impl Fields {
             schema["required"] = self.required.into();
         }
         // Only a request that says so takes fields that are not described.
-        schema["additionalProperties"] = json!(request.get("additionalProperties") == Some(&json!(true)));
+        schema["additionalProperties"] = json!(is_open(&request));
         schema
     }
+}
+
+/// Whether a request takes fields that are not described.
+fn is_open(request: &Object) -> bool {
+    request.get("additionalProperties") == Some(&json!(true))
 }
 
 fn object(schema: Schema) -> Object {
@@ -390,6 +416,14 @@ fn transcript() -> Value {
     })
 }
 
+fn rename(fields: &mut Object, differ: &[String]) {
+    if let Some(Value::String(path)) = fields.get_mut("$ref")
+        && differ.iter().any(|name| path.rsplit('/').next() == Some(name))
+    {
+        path.push_str("Input");
+    }
+}
+
 /// Numbers as OpenAPI knows them: unsigned ones are signed ones that begin at 0.
 fn plain_numbers(fields: &mut Object) {
     match fields.get("format").and_then(Value::as_str) {
@@ -401,9 +435,7 @@ fn plain_numbers(fields: &mut Object) {
 }
 
 /// The problems that follow from what an operation takes. Every problem is problem+json.
-fn add_problems(operation: &mut Value, parameters: &[Value], changes: bool) {
-    let names =
-        parameters.iter().any(|parameter| parameter["in"] == "path" || parameter["name"] == "conversation");
+fn add_problems(operation: &mut Value, parameters: &[Value], names: bool, changes: bool) {
     let body = &operation["requestBody"]["content"];
     let (takes, has_body) = (!parameters.is_empty(), body.is_object());
     let has_json = body.as_object().is_some_and(|content| content.keys().eq(["application/json"]));

@@ -30,7 +30,11 @@ pub fn simplify(schema: &mut Value) {
 
 /// The words of a choice of constants.
 fn words(choices: &Value) -> Option<Value> {
-    choices.as_array()?.iter().map(|choice| choice.get("const").filter(|word| word.is_string()).cloned()).collect()
+    choices
+        .as_array()?
+        .iter()
+        .map(|choice| choice.get("const").filter(|word| word.is_string()).cloned())
+        .collect()
 }
 
 /// Applies a change to a schema and to everything in it.

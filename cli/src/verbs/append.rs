@@ -95,7 +95,7 @@ pub fn input(turn: NewTurn) -> Result<TurnInput, Error> {
     Ok(turn)
 }
 
-fn said(args: &Args, turn: &Turn) -> Result<(), Failure> {
+pub fn said(args: &Args, turn: &Turn) -> Result<(), Failure> {
     if args.json {
         return output::json(turn);
     }
@@ -106,7 +106,7 @@ fn said(args: &Args, turn: &Turn) -> Result<(), Failure> {
     ))
 }
 
-fn standard_input() -> Result<String, Failure> {
+pub fn standard_input() -> Result<String, Failure> {
     let mut bytes = Vec::new();
     std::io::stdin().take(BODY_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > BODY_BYTES_MAX {

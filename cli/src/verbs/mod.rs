@@ -2,6 +2,7 @@
 
 pub mod append;
 pub mod backup;
+pub mod change;
 pub mod compact;
 pub mod completions;
 pub mod context;
@@ -11,6 +12,7 @@ pub mod erase;
 pub mod export;
 pub mod facts;
 pub mod fork;
+pub mod generate;
 pub mod history;
 pub mod import;
 pub mod keys;
@@ -23,6 +25,9 @@ pub mod restore;
 pub mod serve;
 pub mod session;
 pub mod state;
+pub mod summarize;
+pub mod supersede;
+pub mod sweep;
 pub mod tail;
 pub mod verify;
 
@@ -30,7 +35,28 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use clap::CommandFactory;
 
+/// Verbs that a first look can do without.
+const FURTHER: [&str; 11] = [
+    "supersede",
+    "generate",
+    "approve",
+    "deny",
+    "summarize",
+    "update",
+    "archive",
+    "close",
+    "reset",
+    "delete",
+    "sweep",
+];
+
 /// Without a verb: what there is, in one screen.
 pub fn overview() -> Result<(), Failure> {
-    output::text(Args::command().render_help().ansi().to_string().trim_end())
+    let further = FURTHER.join(", ");
+    let command = FURTHER
+        .iter()
+        .fold(Args::command(), |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
+    let after =
+        format!("Further verbs: {further}.\n{}", command.get_after_help().cloned().unwrap_or_default());
+    output::text(command.after_help(after).render_help().ansi().to_string().trim_end())
 }

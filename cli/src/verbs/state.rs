@@ -4,8 +4,9 @@ use crate::args::Args;
 use crate::open;
 use crate::output::{self, Failure};
 use clap::Args as ClapArgs;
-use everturn_api::state::{self, GetState};
+use everturn_api::state::{self, GetState, ResolveApproval};
 use everturn_core::json::Raw;
+use everturn_views::state::Approval;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  everturn state @last\n  everturn state @last --at 42 --json | jq .pins")]
@@ -72,4 +73,31 @@ pub fn unpin(args: &Args, verb: &Unpin) -> Result<(), Failure> {
     let id = store.resolve(&verb.conversation)?;
     let event = store.call(state::Unpin { conversation: id.into(), name: verb.name.clone() })?;
     if args.json { output::json(&event) } else { output::text(format!("unpinned at #{}", event.seq)) }
+}
+
+#[derive(ClapArgs)]
+#[command(after_help = "`everturn state CONV` shows what waits for an approval.\n\n\
+    Examples:\n  everturn approve @last appr-1\n  everturn deny @last appr-1")]
+pub struct Answer {
+    /// The conversation
+    #[arg(value_name = "CONV")]
+    conversation: String,
+    /// The approval's id
+    #[arg(value_name = "APPROVAL")]
+    approval: String,
+}
+
+pub fn approve(args: &Args, verb: &Answer) -> Result<(), Failure> {
+    resolve(args, verb, Approval::Approved, "approved")
+}
+
+pub fn deny(args: &Args, verb: &Answer) -> Result<(), Failure> {
+    resolve(args, verb, Approval::Denied, "denied")
+}
+
+fn resolve(args: &Args, verb: &Answer, state: Approval, word: &str) -> Result<(), Failure> {
+    let store = open::writing(args)?;
+    let conversation = store.resolve(&verb.conversation)?.into();
+    let event = store.call(ResolveApproval { conversation, approval: verb.approval.clone(), state })?;
+    if args.json { output::json(&event) } else { output::text(format!("{word} at #{}", event.seq)) }
 }

@@ -393,6 +393,49 @@ const RECALL: Scene = &[
     (&["recall", "which port should"], ""),
 ];
 
+const CHANGING: Scene = &[
+    (&["new", "--title", "Trip", "--metadata", r#"{"a":1,"b":2.50}"#, "--ttl", "9000", "--json"], ""),
+    (
+        &[
+            "update",
+            "conv-1",
+            "--title",
+            "Lisbon in May",
+            "--metadata",
+            r#"{"a":null,"c":[ 1.0 ]}"#,
+            "--json",
+        ],
+        "",
+    ),
+    (&["update", "conv-1", "--ttl", "none", "--owner", "ana", "--retention", "audit-only", "--json"], ""),
+    (&["update", "conv-1", "--title", "", "--policy", r#"{"compaction":{"max_turns":6}}"#, "--json"], ""),
+    (&["update", "conv-1", "--title", "late", "--expected-seq", "1"], ""),
+    (&["update", "conv-1", "--ttl", "soon"], ""),
+    (&["update", "conv-1", "--retention", "forever"], ""),
+    (&["update", "conv-1", "--system-prompt", "Be brief."], ""),
+    (&["append", "conv-1", "To Faro?", "--actor", "ana", "--json"], ""),
+    (&["supersede", "turn-1", "To Porto?", "--json"], ""),
+    (&["supersede", "turn-1", "To Rome?"], ""),
+    (
+        &["supersede", "turn-2", "--message", "-", "--json"],
+        r#"{"role":"user","content":[{"type":"text","text":"To Porto, 1.0"}]}"#,
+    ),
+    (&["history", "conv-1", "--json"], ""),
+    (&["history", "conv-1", "--superseded", "--json"], ""),
+    (&["summarize", "conv-1", "--json"], ""),
+    (&["summarize", "conv-1", "--from", "90"], ""),
+    (&["approve", "conv-1", "appr-1"], ""),
+    (&["deny", "conv-1", "appr-1", "--json"], ""),
+    (&["archive", "conv-1", "--reason", "later"], ""),
+    (&["append", "conv-1", "too late"], ""),
+    (&["archive", "conv-1", "--undo", "--json"], ""),
+    (&["reset", "conv-1", "--json"], ""),
+    (&["list"], ""),
+    (&["close", "conv-2", "--reason", "over", "--json"], ""),
+    (&["append", "conv-2", "too late"], ""),
+    (&["archive", "conv-2"], ""),
+];
+
 const KEYS: Scene = &[
     (&["keys", "list"], ""),
     (&["keys", "create", "--role", "root"], ""),
@@ -517,6 +560,11 @@ fn facts_are_the_same() {
 #[test]
 fn recall_is_the_same() {
     same(RECALL);
+}
+
+#[test]
+fn changing_is_the_same() {
+    same(CHANGING);
 }
 
 #[test]

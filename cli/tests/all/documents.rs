@@ -18,6 +18,24 @@ fn without_a_verb_it_says_what_it_can_do_in_one_screen() {
         let help = shell.ok(&[verb, "--help"]);
         assert!(help.contains("Example"), "{verb} --help has no example");
     }
+    let all = shell.ok(&["--help"]);
+    let further = [
+        "update",
+        "archive",
+        "close",
+        "reset",
+        "supersede",
+        "approve",
+        "deny",
+        "generate",
+        "summarize",
+        "sweep",
+    ];
+    for verb in further {
+        assert!(said.contains(verb) && all.contains(&format!("  {verb} ")), "{verb} is missing:\n{all}");
+        let help = shell.ok(&[verb, "--help"]);
+        assert!(help.contains("Example"), "{verb} --help has no example");
+    }
     assert_shows!(said.lines().next().unwrap(), @"Every word is kept; the model reads what it needs. A conversation store for AI agents");
 }
 

@@ -6,6 +6,7 @@ mod attacks;
 mod backup;
 mod bad_input;
 mod both;
+mod changing;
 mod conversations;
 mod documents;
 mod erasing;

@@ -74,7 +74,7 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
         Err(error) if row.about.if_match && error.code() == "append.stale_seq" => Err(Problem::new(
             StatusCode::PRECONDITION_FAILED,
             "conversation.changed",
-            format!("{error}; read the conversation again"),
+            error.text().to_string(),
         )),
         Err(error) => Err(error.into()),
     }

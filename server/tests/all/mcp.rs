@@ -206,7 +206,8 @@ async fn what_a_tool_refuses_says_what_to_do() {
     let stage = Stage::new().await;
     let client = Client::begin(&stage).await;
     let id = client.call("create_conversation", json!({})).await["id"].clone();
-    let one = json!({"conversation": id, "turns": [{"role": "user", "content": "one"}], "idempotency_key": "k"});
+    let one =
+        json!({"conversation": id, "turns": [{"role": "user", "content": "one"}], "idempotency_key": "k"});
     let begun = client.call("append_turns", one.clone()).await;
     let again = client.call("append_turns", one).await;
     assert_eq!((&again["repeated"], &again["turns"][0]["id"]), (&json!(true), &begun["turns"][0]["id"]));

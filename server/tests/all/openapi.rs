@@ -142,7 +142,8 @@ async fn every_example_works_and_every_answer_fits() {
                 prepared.variables.insert("turn", turn["id"].as_str().unwrap().into());
             }
             "/api/v1/conversations/{conversation}/projections/{seq}" => {
-                let record = format!("/api/v1/conversations/{}/projections", prepared.variables["conversation"]);
+                let record =
+                    format!("/api/v1/conversations/{}/projections", prepared.variables["conversation"]);
                 let body = r#"{"policy":"raw"}"#;
                 let made = prepared.stage.request(Method::POST, &record).body(body).send().await.unwrap();
                 let location = made.headers()["location"].to_str().unwrap();
@@ -157,7 +158,8 @@ async fn every_example_works_and_every_answer_fits() {
                 prepared.variables.insert("key", made["id"].as_str().unwrap().into());
             }
             "/api/v1/generations/{generation}" | "/api/v1/generations/{generation}/stop" => {
-                let generate = format!("/api/v1/conversations/{}/generate", prepared.variables["conversation"]);
+                let generate =
+                    format!("/api/v1/conversations/{}/generate", prepared.variables["conversation"]);
                 let made = prepared.stage.post(&generate, &json!({}), 200).await;
                 prepared.variables.insert("generation", made["id"].as_str().unwrap().into());
             }

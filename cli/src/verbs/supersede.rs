@@ -1,0 +1,51 @@
+//! `everturn supersede`
+
+use super::append::{input, said, standard_input};
+use crate::args::Args;
+use crate::open;
+use crate::output::Failure;
+use clap::Args as ClapArgs;
+use everturn_api::turns::{GetTurn, SupersedeTurn};
+use everturn_core::id::TurnId;
+use everturn_core::turn::Role;
+use everturn_engine::NewTurn;
+
+#[derive(ClapArgs)]
+#[command(
+    after_help = "`everturn history CONV --ids` shows the ids of turns; the old turn stays in the log.\n\n\
+    Examples:\n  \
+    everturn supersede turn_01J9… 'I meant Porto'\n  \
+    cat better.json | everturn supersede turn_01J9… --message -"
+)]
+pub struct Supersede {
+    /// The turn's id
+    #[arg(value_name = "TURN")]
+    turn: String,
+    /// What is said instead; - reads it from standard input
+    #[arg(value_name = "TEXT", default_value = "-")]
+    text: String,
+    /// In which role; by default that of the old turn
+    #[arg(long)]
+    role: Option<String>,
+    /// Who says it; by default the actor of the old turn
+    #[arg(long)]
+    actor: Option<String>,
+    /// TEXT is a message as JSON, in the shape of any provider; it is kept as it is
+    #[arg(long, conflicts_with = "role")]
+    message: bool,
+}
+
+pub fn run(args: &Args, verb: &Supersede) -> Result<(), Failure> {
+    let turn: TurnId = verb.turn.parse()?;
+    let role: Option<Role> = verb.role.as_deref().map(str::parse).transpose()?;
+    let text = if verb.text == "-" { standard_input()? } else { verb.text.clone() };
+    let store = open::writing(args)?;
+    let old = store.call(GetTurn { turn, conversation: None })?;
+    let mut with = match verb.message {
+        true => NewTurn::message(text),
+        false => NewTurn::text(role.unwrap_or(old.role), text.trim_end_matches('\n')),
+    };
+    with.actor = verb.actor.clone().or(old.actor);
+    let appended = store.call(SupersedeTurn { turn, with: input(with)? })?;
+    appended.turns.iter().try_for_each(|turn| said(args, turn))
+}

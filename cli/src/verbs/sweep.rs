@@ -1,0 +1,45 @@
+//! `everturn sweep`
+
+use crate::args::Args;
+use crate::output::{self, Failure};
+use crate::{open, show};
+use clap::Args as ClapArgs;
+use everturn_core::Error;
+use everturn_engine::Options;
+
+#[derive(ClapArgs)]
+#[command(
+    after_help = "A server does this by itself, every half minute.\n\nExample:\n  everturn sweep     (from cron, beside commands that only run for a moment)"
+)]
+pub struct Sweep {}
+
+pub fn run(args: &Args, _: &Sweep) -> Result<(), Failure> {
+    open::all_tenants(args, "sweep")?;
+    if open::server(args)?.is_some() {
+        let text = "a server sweeps by itself; leave --url out to sweep a store of this machine";
+        return Err(Error::invalid("url.sweep", text).into());
+    }
+    let store = open::store(args, Options { create: false, ..Options::default() })?;
+    let (mut expired, mut interrupted, mut collected) = (0, 0, 0);
+    // A round is short, so that a server's other work does not wait for it.
+    loop {
+        let swept = store.sweep()?;
+        expired += swept.expired;
+        interrupted += swept.interrupted;
+        collected += swept.collected;
+        if swept.expired == 0 {
+            break;
+        }
+    }
+    if args.json {
+        let swept =
+            serde_json::json!({"expired": expired, "interrupted": interrupted, "collected": collected});
+        return output::json(&swept);
+    }
+    output::text(format!(
+        "deleted {} that had expired, ended {} that nothing came for, removed {} that nothing refers to",
+        show::count(expired as u64, "conversation"),
+        show::count(interrupted as u64, "open turn"),
+        show::count(collected as u64, "asset"),
+    ))
+}

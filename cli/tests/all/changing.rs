@@ -1,0 +1,133 @@
+//! Verbs that change a conversation, answer in it, or clean up after it.
+
+use crate::Shell;
+use everturn_engine::Everturn;
+use everturn_views::state::ApprovalBody;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+#[test]
+fn settings_are_changed_and_taken_away() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let set = [
+        "update",
+        &id,
+        "--title",
+        "Lisbon",
+        "--metadata",
+        r#"{"a": 1, "b": 2}"#,
+        "--ttl",
+        "60",
+        "--retention",
+        "ephemeral",
+        "--system-prompt",
+        "Be brief.",
+        "--json",
+    ];
+    let now = shell.json(&set);
+    assert_eq!(
+        (&now["title"], &now["ttl"], &now["retention"]),
+        (&json!("Lisbon"), &json!(60), &json!("ephemeral"))
+    );
+    assert_eq!(now["metadata"]["system_prompt"]["content"], "Be brief.");
+    let less = ["update", &id, "--title", "", "--metadata", r#"{"a": null}"#, "--ttl", "none", "--json"];
+    let now = shell.json(&less);
+    assert_eq!((now.get("title"), now.get("ttl")), (None, None), "{now}");
+    assert_eq!((now["metadata"].get("a"), &now["metadata"]["b"]), (None, &json!(2)));
+    assert_eq!(now["retention"], "ephemeral", "what is not named stays");
+}
+
+#[test]
+fn a_turn_is_replaced_in_its_role_and_by_its_actor() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let old = shell.json(&["append", &id, "To Faro.", "--role", "assistant", "--actor", "planner", "--json"]);
+    let new = shell.json(&["supersede", old["id"].as_str().unwrap(), "To Porto.", "--json"]);
+    assert_eq!((&new["role"], &new["actor"]), (&json!("assistant"), &json!("planner")));
+    let turns = shell.json(&["history", &id, "--json"]);
+    let words: Vec<&Value> = turns["data"].as_array().unwrap().iter().map(|turn| &turn["content"]).collect();
+    assert_eq!(words, ["To Porto."]);
+}
+
+#[test]
+fn what_waits_is_approved_once() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let ask = |approval: &str| {
+        let store = Everturn::open(&format!("sqlite:{}", shell.path("store.db").display())).unwrap();
+        let request = ApprovalBody { approval_id: approval.into(), ..ApprovalBody::default() };
+        store.tenant("default").unwrap().request_approval(id.parse().unwrap(), request).wait().unwrap();
+    };
+    ask("a1");
+    ask("a2");
+    let event = shell.json(&["approve", &id, "a1", "--json"]);
+    assert_eq!((&event["body"]["approval_id"], &event["body"]["state"]), (&json!("a1"), &json!("approved")));
+    assert!(shell.refused(&["deny", &id, "a1"]).contains("no approval \"a1\" waits"));
+    assert!(shell.ok(&["deny", &id, "a2"]).starts_with("denied at #"));
+    assert_eq!(shell.json(&["state", &id, "--json"])["pending_approvals"], json!([]));
+}
+
+#[test]
+fn what_has_expired_is_swept() {
+    let shell = Shell::new();
+    let kept = shell.new_conversation();
+    shell.ok(&["new", "--ttl", "0"]);
+    let swept = shell.json(&["sweep", "--json"]);
+    assert_eq!(swept["expired"], 1, "{swept}");
+    let left = shell.json(&["list", "--json"]);
+    assert_eq!((left["data"].as_array().unwrap().len(), &left["data"][0]["id"]), (1, &json!(kept)));
+    assert!(shell.ok(&["sweep"]).starts_with("deleted 0 conversations"));
+    assert!(shell.refused(&["sweep", "--url", "http://127.0.0.1:9"]).contains("sweeps by itself"));
+}
+
+/// Answers each request for chat completions with the same words.
+fn fake_model(answer: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| reply(stream, answer)));
+    url
+}
+
+fn reply(mut stream: TcpStream, answer: &str) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some(bytes) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = bytes.trim().parse().unwrap();
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    let chunk = |delta: Value, finish: Value| {
+        let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
+        format!("data: {}\n\n", json!({"id": "c1", "model": "fake", "choices": [choice]}))
+    };
+    let words = chunk(json!({"role": "assistant", "content": answer}), Value::Null);
+    let end = chunk(json!({}), json!("stop"));
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    stream.write_all(format!("{head}{words}{end}data: [DONE]\n\n").as_bytes()).unwrap();
+}
+
+#[test]
+fn a_model_answers_and_the_answer_is_kept() {
+    let shell = Shell::new();
+    let id = shell.new_conversation();
+    let url = fake_model("To Lisbon, then.");
+    let asked = ["generate", &id, "Where to?", "--actor", "ana", "--base-url", &url, "--model", "fake"];
+    assert_eq!(shell.ok(&asked), "To Lisbon, then.\n");
+    let turns = shell.json(&["history", &id, "--json"]);
+    let said: Vec<(&Value, &Value)> =
+        turns["data"].as_array().unwrap().iter().map(|turn| (&turn["role"], &turn["content"])).collect();
+    assert_eq!(
+        said,
+        [(&json!("user"), &json!("Where to?")), (&json!("assistant"), &json!("To Lisbon, then."))]
+    );
+    assert!(shell.refused(&["generate", &id, "And?"]).contains("--base-url and --model"));
+}
