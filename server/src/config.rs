@@ -40,6 +40,7 @@ pub struct Config {
     /// How long an MCP session may be silent before it ends.
     pub mcp_session_idle: Duration,
     /// Also answer what the MCP conformance suite asks for. For tests only.
+    #[cfg(feature = "mcp-fixtures")]
     pub mcp_fixtures: bool,
 }
 
@@ -61,6 +62,7 @@ impl Default for Config {
             heartbeat: Duration::from_secs(15),
             mcp_record: None,
             mcp_session_idle: Duration::from_secs(30 * 60),
+            #[cfg(feature = "mcp-fixtures")]
             mcp_fixtures: false,
         }
     }

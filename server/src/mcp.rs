@@ -9,6 +9,7 @@
 //! [`http`] and [`stdio`] are the two doors. [`fixtures`] is what the protocol's conformance suite wants to find, and is
 //! there only when asked for.
 
+#[cfg(feature = "mcp-fixtures")]
 mod fixtures;
 mod http;
 mod prompts;
@@ -44,8 +45,6 @@ struct Shared {
     transport: &'static str,
     /// Where dispatches are recorded.
     record: Option<PathBuf>,
-    /// Whether to answer what the conformance suite asks for.
-    fixtures: bool,
     /// Whether no key is asked for as long as there is none.
     may_be_keyless: bool,
     /// Cancelled when the process begins to stop.
@@ -71,7 +70,6 @@ impl Shared {
         Shared {
             transport,
             record,
-            fixtures: false,
             may_be_keyless: false,
             stopping,
             listings,

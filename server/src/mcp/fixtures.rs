@@ -1,14 +1,15 @@
-//! What the protocol's conformance suite (npm `@modelcontextprotocol/conformance`) wants to find on a server. Served
-//! only when asked for, never beside data that matters.
+//! What the protocol's conformance suite (npm `@modelcontextprotocol/conformance`) wants to find on a server. Built only
+//! for tests (feature `mcp-fixtures`), and served only when asked for.
 #![allow(
     deprecated,
     reason = "the suite asks for sampling and logging, which the newest protocol leaves out"
 )]
 
 use super::Shared;
+use super::service::Service;
 use rmcp::model::*;
-use rmcp::service::RequestContext;
-use rmcp::{ErrorData, RoleServer};
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
+use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,22 +22,12 @@ const WAV: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA="
 
 type Called = Result<CallToolResult, ErrorData>;
 
-/// Also logging.
-pub fn capabilities(capabilities: &mut ServerCapabilities) {
-    capabilities.logging = Some(JsonObject::new());
-}
-
-/// Whether an address is one of these.
-pub fn is_one(uri: &str) -> bool {
-    uri.starts_with("test://")
-}
-
 fn object(value: Value) -> Arc<JsonObject> {
     Arc::new(value.as_object().cloned().unwrap_or_default())
 }
 
 /// The tools of the suite.
-pub fn tools() -> Vec<Tool> {
+fn tools() -> Vec<Tool> {
     let plain = [
         "test_simple_text",
         "test_image_content",
@@ -82,7 +73,7 @@ pub fn tools() -> Vec<Tool> {
 }
 
 /// Calls one; `None` if it is none of these.
-pub async fn call(
+async fn call(
     shared: &Shared,
     request: &CallToolRequestParams,
     context: RequestContext<RoleServer>,
@@ -258,7 +249,7 @@ async fn reconnection(shared: &Shared, context: &RequestContext<RoleServer>) -> 
 }
 
 /// The resources of the suite.
-pub fn resources() -> Vec<Resource> {
+fn resources() -> Vec<Resource> {
     ["test://static-text", "test://static-binary", "test://watched-resource"]
         .into_iter()
         .map(|uri| Resource::new(uri, uri).with_description("For the conformance suite"))
@@ -266,7 +257,7 @@ pub fn resources() -> Vec<Resource> {
 }
 
 /// Its template.
-pub fn templates() -> Vec<ResourceTemplate> {
+fn templates() -> Vec<ResourceTemplate> {
     vec![
         ResourceTemplate::new("test://template/{id}/data", "test")
             .with_description("For the conformance suite")
@@ -275,7 +266,7 @@ pub fn templates() -> Vec<ResourceTemplate> {
 }
 
 /// Reads one.
-pub fn read(uri: &str) -> Option<ReadResourceResult> {
+fn read(uri: &str) -> Option<ReadResourceResult> {
     let contents = match uri {
         "test://static-text" => {
             ResourceContents::text("This is the content of the static text resource.", uri)
@@ -292,7 +283,7 @@ pub fn read(uri: &str) -> Option<ReadResourceResult> {
 }
 
 /// The prompts of the suite.
-pub fn prompts() -> Vec<Prompt> {
+fn prompts() -> Vec<Prompt> {
     let prompt = |name: &str, arguments: &[&str]| {
         let arguments =
             arguments.iter().map(|name| PromptArgument::new(*name).with_required(true)).collect::<Vec<_>>();
@@ -307,7 +298,7 @@ pub fn prompts() -> Vec<Prompt> {
 }
 
 /// Gets one.
-pub fn prompt(name: &str, arguments: &JsonObject) -> Option<GetPromptResult> {
+fn prompt(name: &str, arguments: &JsonObject) -> Option<GetPromptResult> {
     let argument = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
     let text = |text: &str| PromptMessage::new_text(Role::User, text);
     let messages = match name {
@@ -329,4 +320,178 @@ pub fn prompt(name: &str, arguments: &JsonObject) -> Option<GetPromptResult> {
         _ => return None,
     };
     Some(GetPromptResult::new(messages))
+}
+
+/// A service that also answers what the suite asks for, if it is on.
+pub struct WithFixtures {
+    service: Service,
+    shared: Arc<Shared>,
+    on: bool,
+}
+
+impl WithFixtures {
+    /// Around a service.
+    pub fn new(service: Service, shared: Arc<Shared>, on: bool) -> WithFixtures {
+        WithFixtures { service, shared, on }
+    }
+}
+
+impl ServerHandler for WithFixtures {
+    fn get_info(&self) -> ServerConfig {
+        let mut info = self.service.get_info();
+        if self.on {
+            info.capabilities.logging = Some(JsonObject::new());
+        }
+        info
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        let mut result = self.service.initialize(request, context).await?;
+        if self.on {
+            result.capabilities.logging = Some(JsonObject::new());
+        }
+        Ok(result)
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        self.service.on_initialized(context).await;
+    }
+
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let mut list = self.service.list_tools(request, context).await?;
+        if self.on {
+            list.tools.extend(tools());
+        }
+        Ok(list)
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        self.service.get_tool(name)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if self.on && tools().iter().any(|tool| tool.name == request.name) {
+            let called = call(&self.shared, &request, context).await;
+            return called.unwrap_or_else(|| Err(ErrorData::internal_error("no such fixture", None))).map(Into::into);
+        }
+        self.service.call_tool(request, context).await
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let first = request.as_ref().is_none_or(|page| page.cursor.is_none());
+        let mut list = self.service.list_resources(request, context).await?;
+        if self.on && first {
+            list.resources.extend(resources());
+        }
+        Ok(list)
+    }
+
+    async fn list_resource_templates(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let mut list = self.service.list_resource_templates(request, context).await?;
+        if self.on {
+            list.resource_templates.extend(templates());
+        }
+        Ok(list)
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        match read(&request.uri).filter(|_| self.on) {
+            Some(read) => Ok(read.into()),
+            None => self.service.read_resource(request, context).await,
+        }
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        match self.on && request.uri.starts_with("test://") {
+            true => Ok(()),
+            false => self.service.subscribe(request, context).await,
+        }
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.service.unsubscribe(request, context).await
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        self.service.accepted_subscription_filter(requested)
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        self.service.listen(context).await
+    }
+
+    async fn list_prompts(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        let mut list = self.service.list_prompts(request, context).await?;
+        if self.on {
+            list.prompts.extend(prompts());
+        }
+        Ok(list)
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let arguments = request.arguments.clone().unwrap_or_default();
+        match prompt(&request.name, &arguments).filter(|_| self.on) {
+            Some(prompt) => Ok(prompt.into()),
+            None => self.service.get_prompt(request, context).await,
+        }
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        self.service.complete(request, context).await
+    }
+
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        match self.on {
+            true => Ok(()),
+            false => self.service.set_level(request, context).await,
+        }
+    }
 }

@@ -34,7 +34,6 @@ const SESSION_ID: &str = "mcp-session-id";
 pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     let mut shared =
         Shared::new("http", app.store.listings(), app.config.mcp_record.clone(), app.stopping.clone());
-    shared.fixtures = app.config.mcp_fixtures;
     shared.may_be_keyless = app.config.keys_required.is_none();
     let shared = Arc::new(shared);
     // Under which names we may be asked is checked for every route alike, in `access`.
@@ -49,7 +48,13 @@ pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         open: Mutex::default(),
     });
     let manager = shared.sessions.clone();
-    let service = StreamableHttpService::new(move || Ok(Service::new(shared.clone(), None)), manager, config);
+    let new = move || Service::new(shared.clone(), None);
+    #[cfg(feature = "mcp-fixtures")]
+    let new = {
+        let (shared, on) = (sessions.shared.clone(), app.config.mcp_fixtures);
+        move || super::fixtures::WithFixtures::new(new(), shared.clone(), on)
+    };
+    let service = StreamableHttpService::new(move || Ok(new()), manager, config);
     Router::new().route_service("/mcp", service).layer(middleware::from_fn_with_state(sessions, guard))
 }
 

@@ -1,7 +1,7 @@
 //! The table of what is answered. One per session, or per request where the protocol has no sessions.
 
 use super::record::Recorder;
-use super::{Shared, fixtures, prompts, protocol_error, resources, tools, watch};
+use super::{Shared, prompts, protocol_error, resources, tools, watch};
 use crate::access::{Caller, Role};
 use crate::app::{blocking, large};
 use crate::lanes::Lane;
@@ -139,13 +139,7 @@ impl Service {
         &self,
         caller: Who,
         request: &CallToolRequestParams,
-        context: RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
-        if self.shared.fixtures
-            && let Some(answer) = fixtures::call(&self.shared, request, context).await
-        {
-            return answer;
-        }
         let row = tools::find(&request.name, &caller.toolsets).ok_or_else(|| {
             let text = format!(
                 "there is no tool {:?} in the tool sets that are on; see tools/list, or ask for more with --toolsets or \
@@ -176,7 +170,7 @@ impl Service {
 
 impl ServerHandler for Service {
     fn get_info(&self) -> ServerConfig {
-        let mut capabilities = ServerCapabilities::builder()
+        let capabilities = ServerCapabilities::builder()
             .enable_completions()
             .enable_prompts()
             .enable_resources()
@@ -184,9 +178,6 @@ impl ServerHandler for Service {
             .enable_resources_list_changed()
             .enable_tools()
             .build();
-        if self.shared.fixtures {
-            fixtures::capabilities(&mut capabilities);
-        }
         let server = Implementation::new("everturn", env!("CARGO_PKG_VERSION")).with_title("Everturn");
         ServerConfig::new(capabilities).with_server_info(server).with_instructions(INSTRUCTIONS)
     }
@@ -225,15 +216,8 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let caller = self.caller(&context.extensions)?;
-        let fixtures = self.shared.fixtures;
-        self.answer(&context, "tools/list", &request, move |_| {
-            let mut tools = tools::list_for(&caller);
-            if fixtures {
-                tools.extend(fixtures::tools());
-            }
-            Ok(ListToolsResult::with_all_items(tools))
-        })
-        .await
+        let list = move |_: &Scope| Ok(ListToolsResult::with_all_items(tools::list_for(&caller)));
+        self.answer(&context, "tools/list", &request, list).await
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
@@ -251,7 +235,7 @@ impl ServerHandler for Service {
                 recorder.called(&request.name, request.arguments.as_ref().unwrap_or(&JsonObject::new()));
             (recorder, call)
         });
-        let answer = self.call(caller, &request, context).await;
+        let answer = self.call(caller, &request).await;
         if let Some((recorder, call)) = recorded {
             recorder.answered(call, &answer);
         }
@@ -264,15 +248,8 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let cursor = request.as_ref().and_then(|page| page.cursor.clone());
-        let fixtures = self.shared.fixtures && cursor.is_none();
-        self.answer(&context, "resources/list", &request, move |scope| {
-            let mut list = resources::list(scope, cursor.as_deref())?;
-            if fixtures {
-                list.resources.extend(fixtures::resources());
-            }
-            Ok(list)
-        })
-        .await
+        let list = move |scope: &Scope| resources::list(scope, cursor.as_deref());
+        self.answer(&context, "resources/list", &request, list).await
     }
 
     async fn list_resource_templates(
@@ -280,15 +257,8 @@ impl ServerHandler for Service {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let fixtures = self.shared.fixtures;
-        self.answer(&context, "resources/templates/list", &request, move |_| {
-            let mut templates = resources::templates();
-            if fixtures {
-                templates.extend(fixtures::templates());
-            }
-            Ok(ListResourceTemplatesResult::with_all_items(templates))
-        })
-        .await
+        let list = |_: &Scope| Ok(ListResourceTemplatesResult::with_all_items(resources::templates()));
+        self.answer(&context, "resources/templates/list", &request, list).await
     }
 
     async fn read_resource(
@@ -296,11 +266,6 @@ impl ServerHandler for Service {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        if self.shared.fixtures
-            && let Some(read) = fixtures::read(&request.uri)
-        {
-            return Ok(read.into());
-        }
         let uri = request.uri.clone();
         let read = move |scope: &Scope| resources::read(scope, &uri);
         self.answer(&context, "resources/read", &request, read).await.map(Into::into)
@@ -311,9 +276,6 @@ impl ServerHandler for Service {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        if self.shared.fixtures && fixtures::is_one(&request.uri) {
-            return Ok(());
-        }
         let watched = self.watches.lock().len();
         if watched > SUBSCRIPTIONS_MAX {
             let (limit, got) = (SUBSCRIPTIONS_MAX as u64, watched as u64);
@@ -389,15 +351,8 @@ impl ServerHandler for Service {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        let fixtures = self.shared.fixtures;
-        self.answer(&context, "prompts/list", &request, move |_| {
-            let mut prompts = prompts::list();
-            if fixtures {
-                prompts.extend(fixtures::prompts());
-            }
-            Ok(ListPromptsResult::with_all_items(prompts))
-        })
-        .await
+        let list = |_: &Scope| Ok(ListPromptsResult::with_all_items(prompts::list()));
+        self.answer(&context, "prompts/list", &request, list).await
     }
 
     async fn get_prompt(
@@ -406,11 +361,6 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         let arguments = request.arguments.clone().unwrap_or_default();
-        if self.shared.fixtures
-            && let Some(prompt) = fixtures::prompt(&request.name, &arguments)
-        {
-            return Ok(prompt.into());
-        }
         let name = request.name.clone();
         let get = move |scope: &Scope| prompts::get(scope, &name, &arguments);
         let answer = self.answer(&context, "prompts/get", &request, get).await;
@@ -445,17 +395,5 @@ impl ServerHandler for Service {
             Ok(CompleteResult::new(found))
         })
         .await
-    }
-
-    #[allow(deprecated, reason = "only the conformance suite asks for it")]
-    async fn set_level(
-        &self,
-        _: SetLevelRequestParams,
-        _: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        match self.shared.fixtures {
-            true => Ok(()),
-            false => Err(ErrorData::method_not_found::<SetLevelRequestMethod>()),
-        }
     }
 }

@@ -64,6 +64,7 @@ impl Settings {
             log_content: self.flag("log_content").unwrap_or(false),
             mcp_record: self.text("mcp.record").map(Into::into),
             mcp_session_idle: Duration::from_secs(self.at_least_one("mcp.session_idle_s")?.into()),
+            #[cfg(feature = "mcp-fixtures")]
             mcp_fixtures: false,
         })
     }
