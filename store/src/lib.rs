@@ -26,7 +26,7 @@ use everturn_core::id::{ConversationId, FactId, Key, KeyId, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnRow};
-use everturn_core::write::{AnsweredRequest, Learned, Place, Write};
+use everturn_core::write::{AnsweredRequest, EventRef, Learned, Place, Write};
 use everturn_views::recall::{Counts, Entry, EntryId, EntryNo, Filter, TextQuery};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -517,7 +517,7 @@ pub struct Written {
 pub(crate) struct Erasures {
     /// Those before the first that is remembered.
     forgotten: u64,
-    last: std::collections::VecDeque<(i64, u64)>,
+    last: std::collections::VecDeque<EventRef>,
 }
 
 impl Erasures {
@@ -528,7 +528,7 @@ impl Erasures {
         self.forgotten + self.last.len() as u64
     }
 
-    pub fn extend(&mut self, erased: impl IntoIterator<Item = (i64, u64)>) {
+    pub fn extend(&mut self, erased: impl IntoIterator<Item = EventRef>) {
         self.last.extend(erased);
         while self.last.len() > Self::REMEMBERED_MAX {
             self.last.pop_front();
@@ -536,14 +536,14 @@ impl Erasures {
         }
     }
 
-    pub fn contains(&self, conversation: i64, seq: u64) -> bool {
-        self.last.contains(&(conversation, seq))
+    pub fn contains(&self, at: EventRef) -> bool {
+        self.last.contains(&at)
     }
 
-    /// Whether any of them after the first `mark` is one that `sees` knows, by conversation and place.
-    pub fn any_since(&self, mark: u64, sees: impl Fn(i64, u64) -> bool) -> bool {
-        let Some(skip) = mark.checked_sub(self.forgotten) else { return true };
-        self.last.iter().skip(skip as usize).any(|(conversation, seq)| sees(*conversation, *seq))
+    /// Those after the first `mark`. `None` if some of them are forgotten.
+    pub fn since(&self, mark: u64) -> Option<Vec<EventRef>> {
+        let skip = mark.checked_sub(self.forgotten)?;
+        Some(self.last.iter().skip(skip as usize).copied().collect())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reading what is derived from the log, and deriving it again.
 
-use super::write::InMemory;
+use super::lookup::InMemory;
 use super::{Entry, Level, Memory, fork_point, owner, stored, turn_row};
 use crate::{
     Branch, ConversationQuery, Index, Problem, Recall, StoredTurn, TenantUsage, TurnQuery, Written,
@@ -8,7 +8,7 @@ use crate::{
 };
 use everturn_core::Error;
 use everturn_core::asset::Asset;
-use everturn_core::chain::{Hash, Head};
+use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::echo::Words;
 use everturn_core::event::Event;
@@ -16,7 +16,7 @@ use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnRow};
-use everturn_core::write::{self, Changes, FactRow, ForkPoint, Learned, Lookup, Place, absent_turn};
+use everturn_core::write::{self, Changes, Learned, Lookup, Place, absent_turn};
 use std::collections::BTreeMap;
 
 impl Index for Memory {
@@ -183,11 +183,7 @@ impl Index for Memory {
 
     fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error> {
         let kept = self.kept();
-        let told = |(place, fact): (usize, FactRow)| Learned {
-            conversation: kept.entries[place].conversation.id,
-            fact: fact.id,
-        };
-        Ok(kept.learned(tenant, turn).into_iter().map(told).collect())
+        write::learned(turn, |of| Ok(kept.statements(tenant, of)))
     }
 
     fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error> {
@@ -251,7 +247,7 @@ impl Index for Memory {
     }
 
     fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
-        Ok(self.kept().in_use(tenant, sha256))
+        Ok(self.kept().asset_count(tenant, sha256) > 0)
     }
 
     fn tenants(&self) -> Result<Vec<Tenant>, Error> {
@@ -301,14 +297,16 @@ impl Index for Memory {
             (entry.turns, entry.assets, entry.references) = Default::default();
             entry.facts.clear();
             entry.summaries.clear();
-            let point = match old.parent {
-                None => ForkPoint { head: Head::genesis(key.id), turns: 0 },
-                Some(parent) => fork_point(&kept.lineage(&key)?[1..], parent.at_seq).ok_or_else(|| {
-                    Error::corrupt("fork.parent", format!("the parent of {} is damaged", key.id))
-                })?,
+            let fork = match old.parent {
+                None => None,
+                Some(parent) => {
+                    let point = fork_point(&kept.lineage(&key)?[1..], parent.at_seq).ok_or_else(|| {
+                        Error::corrupt("fork.parent", format!("the parent of {} is damaged", key.id))
+                    })?;
+                    Some((parent, point))
+                }
             };
-            let mut fresh = Conversation::new(key.id, key.tenant.clone(), old.created, point.head);
-            (fresh.turns, fresh.parent) = (point.turns, old.parent);
+            let mut fresh = write::new_conversation(&key, old.created, fork);
             for event in &own {
                 let mut changes = Changes::default();
                 write::fold(&mut fresh, event, &mut changes, &InMemory { kept: &kept, key: &key })?;

@@ -10,6 +10,7 @@ mod erase;
 mod head;
 mod keys;
 mod lock;
+mod lookup;
 mod ownership;
 mod parents;
 mod read;
@@ -34,7 +35,7 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
-use everturn_core::write::{Action, Learned, Write, absent, absent_turn};
+use everturn_core::write::{Action, Learned, Write, absent, absent_turn, learned};
 use head::{HeadFile, Loss};
 use ownership::Ownership;
 use read::Lineage;
@@ -451,13 +452,8 @@ impl Log for Sqlite {
             Err(error) => return all(error),
         };
         let Writer { connection, ownership, head, known, wal_limit, wal_seen, unlooked, .. } = &mut *guard;
-        let erases: Vec<bool> = batch
-            .iter()
-            .map(|write| {
-                matches!(write.action, Action::Erase { .. } | Action::Delete { .. } | Action::Bury { .. })
-            })
-            .collect();
-        let deletes = |write: &&Write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. });
+        let erases: Vec<bool> = batch.iter().map(|write| write.action.removes()).collect();
+        let deletes = |write: &&Write| write.action.deletes();
         let deleted: Vec<Tenant> =
             batch.iter().filter(deletes).map(|write| write.key.tenant.clone()).collect();
         let speaks = batch.iter().any(|write| matches!(write.action, Action::Chunk { .. }));
@@ -746,7 +742,7 @@ impl Index for Sqlite {
     }
 
     fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error> {
-        self.reading(|db| Ok(erase::learned(db, tenant, turn)?.iter().map(erase::Statement::told).collect()))
+        self.reading(|db| Ok(learned(turn, |of| read::statements(db, tenant, of))?))
     }
 
     fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error> {
@@ -826,7 +822,7 @@ impl Index for Sqlite {
         self.settle()?;
         self.writing(|db| {
             let Some(no) = read::number(db, key)? else { return Ok(()) };
-            let turns = write::own_turns(db, no, seq)?;
+            let turns = read::own_turns(db, no, seq)?;
             db.prepare_cached("INSERT OR REPLACE INTO folds VALUES (?, ?, ?, ?)")?.execute(params![
                 no,
                 signed(seq),
@@ -838,7 +834,7 @@ impl Index for Sqlite {
     }
 
     fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
-        self.reading(|db| Ok(read::asset_in_use(db, tenant, sha256)?))
+        self.reading(|db| Ok(read::asset_count(db, tenant, sha256)? > 0))
     }
 
     fn tenants(&self) -> Result<Vec<Tenant>, Error> {
