@@ -189,10 +189,6 @@ impl Log for Memory {
         answers
     }
 
-    fn settle(&self) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn ready(&self) -> Result<(), Error> {
         Ok(())
     }

@@ -1,0 +1,197 @@
+//! Recall: turns and facts found again, by words and by vectors.
+//!
+//! Derived: whatever is lost is made again from the log, and an index that is behind only finds less. It is kept apart from
+//! the log, so that indexing makes no append wait.
+//!
+//! Every tenant has an index of its own: whatever influences an answer (counts, lengths, expanded prefixes, vectors, how far
+//! the index is behind) belongs to the tenant who asks. Answers over all tenants, and the spans of [`RecallIndex::unindexed`],
+//! are for the process that runs the store.
+//!
+//! A hit may be superseded or erased by now: callers look at each turn as it is now before they show it.
+
+use everturn_core::Error;
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::time::Timestamp;
+use everturn_views::recall::{Counts, Entry, EntryId, EntryNo, Filter, TextQuery};
+use serde::{Deserialize, Serialize};
+
+/// All of recall. Implemented by whatever implements its parts.
+pub trait Recall: RecallIndex + WordSearch + VectorSearch {}
+
+impl<T: RecallIndex + WordSearch + VectorSearch> Recall for T {}
+
+/// Keeping the indexes in step with the log.
+pub trait RecallIndex: Send + Sync {
+    /// What was committed and is not in an index yet, in the order of arrival, at most `limit` events: new ones of any tenant,
+    /// or those of one tenant whose index was lost. Erased bodies come as such. Nothing is left when the span is empty.
+    fn unindexed(&self, limit: usize) -> Result<Unindexed, Error>;
+    /// Takes in what follows from events, in one transaction for each tenant; after it, [`RecallIndex::unindexed`] begins behind
+    /// `span`. Taking the same in again changes nothing, whether another process did or a crash came in between.
+    fn index(&self, changes: Vec<IndexChange>, span: Span) -> Result<(), Error>;
+    /// Events of a tenant, or of all tenants, that are not indexed yet, and entries that have no vector of this model.
+    fn behind(&self, tenant: Option<&Tenant>, model: Option<&str>) -> Result<Behind, Error>;
+    /// Takes what was removed out of a tenant's files as well, or out of everybody's: afterwards none of its words is in them,
+    /// nor in copies that the database left behind. Takes as long as writing the index anew; does nothing if nothing was
+    /// removed. An index of more than `bytes_max` is left as it is. Says whether they are clean.
+    fn scrub(&self, tenant: Option<&Tenant>, bytes_max: Option<u64>) -> Result<bool, Error>;
+    /// Drops all indexes. Everything is then unindexed again.
+    fn forget(&self) -> Result<(), Error>;
+}
+
+/// Events that are not in the index yet.
+#[derive(Clone, Debug)]
+pub struct Unindexed {
+    /// In the order of arrival, each with whose it is.
+    pub events: Vec<(Tenant, Event)>,
+    /// Where they stand.
+    pub span: Span,
+}
+
+/// A stretch of the order of arrival.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The only tenant whose events are meant: its index takes them in again. `None` for everybody's.
+    pub tenant: Option<Tenant>,
+    /// It begins behind this event.
+    pub after: u64,
+    /// It ends with this one.
+    pub through: u64,
+}
+
+/// What becomes of the index.
+#[derive(Clone, Debug)]
+pub enum IndexChange {
+    /// This can be found from now on, by its vector too if it comes with one; otherwise it waits for vectors of every model
+    /// that is known. One with the same id in the same conversation is replaced.
+    Put(Box<Entry>),
+    /// This does not stand any more after a place, but can be found by who asks for such.
+    Fell {
+        /// Where.
+        key: Key,
+        /// What.
+        id: EntryId,
+        /// The place of the event that says so.
+        seq: u64,
+    },
+    /// This must not be found again: it was erased or taken back.
+    Remove {
+        /// Where it was erased: the conversation that it was said in, or a fork of it.
+        key: Key,
+        /// What.
+        id: EntryId,
+    },
+}
+
+/// How far an index is behind the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Behind {
+    /// Events that are not in it yet.
+    pub events: u64,
+    /// Entries without a vector of the model in use.
+    pub vectors: u64,
+}
+
+/// Search by words.
+pub trait WordSearch: Send + Sync {
+    /// What may fit these words, and what the tenant's index counts of them: [`everturn_views::recall::score`] says how well
+    /// each one fits.
+    fn find_text(
+        &self,
+        tenant: &Tenant,
+        query: &TextQuery,
+        filter: &Filter,
+        limit: usize,
+    ) -> Result<Proposed, Error>;
+    /// Turns before and after each of these in its conversation, up to `reach` on either side as far as the filter leaves them,
+    /// each with how many turns away it is. Facts have none. Empty where nothing can be found.
+    fn neighbours(
+        &self,
+        tenant: &Tenant,
+        filter: &Filter,
+        entries: &[EntryNo],
+        reach: usize,
+    ) -> Result<Vec<Vec<(Found, usize)>>, Error>;
+}
+
+/// What may fit a question.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Proposed {
+    /// What the tenant's index counts of the question's words.
+    pub counts: Counts,
+    /// The likeliest first, as far as can be told without their text.
+    pub found: Vec<Found>,
+}
+
+/// Something that was found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Found {
+    /// Its number in this index.
+    pub no: EntryNo,
+    /// The conversation that it was said in; of what a fork inherited, the ancestor.
+    pub conversation: ConversationId,
+    /// Its place there.
+    pub seq: u64,
+    /// Which turn or fact.
+    pub id: EntryId,
+    /// When it was said.
+    pub at: Timestamp,
+    /// How well it fits; more is better, and only comparable within one answer.
+    pub score: f64,
+}
+
+/// Search by embedding vectors. Vectors of different models are never compared.
+pub trait VectorSearch: Send + Sync {
+    /// What is nearest in meaning by this model's vectors, best first. Where a filter leaves few, all of those are compared,
+    /// and where it leaves many, at least 95 of 100 of the ten best are found.
+    fn find_near(
+        &self,
+        tenant: &Tenant,
+        model: &str,
+        vector: &[f32],
+        filter: &Filter,
+        limit: usize,
+    ) -> Result<Vec<Found>, Error>;
+    /// How near these entries are to a question by this model's vectors, in their order; `None` for one without a vector.
+    fn nearness(
+        &self,
+        tenant: &Tenant,
+        model: &str,
+        vector: &[f32],
+        entries: &[EntryNo],
+    ) -> Result<Vec<Option<f64>>, Error>;
+    /// Entries of one tenant that have no vector of this model: those of the tenant that is asked for, the ones named first in
+    /// their order, or of each tenant in turn; then prose, then the rest, each newest first. Asking makes the model known: from
+    /// then on every entry that comes waits for a vector of it.
+    fn unembedded(
+        &self,
+        model: &str,
+        wanted: Option<(&Tenant, &[EntryNo])>,
+        limit: usize,
+    ) -> Result<Vec<Unembedded>, Error>;
+    /// Keeps vectors. Those of entries that are gone are dropped; an empty one says that there is nothing to embed, so
+    /// that the entry does not wait any longer. Vectors of one model have one length.
+    fn put_vectors(
+        &self,
+        tenant: &Tenant,
+        model: &str,
+        vectors: Vec<(EntryNo, Vec<f32>)>,
+    ) -> Result<(), Error>;
+    /// The models of which a tenant, or anybody, has vectors. Those of different models are never compared.
+    fn vector_models(&self, tenant: Option<&Tenant>) -> Result<Vec<String>, Error>;
+    /// Drops vectors of all other models, at most `limit` at once. Says how many; fewer than `limit` when it is done.
+    fn keep_vectors_of(&self, model: &str, limit: usize) -> Result<usize, Error>;
+}
+
+/// Something without a vector.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Unembedded {
+    /// Its number in this index.
+    pub no: EntryNo,
+    /// The conversation that it was said in.
+    pub key: Key,
+    /// Its place there.
+    pub seq: u64,
+    /// Which turn or fact.
+    pub id: EntryId,
+}
