@@ -42,11 +42,11 @@ use std::sync::Arc;
 pub struct Write {
     /// The conversation.
     pub key: Key,
-    /// What to do with it.
+    /// The change to make.
     pub action: Action,
 }
 
-/// What to do with a conversation.
+/// A change to a conversation.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Begin it. The drafts are its first events; with a parent it is a fork.
@@ -226,7 +226,7 @@ impl Idempotency {
     }
 }
 
-/// What a store found before it asks for a plan.
+/// Rows that a store looks up before it asks for a plan.
 #[derive(Default)]
 pub struct Existing<'a> {
     /// The conversation, unless it is absent or deleted.
@@ -246,7 +246,7 @@ pub struct Answered {
     pub events: Vec<Event>,
 }
 
-/// What a store has to write down, and nothing else.
+/// Everything that a store has to write down.
 #[derive(Clone, Debug)]
 pub enum Plan {
     /// Nothing: the request was answered before, with this.
@@ -272,7 +272,7 @@ pub struct Append {
     pub changes: Changes,
     /// The request to remember. One with the same key is replaced.
     pub request: Option<AnsweredRequest>,
-    /// What goes, after the new rows are there.
+    /// Bodies and rows to take away, after the new rows are there.
     pub erasure: Option<Erasure>,
 }
 

@@ -9,9 +9,9 @@ use everturn_core::id::Key;
 use everturn_core::time::Timestamp;
 use everturn_core::write::AnsweredRequest;
 
-/// A whole store, of all tenants, for backup. What reads here is many short reads and not one long one: a backup may take
-/// hours, and neither the log nor an erasure waits for it. What it reads is put back by `Begin`, `Restore`, `Bury` and
-/// `Remember` (see `core::write`), in the order of [`Member::no`].
+/// A whole store, of all tenants. Many short reads and not one long one: a backup may take hours, and neither the log nor an
+/// erasure waits for it. It is put back by `Begin`, `Restore`, `Bury` and `Remember` (see `core::write`), in the order of
+/// [`Member::no`].
 pub trait Backup: Send + Sync {
     /// Every conversation there is or was, deleted ones included, in the order of creation, as of one moment.
     fn members(&self) -> Result<Vec<Member>, Error>;
@@ -42,7 +42,7 @@ pub trait Backup: Send + Sync {
 pub struct Member {
     /// Its number in this store: 1, 2, 3, … in the order of creation. Never used twice, although an id may be.
     pub no: u64,
-    /// Whose, and which.
+    /// Its tenant and id.
     pub key: Key,
     /// When it was created.
     pub created: Timestamp,
@@ -52,7 +52,7 @@ pub struct Member {
     pub through: u64,
     /// That event's hash; `None` if the conversation is deleted.
     pub hash: Option<Hash>,
-    /// If it was deleted, what stays of it.
+    /// Its tombstone, if it was deleted.
     pub deleted: Option<Tombstone>,
 }
 
@@ -61,7 +61,7 @@ pub struct Member {
 pub struct ErasedPage {
     /// Number of the conversation, and place of the event. May contain events that are gone with their conversation.
     pub erased: Vec<(u64, u64)>,
-    /// Where to go on.
+    /// Start of the next page.
     pub next: Option<u64>,
 }
 

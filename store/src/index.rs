@@ -36,11 +36,11 @@ pub trait ConversationIndex: Send + Sync {
     fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error>;
     /// Every tenant that has or had a conversation, in order.
     fn tenants(&self) -> Result<Vec<Tenant>, Error>;
-    /// Counts what a tenant has stored, from its rows: takes time in proportion to them.
+    /// Storage that a tenant uses, counted from its rows: takes time in proportion to them.
     fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error>;
 }
 
-/// Which conversations to list.
+/// A page of a listing of conversations.
 #[derive(Clone, Debug, Default)]
 pub struct ConversationQuery {
     /// Only those whose title contains this, any case.
@@ -53,7 +53,7 @@ pub struct ConversationQuery {
     pub limit: usize,
 }
 
-/// What a tenant has stored. Erased and deleted content does not count, and what a fork inherited counts once.
+/// Storage that a tenant uses. Erased and deleted content does not count, and what a fork inherited counts once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TenantUsage {
     /// Conversations.
@@ -82,7 +82,7 @@ pub trait TurnIndex: Send + Sync {
     fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error>;
 }
 
-/// Which turns to read.
+/// A page of turns.
 #[derive(Clone, Debug, Default)]
 pub struct TurnQuery {
     /// Only those with a smaller `seq`.
@@ -111,7 +111,7 @@ impl TurnQuery {
         page.len() >= self.limit || self.bytes_max.is_some_and(|max| *bytes >= max)
     }
 
-    /// Whether a row is asked for, its place aside.
+    /// Whether a row passes the filters, its place aside.
     pub(crate) fn takes(&self, row: &TurnRow) -> bool {
         (self.include_superseded || (row.superseded_by.is_none() && row.status != Status::Aborted))
             && (self.actors.is_empty() || row.actor.as_ref().is_some_and(|actor| self.actors.contains(actor)))
@@ -133,7 +133,7 @@ impl TurnQuery {
 pub struct StoredTurn {
     /// The conversation it was read from.
     pub conversation: ConversationId,
-    /// What is derived about it.
+    /// Its row.
     pub row: TurnRow,
     /// The events at the places that the row names ([`TurnRow::places`]), with their `prev`, as far as they are there.
     pub events: Vec<Event>,
@@ -179,23 +179,23 @@ pub trait Provenance: Send + Sync {
     /// Events of an actor whose bodies are not erased, over all conversations of a tenant, in the order of arrival. Looks at
     /// a bounded part of the log after a position (0 at first); `None` behind its end.
     fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error>;
-    /// Number of bodies that this process erased so far: see [`Action::Derive`](everturn_core::write::Action::Derive).
+    /// Number of bodies erased so far, as the store counts them: see [`Action::Derive`](everturn_core::write::Action::Derive).
     fn erasures(&self) -> Result<u64, Error>;
 }
 
-/// A part of what an actor wrote.
+/// A page of an actor's events.
 #[derive(Clone, Debug)]
 pub struct WrittenPage {
-    /// What was found.
+    /// In the order of arrival.
     pub events: Vec<Written>,
-    /// Where to go on.
+    /// Position to continue after.
     pub through: u64,
 }
 
 /// An event of an actor.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// Where it was written.
+    /// Its address.
     pub place: Place,
     /// A conversation that sees it: its own, or a fork if that was deleted.
     pub seen_in: ConversationId,
@@ -233,13 +233,13 @@ pub trait Maintenance: Send + Sync {
 pub struct Problem {
     /// The conversation, if it is about one.
     pub key: Option<Key>,
-    /// What can be done about it.
+    /// Its remedy.
     pub kind: ProblemKind,
     /// One sentence without an end.
     pub text: String,
 }
 
-/// What can be done about a problem.
+/// Kinds of problems, by remedy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProblemKind {
     /// The storage is damaged: a backup helps.

@@ -5,11 +5,11 @@ use everturn_core::access::AccessKey;
 use everturn_core::id::{KeyId, Tenant};
 use everturn_core::time::Timestamp;
 
-/// Keys of whoever may ask a server. Ground, but beside the log: a key is about access and not about a conversation.
+/// Ground, but beside the log: a key is about access and not about a conversation.
 pub trait Keys: Send + Sync {
     /// Keeps a new key; durable when it returns. One with the same id is a `Conflict`.
     fn put_key(&self, key: &AccessKey) -> Result<(), Error>;
-    /// A key of any tenant, since whoever asks is not known before; revoked and expired ones too.
+    /// A key of any tenant, since the key tells the tenant; revoked and expired ones too.
     fn key(&self, id: KeyId) -> Result<Option<AccessKey>, Error>;
     /// The keys of a tenant, oldest first, revoked and expired ones too.
     fn keys(&self, tenant: &Tenant) -> Result<Vec<AccessKey>, Error>;

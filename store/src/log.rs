@@ -20,7 +20,7 @@ pub trait Log: Send + Sync {
     /// - `seq` is dense, starts at 1 and is decided here, whatever the clocks say.
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>>;
 
-    /// Called when nothing waits to be written: a chance to tidy up what commits left for later. Changes no answer.
+    /// Called when no write is waiting: does work that commits left for later. Changes no answer.
     fn settle(&self) -> Result<(), Error> {
         Ok(())
     }
@@ -48,15 +48,15 @@ pub trait Log: Send + Sync {
 /// The answer to a write.
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// The conversation afterwards; of a deleted one, what it was.
+    /// The conversation afterwards; a deleted one as it was before.
     pub conversation: Arc<Conversation>,
-    /// What was appended; for a repeated request, what the first one appended.
+    /// Appended events; for a repeated request, those of the first one.
     pub events: Vec<Event>,
     /// Whether this request had been answered before and wrote nothing now.
     pub repeated: bool,
     /// Assets that nothing refers to any more; the caller deletes their bytes.
     pub released: Vec<Hash>,
-    /// Events whose bodies an erasure took, wherever they were written.
+    /// Events whose bodies were erased, in any conversation.
     pub erased: Vec<Place>,
 }
 

@@ -23,17 +23,17 @@ impl<T: RecallIndex + WordSearch + VectorSearch> Recall for T {}
 
 /// Keeping the indexes in step with the log.
 pub trait RecallIndex: Send + Sync {
-    /// What was committed and is not in an index yet, in the order of arrival, at most `limit` events: new ones of any tenant,
-    /// or those of one tenant whose index was lost. Erased bodies come as such. Nothing is left when the span is empty.
+    /// Committed events that are not indexed yet, in the order of arrival, at most `limit`: new ones of any tenant, or those of
+    /// one tenant whose index was lost. Erased bodies come as such. Nothing is left when the span is empty.
     fn unindexed(&self, limit: usize) -> Result<Unindexed, Error>;
-    /// Takes in what follows from events, in one transaction for each tenant; after it, [`RecallIndex::unindexed`] begins behind
-    /// `span`. Taking the same in again changes nothing, whether another process did or a crash came in between.
+    /// Applies changes that follow from events, in one transaction for each tenant; [`RecallIndex::unindexed`] then begins
+    /// behind `span`. Applying the same again changes nothing, whether another process did so or a crash came in between.
     fn index(&self, changes: Vec<IndexChange>, span: Span) -> Result<(), Error>;
     /// Events of a tenant, or of all tenants, that are not indexed yet, and entries that have no vector of this model.
     fn behind(&self, tenant: Option<&Tenant>, model: Option<&str>) -> Result<Behind, Error>;
-    /// Takes what was removed out of a tenant's files as well, or out of everybody's: afterwards none of its words is in them,
-    /// nor in copies that the database left behind. Takes as long as writing the index anew; does nothing if nothing was
-    /// removed. An index of more than `bytes_max` is left as it is. Says whether they are clean.
+    /// Takes removed entries out of the files of a tenant, or of all tenants: afterwards none of their words is in them, nor in
+    /// copies that the database left behind. Takes as long as writing the index anew; does nothing if nothing was removed. An
+    /// index of more than `bytes_max` is left as it is. Returns whether the files are clean.
     fn scrub(&self, tenant: Option<&Tenant>, bytes_max: Option<u64>) -> Result<bool, Error>;
     /// Drops all indexes. Everything is then unindexed again.
     fn forget(&self) -> Result<(), Error>;
@@ -42,16 +42,16 @@ pub trait RecallIndex: Send + Sync {
 /// Events that are not in the index yet.
 #[derive(Clone, Debug)]
 pub struct Unindexed {
-    /// In the order of arrival, each with whose it is.
+    /// In the order of arrival, each with its tenant.
     pub events: Vec<(Tenant, Event)>,
-    /// Where they stand.
+    /// Their span.
     pub span: Span,
 }
 
 /// A stretch of the order of arrival.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// The only tenant whose events are meant: its index takes them in again. `None` for everybody's.
+    /// Only this tenant's events: its index is made again. `None` for events of all tenants.
     pub tenant: Option<Tenant>,
     /// It begins behind this event.
     pub after: u64,
@@ -59,26 +59,26 @@ pub struct Span {
     pub through: u64,
 }
 
-/// What becomes of the index.
+/// A change of an index.
 #[derive(Clone, Debug)]
 pub enum IndexChange {
-    /// This can be found from now on, by its vector too if it comes with one; otherwise it waits for vectors of every model
-    /// that is known. One with the same id in the same conversation is replaced.
+    /// Adds an entry. Without a vector of its own it waits for vectors of every known model. An entry with the same id in the
+    /// same conversation is replaced.
     Put(Box<Entry>),
-    /// This does not stand any more after a place, but can be found by who asks for such.
+    /// Marks an entry as superseded after a place: returned only with `include_superseded`.
     Fell {
-        /// Where.
+        /// Its conversation.
         key: Key,
-        /// What.
+        /// The entry.
         id: EntryId,
-        /// The place of the event that says so.
+        /// The place of the superseding event.
         seq: u64,
     },
-    /// This must not be found again: it was erased or taken back.
+    /// Removes an entry that was erased or retracted.
     Remove {
-        /// Where it was erased: the conversation that it was said in, or a fork of it.
+        /// The conversation in which it was erased: its own, or a fork of it.
         key: Key,
-        /// What.
+        /// The entry.
         id: EntryId,
     },
 }
@@ -94,8 +94,7 @@ pub struct Behind {
 
 /// Search by words.
 pub trait WordSearch: Send + Sync {
-    /// What may fit these words, and what the tenant's index counts of them: [`everturn_views::recall::score`] says how well
-    /// each one fits.
+    /// Candidates for these words, with the counts of the tenant's index: [`everturn_views::recall::score`] ranks them.
     fn find_text(
         &self,
         tenant: &Tenant,
@@ -114,16 +113,16 @@ pub trait WordSearch: Send + Sync {
     ) -> Result<Vec<Vec<(Found, usize)>>, Error>;
 }
 
-/// What may fit a question.
+/// Candidates for a query.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Proposed {
-    /// What the tenant's index counts of the question's words.
+    /// Counts of the query's words in the tenant's index.
     pub counts: Counts,
-    /// The likeliest first, as far as can be told without their text.
+    /// The likeliest first, as far as the index can tell without their text.
     pub found: Vec<Found>,
 }
 
-/// Something that was found.
+/// A hit.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Found {
     /// Its number in this index.
@@ -132,17 +131,17 @@ pub struct Found {
     pub conversation: ConversationId,
     /// Its place there.
     pub seq: u64,
-    /// Which turn or fact.
+    /// Its turn or fact.
     pub id: EntryId,
     /// When it was said.
     pub at: Timestamp,
-    /// How well it fits; more is better, and only comparable within one answer.
+    /// Higher is better; only comparable within one answer.
     pub score: f64,
 }
 
 /// Search by embedding vectors. Vectors of different models are never compared.
 pub trait VectorSearch: Send + Sync {
-    /// What is nearest in meaning by this model's vectors, best first. Where a filter leaves few, all of those are compared,
+    /// Nearest entries by this model's vectors, best first. Where a filter leaves few, all of those are compared,
     /// and where it leaves many, at least 95 of 100 of the ten best are found.
     fn find_near(
         &self,
@@ -152,7 +151,7 @@ pub trait VectorSearch: Send + Sync {
         filter: &Filter,
         limit: usize,
     ) -> Result<Vec<Found>, Error>;
-    /// How near these entries are to a question by this model's vectors, in their order; `None` for one without a vector.
+    /// Similarity of these entries to a query by this model's vectors, in their order; `None` for one without a vector.
     fn nearness(
         &self,
         tenant: &Tenant,
@@ -177,13 +176,13 @@ pub trait VectorSearch: Send + Sync {
         model: &str,
         vectors: Vec<(EntryNo, Vec<f32>)>,
     ) -> Result<(), Error>;
-    /// The models of which a tenant, or anybody, has vectors. Those of different models are never compared.
+    /// Models of the vectors of a tenant, or of all tenants.
     fn vector_models(&self, tenant: Option<&Tenant>) -> Result<Vec<String>, Error>;
-    /// Drops vectors of all other models, at most `limit` at once. Says how many; fewer than `limit` when it is done.
+    /// Drops vectors of all other models, at most `limit` at once. Returns their number: fewer than `limit` when it is done.
     fn keep_vectors_of(&self, model: &str, limit: usize) -> Result<usize, Error>;
 }
 
-/// Something without a vector.
+/// An entry without a vector.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Unembedded {
     /// Its number in this index.
@@ -192,6 +191,6 @@ pub struct Unembedded {
     pub key: Key,
     /// Its place there.
     pub seq: u64,
-    /// Which turn or fact.
+    /// Its turn or fact.
     pub id: EntryId,
 }

@@ -116,7 +116,7 @@ pub(super) fn restore(
     Ok(Append::new(conversation, added, changes))
 }
 
-/// What the messages view of a conversation retains, without its bytes. `fallen` are turns that do not count.
+/// Messages and events that the messages view retains, without bytes. `fallen` superseded turns do not count.
 pub fn usage(conversation: &Conversation, fallen: u64) -> Usage {
     let (start, turns_before) = conversation.view_start();
     Usage {
@@ -126,7 +126,7 @@ pub fn usage(conversation: &Conversation, fallen: u64) -> Usage {
     }
 }
 
-/// Refuses what goes over the conversation's budget, if its policy is to reject. The engine counts bytes, and makes room
+/// Refuses an append over the conversation's budget, if its policy is to reject. The engine counts bytes, and makes room
 /// under the other policies: appends at the same moment may pass the limit by their number until the next one makes room.
 fn check_budget(conversation: &Conversation, changes: &Changes, lookup: &dyn Lookup) -> Result<(), Error> {
     let policy = conversation.limits();
@@ -141,7 +141,7 @@ fn check_budget(conversation: &Conversation, changes: &Changes, lookup: &dyn Loo
     if policy.exceeded(&usage).is_some() { Err(policy.refuse(&usage)) } else { Ok(()) }
 }
 
-/// Whether this may be written now.
+/// Refuses a draft that the state of the conversation or of its turn does not allow.
 fn admit(
     conversation: &Conversation,
     draft: &Draft,

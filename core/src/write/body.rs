@@ -25,61 +25,61 @@ pub struct SupersededBody {
 /// The body of `turn.erased`.
 #[derive(Serialize, Deserialize)]
 pub struct ErasedBody {
-    /// Whose content went.
+    /// Erased turns.
     pub turns: Vec<TurnId>,
     /// Why.
     pub reason: String,
-    /// The calls that they answered: with the words goes the only sign that those wait no longer.
+    /// Tool calls that they answered: without this the calls would seem to be pending again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answered: Vec<String>,
-    /// What was learned from them and went with them: without this nobody could tell which facts to look for elsewhere.
+    /// Facts that were erased with them: without this nobody could tell which facts to look for elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub learned: Vec<Learned>,
-    /// Other events whose bodies went, where they were written.
+    /// Other erased events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Place>,
 }
 
-/// Something that was learned from a turn.
+/// A fact learned from a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Learned {
-    /// Where it was stated: where the turn was said, or in a fork.
+    /// The conversation of its statement.
     pub conversation: ConversationId,
-    /// Which fact.
+    /// The fact.
     pub fact: FactId,
 }
 
-/// How far a checkpoint or a trim reaches.
+/// Reach of a checkpoint or a trim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Summarized {
     /// The last turn it covers.
     pub through: TurnId,
     /// That turn's place.
     pub through_seq: u64,
-    /// How many turns there are up to it, superseded ones included.
+    /// Number of turns up to it, superseded ones included.
     pub turns_before: u64,
 }
 
-/// What a `compaction` event does to the view. The rest of its body is for readers: see `compaction`.
+/// The part of a `compaction` body that moves the start of the view.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Compacted {
-    /// What was in force before it; another compaction that came first makes it stale.
+    /// The checkpoint that was in force before; another compaction that came first makes this one stale.
     pub previous: Option<CheckpointRef>,
-    /// What it covers from now on.
+    /// The turns that it covers.
     #[serde(default)]
     pub summarized: Option<Summarized>,
-    /// The compaction that it takes back.
+    /// The compaction that it reverts.
     #[serde(default)]
     pub reverts: Option<EventId>,
-    /// What is in force again, where it takes one back.
+    /// The checkpoint that is in force again after a revert.
     #[serde(default)]
     pub restores: Option<CheckpointRef>,
 }
 
-/// What a `transcript_budget` event does to the view. The rest of its body is for readers: see `budget`.
+/// The part of a `transcript_budget` body that moves the start of the view.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Trimmed {
-    /// Present where the view begins later from now on.
+    /// The turns before the new start of the view.
     #[serde(default)]
     pub trimmed: Option<Summarized>,
 }

@@ -6,7 +6,7 @@ use crate::chain::Hash;
 use crate::conversation::Tombstone;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a deletion takes away.
+/// Rows that a deletion changes and removes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Deletion {
     /// Stays in the conversation's place, without title, owner, participants, metadata and policy.

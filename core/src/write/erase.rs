@@ -10,7 +10,7 @@ use crate::id::{FactId, TurnId};
 use crate::turn::{Status, TurnRow};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an erasure takes away.
+/// Bodies and rows that an erasure takes away.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Erasure {
     /// Events whose bodies go, with their rows among summaries and echoes. Each has a body now.

@@ -16,7 +16,7 @@ use crate::message;
 use crate::turn::{Status, Successor, TurnBody, TurnRow};
 use serde_json::Value;
 
-/// What one event does to its conversation and the rows. An event that came from elsewhere and lacks what its kind
+/// Applies an event to its conversation and the rows. An event that came from elsewhere and lacks what its kind
 /// promises does nothing; it is kept all the same.
 pub fn fold(
     conversation: &mut Conversation,
@@ -110,7 +110,7 @@ fn end_turn(event: &Event, changes: &mut Changes, lookup: &dyn Turns) -> Result<
     Ok(())
 }
 
-/// Notes which assets a turn's content shows.
+/// Adds the assets that a turn's content shows.
 fn refer(event: &Event, turn_seq: u64, changes: &mut Changes) {
     // Most turns show none, and parsing each would cost every append.
     if !event.text().is_some_and(|text| text.contains("asset_")) {
@@ -131,7 +131,7 @@ pub(super) fn find_turn(id: TurnId, changes: &Changes, lookup: &dyn Turns) -> Re
     }
 }
 
-/// How far back an event that sums up turns reaches. A projection repeats the checkpoint that it was made with.
+/// The row of an event that sums up turns. A projection repeats the checkpoint that it was made with.
 fn summary(event: &Event) -> Option<SummaryRow> {
     let through_seq = match event.kind.as_str() {
         kind::COMPACTION => {
@@ -143,7 +143,7 @@ fn summary(event: &Event) -> Option<SummaryRow> {
     event.body.as_ref().map(|_| SummaryRow { seq: event.seq, through_seq })
 }
 
-/// What a compaction or a budget does to where the messages view begins.
+/// Moves the start of the messages view as a compaction or a budget event says.
 pub fn move_view(event: &Event, checkpoint: &mut Option<CheckpointRef>, budget: &mut Option<BudgetRef>) {
     if event.kind == kind::COMPACTION
         && let Some(body) = event.read::<Compacted>()

@@ -115,7 +115,7 @@ pub struct Fork {
     pub deleted: bool,
 }
 
-/// Which statements of facts.
+/// A selection of statements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StatementsOf {
     /// Learned from this turn.

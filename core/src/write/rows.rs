@@ -4,14 +4,14 @@ use crate::chain::Hash;
 use crate::id::{FactId, TurnId};
 use crate::turn::TurnRow;
 
-/// Rows to add or replace.
+/// Rows that follow from events.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Turns, new or changed.
     pub turns: Vec<TurnRow>,
     /// New assets.
     pub assets: Vec<AssetRow>,
-    /// Which turn refers to which asset.
+    /// Assets that turns show.
     pub references: Vec<AssetReference>,
     /// Statements of facts.
     pub facts: Vec<FactRow>,
@@ -23,7 +23,7 @@ pub struct Changes {
     pub ended: Vec<u64>,
 }
 
-/// What a store keeps about an event that sums up turns, to find it when one of them is erased.
+/// An event that sums up turns, kept to find it when one of them is erased.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SummaryRow {
     /// The place of the event.
@@ -32,29 +32,29 @@ pub struct SummaryRow {
     pub through_seq: u64,
 }
 
-/// What a store keeps about a text that may repeat a turn: see [`echo`].
+/// A text that may repeat a turn: see [`echo`](crate::echo).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EchoRow {
     /// The place of the event.
     pub seq: u64,
-    /// See [`echo::bucket`].
+    /// See [`echo::bucket`](crate::echo::bucket).
     pub bucket: u16,
 }
 
-/// What a store keeps about a statement of a fact beside its event. No words: they are in the event only.
+/// A statement of a fact.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FactRow {
     /// The fact.
     pub id: FactId,
     /// The place of the statement.
     pub seq: u64,
-    /// The turn that it was learned from: when that is erased, so are the words of the statement.
+    /// The turn that it was learned from. Erasing that turn erases the statement.
     pub source_turn: Option<TurnId>,
-    /// The fact that it corrects or takes back: when nothing of that is left, its words go too.
+    /// The fact that it corrects or retracts. When no statement of that fact is left, this one goes too.
     pub corrects: Option<FactId>,
 }
 
-/// What a store keeps about an asset beside its event.
+/// An asset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AssetRow {
     /// Its id.
@@ -65,10 +65,10 @@ pub struct AssetRow {
     pub sha256: Option<Hash>,
 }
 
-/// A turn shows an asset.
+/// An asset that a turn shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AssetReference {
-    /// Which asset.
+    /// Id of the asset.
     pub asset: String,
     /// The turn's place.
     pub turn_seq: u64,
