@@ -178,6 +178,11 @@ impl TurnRow {
         [Some(self.seq), content, superseded].into_iter().flatten()
     }
 
+    /// Places of the events that hold its words.
+    pub fn bodies(&self) -> impl Iterator<Item = u64> {
+        [Some(self.seq), self.content_seq].into_iter().flatten()
+    }
+
     /// The row as it stood when the log ended at `seq`: how a fork sees what it inherited. A turn that was still open
     /// there will never be finished on this side, so it reads as interrupted.
     pub fn as_of(mut self, seq: u64) -> TurnRow {

@@ -1,49 +1,66 @@
-//! How a request becomes events and rows.
+//! The rules of writing: how a request becomes events and rows.
 //!
-//! A store hands [`plan`] what it knows of a conversation and what a caller wants; back come the next links of the
-//! chain and the rows that change. Every rule about what may be written lives here, so that all stores agree. The same
-//! [`fold`] that plans an append also rebuilds the rows from the log: what a store derives is never a second truth.
+//! A store looks up the conversation and hands [`plan`] the request; back comes a [`Plan`], which is data: events, rows to
+//! add, rows to drop. Whatever else the rules need to know they ask through [`Lookup`]. Every decision about what a write
+//! does is made here, so that all stores agree. The [`fold`] that plans an append also rebuilds the rows from the log.
+//!
+//! `append`, `erase` and `delete` hold the rules, `lookup` the questions to a store, `rows` and `body` the shapes that are
+//! stored, `refusal` the errors.
+
+mod append;
+mod body;
+mod delete;
+mod erase;
+mod fold;
+mod lookup;
+mod refusal;
+mod rows;
+
+pub use append::{new_conversation, usage};
+pub use body::{ErasedBody, Learned, StateBody, Summarized, SupersededBody};
+pub use delete::{Deletion, Purge, deletion, needed};
+pub use erase::{Erasure, learned};
+pub use fold::{fold, move_view};
+pub use lookup::{
+    EventRef, Fork, ForkParent, ForkPoint, Level, Lookup, Statement, StatementsOf, Traces, Turns, owner,
+};
+pub use refusal::{absent, absent_turn, no_such_seq, not_open, stale_seq, still_open};
+pub use rows::{AssetReference, AssetRow, Changes, ChunkRow, EchoRow, FactRow, SummaryRow};
 
 use crate::Error;
-use crate::asset::Asset;
-use crate::budget::Usage;
-use crate::chain::{self, Hash, Head};
-use crate::conversation::{BudgetRef, CheckpointRef, Conversation, Parent, Settings, State, Tombstone};
-use crate::echo;
-use crate::event::{Draft, Event, kind};
-use crate::fact;
-use crate::id::{ConversationId, EventId, FactId, Key, TurnId};
-use crate::limits::{BATCH_EVENTS_MAX, FORK_DEPTH_MAX, PARTICIPANTS_MAX};
-use crate::message;
+use crate::chain::Hash;
+use crate::conversation::{Conversation, Parent, Tombstone};
+use crate::event::{Draft, Event};
+use crate::id::{ConversationId, Key, TurnId};
 use crate::time::Timestamp;
-use crate::turn::{Status, Successor, TurnBody, TurnRow};
+use crate::turn::Status;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use std::sync::Arc;
 
 /// One atomic request on one conversation.
 #[derive(Clone, Debug)]
 pub struct Write {
-    /// Whose, and which.
+    /// The conversation.
     pub key: Key,
-    /// What to do.
+    /// The change to make.
     pub action: Action,
 }
 
-/// What to do with a conversation.
+/// A change to a conversation.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Begin it. The drafts are its first events; with a parent it is a fork.
     Create {
-        /// At least one of them.
+        /// At least one.
         drafts: Vec<Draft>,
-        /// Where it leaves its parent.
+        /// The point where it leaves its parent.
         parent: Option<Parent>,
         /// Makes a repeated request harmless.
         idempotency: Option<Idempotency>,
     },
     /// Add to its end.
     Append {
-        /// At least one of them.
+        /// At least one.
         drafts: Vec<Draft>,
         /// Refuse unless the log ends here.
         expected_seq: Option<u64>,
@@ -58,9 +75,9 @@ pub enum Action {
     /// Begin it without events, as a backup has it. Its events follow as restores; a deleted conversation that is only
     /// kept because of its forks may have none left.
     Begin {
-        /// When it was created.
+        /// Time of its creation.
         created: Timestamp,
-        /// Where it leaves its parent.
+        /// The point where it leaves its parent.
         parent: Option<Parent>,
     },
     /// Delete it as it was deleted elsewhere: its tombstone comes from a backup and may name a later head.
@@ -82,10 +99,10 @@ pub enum Action {
         /// The piece.
         text: String,
     },
-    /// Append what was made of the log's words: a checkpoint, facts. Refused if anything that the conversation sees was
+    /// Append something made from the log's words: a checkpoint, facts. Refused if anything that the conversation sees was
     /// erased since, because the words may be in it.
     Derive {
-        /// At least one of them.
+        /// At least one.
         drafts: Vec<Draft>,
         /// Number of erasures before the words were read, as the store counts them.
         mark: u64,
@@ -93,9 +110,9 @@ pub enum Action {
     /// Erase the bodies of events, and record it. Whatever was learned from a turn goes with it, in every conversation of
     /// the tenant: the statements that name it as their source, and corrections of facts that have no other source.
     Erase {
-        /// Turns whose content goes.
+        /// Turns to erase.
         turns: Vec<TurnId>,
-        /// Other events whose bodies go.
+        /// Other events to erase.
         events: Vec<Place>,
         /// Whether checkpoints that cover the turns go as well, also those of forks and those that were taken back.
         summaries: bool,
@@ -104,25 +121,52 @@ pub enum Action {
     },
     /// Delete it whole. A tombstone stays.
     Delete {
-        /// When.
+        /// Time of the deletion.
         at: Timestamp,
-        /// Why.
+        /// Kept in the tombstone.
         reason: String,
-        /// Refuse if its time to live has not passed by then: something may have been said since it was found due.
+        /// Refuse if its time to live has not passed by then: it may have been used since it was found due.
         only_expired: bool,
     },
 }
 
-/// Where an event was written.
+impl Action {
+    /// The idempotency key, and whether it belongs to a creation. A store looks up the request that was answered under it
+    /// before it asks for a plan: see [`Existing::answered`].
+    pub fn idempotency(&self) -> Option<(bool, &Idempotency)> {
+        match self {
+            Action::Create { idempotency, .. } => idempotency.as_ref().map(|asked| (true, asked)),
+            Action::Append { idempotency, .. } => idempotency.as_ref().map(|asked| (false, asked)),
+            _ => None,
+        }
+    }
+
+    /// Whether it takes words away, so that no copy of them may stay behind.
+    pub fn removes(&self) -> bool {
+        matches!(self, Action::Erase { .. }) || self.deletes()
+    }
+
+    /// Whether the conversation is gone afterwards.
+    pub fn deletes(&self) -> bool {
+        matches!(self, Action::Delete { .. } | Action::Bury { .. })
+    }
+
+    /// Whether it may add events to the log.
+    pub fn appends(&self) -> bool {
+        !self.deletes() && !matches!(self, Action::Chunk { .. } | Action::Remember { .. })
+    }
+}
+
+/// Address of an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// The conversation; for an inherited event of a fork, the ancestor.
     pub conversation: ConversationId,
-    /// Its place there.
+    /// Its `seq` there.
     pub seq: u64,
 }
 
-/// A request with an idempotency key that was answered: what a store keeps to recognise it.
+/// A request with an idempotency key that was answered, as a store keeps it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AnsweredRequest {
     /// Whether it created the conversation. Such keys are unique in a tenant, others in their conversation.
@@ -137,7 +181,7 @@ pub struct AnsweredRequest {
     pub last_seq: u64,
 }
 
-/// A key that a client may send again, and the hash of what it sent.
+/// A key that a client may send again, and the hash of its request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Idempotency {
     /// Chosen by the client.
@@ -149,673 +193,203 @@ pub struct Idempotency {
 }
 
 impl Idempotency {
-    /// What a store keeps to recognise the request. Salted with the first event's salt: once that is erased, nobody can
-    /// guess a short text from this.
+    /// Recognises the request later. Salted with the first event's salt: once that is erased, nobody can guess a short text
+    /// from this.
     pub fn fingerprint(&self, salt: &[u8; 16]) -> Hash {
         Hash::of(&[&salt[..], &self.request.0].concat())
     }
 
-    /// Refuses a key that was used for something else.
-    pub fn conflict(&self) -> Error {
-        Error::conflict(
-            "idempotency.reused",
-            format!(
-                "idempotency key {:?} was used before with another body; use a new key",
-                crate::id::clip(&self.key)
-            ),
-        )
+    /// Refuses a key that was used for something else. Once the first event is erased, nothing is left to compare with, and
+    /// the key alone decides.
+    fn check(&self, answered: &Answered) -> Result<(), Error> {
+        let first = answered.events.first().and_then(|event| event.body.as_ref());
+        if first.is_some_and(|body| self.fingerprint(&body.salt) != answered.fingerprint) {
+            let key = crate::id::clip(&self.key);
+            let text = format!("idempotency key {key:?} was used before with another body; use a new key");
+            return Err(Error::conflict("idempotency.reused", text));
+        }
+        Ok(())
+    }
+
+    /// The record of the request after these events were planned for it.
+    fn answered(self, creation: bool, events: &[Event]) -> Option<AnsweredRequest> {
+        let (first, last) = (events.first()?, events.last()?);
+        let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
+        let fingerprint = self.fingerprint(&salt);
+        Some(AnsweredRequest {
+            creation,
+            key: self.key,
+            fingerprint,
+            first_seq: first.seq,
+            last_seq: last.seq,
+        })
     }
 }
 
-/// What a store must be able to tell while a write is planned, all of it as the conversation itself sees it.
-pub trait Lookup {
-    /// A turn of this conversation, inherited ones included.
-    fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error>;
-    /// The point in its parent where a fork begins. The parent belongs to the same tenant.
-    fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error>;
-    /// The hash of the event at this place, inherited ones included.
-    fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error>;
-    /// How many turns after this place do not stand any more: another took their place, or they were aborted.
-    fn fallen_after(&self, seq: u64) -> Result<u64, Error>;
-    /// Whether anything that this conversation sees was erased after so many erasures.
-    fn erased_since(&self, mark: u64) -> Result<bool, Error>;
+/// Rows that a store looks up before it asks for a plan.
+#[derive(Default)]
+pub struct Existing<'a> {
+    /// The conversation, unless it is absent or deleted.
+    pub conversation: Option<&'a Conversation>,
+    /// The request that was answered under the same key, if the action has one: see [`Action::idempotency`].
+    pub answered: Option<Answered>,
 }
 
-/// What a fork needs to know of its parent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ForkPoint {
-    /// The event that both share.
-    pub head: Head,
-    /// Turns up to there.
-    pub turns: u64,
-}
-
-/// What a store has to write down.
+/// An answered request with its answer.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Answered {
+    /// See [`AnsweredRequest::fingerprint`].
+    pub fingerprint: Hash,
+    /// The conversation as it is now.
+    pub conversation: Arc<Conversation>,
+    /// The request's events as they are now.
+    pub events: Vec<Event>,
+}
+
+/// Everything that a store has to write down.
+#[derive(Clone, Debug)]
+pub enum Plan {
+    /// Nothing: the request was answered before, with this.
+    Repeat(Answered),
+    /// Events at the end of the log, with their rows.
+    Append(Box<Append>),
+    /// A piece of an open turn's text. A repeated piece changes nothing.
+    Chunk(ChunkRow),
+    /// Answered requests. One with the same key is replaced.
+    Remember(Vec<AnsweredRequest>),
+    /// The conversation goes; its tombstone stays.
+    Delete(Deletion),
+}
+
+/// New events with everything that follows from them.
+#[derive(Clone, Debug)]
+pub struct Append {
     /// The conversation afterwards.
     pub conversation: Conversation,
     /// New events, in order.
     pub events: Vec<Event>,
     /// Rows that follow from them.
     pub changes: Changes,
+    /// The request to remember. One with the same key is replaced.
+    pub request: Option<AnsweredRequest>,
+    /// Bodies and rows to take away, after the new rows are there.
+    pub erasure: Option<Erasure>,
 }
 
-/// Rows to add or replace.
-#[derive(Clone, Debug, Default)]
-pub struct Changes {
-    /// Turns, new or changed.
-    pub turns: Vec<TurnRow>,
-    /// New assets.
-    pub assets: Vec<AssetRow>,
-    /// Which turn refers to which asset.
-    pub references: Vec<AssetReference>,
-    /// Statements of facts.
-    pub facts: Vec<FactRow>,
-    /// Checkpoints and whatever else repeats many turns.
-    pub summaries: Vec<SummaryRow>,
-    /// Events that may repeat a turn without naming it.
-    pub echoes: Vec<EchoRow>,
+impl Append {
+    fn new(conversation: Conversation, events: Vec<Event>, changes: Changes) -> Append {
+        Append { conversation, events, changes, request: None, erasure: None }
+    }
 }
 
-/// What a store keeps about an event that sums up turns, to find it when one of them is erased.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SummaryRow {
-    /// The place of the event.
-    pub seq: u64,
-    /// It may repeat turns up to here; 0 if it has no words and only decides which checkpoint is in force.
-    pub through_seq: u64,
+/// Decides what a request does. A refused request leaves no trace.
+pub fn plan(key: &Key, action: Action, existing: Existing<'_>, lookup: &dyn Lookup) -> Result<Plan, Error> {
+    match existing.conversation {
+        None => plan_new(key, action, existing.answered, lookup),
+        Some(conversation) => plan_existing(conversation, action, existing.answered, lookup),
+    }
 }
 
-/// What a store keeps about a text that may repeat a turn: see [`echo`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EchoRow {
-    /// The place of the event.
-    pub seq: u64,
-    /// See [`echo::bucket`].
-    pub bucket: u16,
-}
-
-/// What a store keeps about a statement of a fact beside its event. No words: they are in the event only.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FactRow {
-    /// The fact.
-    pub id: FactId,
-    /// The place of the statement.
-    pub seq: u64,
-    /// The turn that it was learned from: when that is erased, so are the words of the statement.
-    pub source_turn: Option<TurnId>,
-    /// The fact that it corrects or takes back: when nothing of that is left, its words go too.
-    pub corrects: Option<FactId>,
-}
-
-/// What a store keeps about an asset beside its event.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AssetRow {
-    /// Its id.
-    pub id: String,
-    /// The `asset.added` event, whose body is the descriptor.
-    pub seq: u64,
-    /// Its address, where its bytes are ours.
-    pub sha256: Option<Hash>,
-}
-
-/// A turn shows an asset.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AssetReference {
-    /// Which asset.
-    pub asset: String,
-    /// The turn's place.
-    pub turn_seq: u64,
-}
-
-/// The body of `conversation.state`.
-#[derive(Serialize, Deserialize)]
-pub struct StateBody {
-    /// The new state.
-    pub state: State,
-    /// Why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-/// The body of `turn.superseded`; the old turn is in the envelope.
-#[derive(Serialize, Deserialize)]
-pub struct SupersededBody {
-    /// The turn that takes its place.
-    pub by: TurnId,
-}
-
-/// The body of `turn.erased`.
-#[derive(Serialize, Deserialize)]
-pub struct ErasedBody {
-    /// Whose content went.
-    pub turns: Vec<TurnId>,
-    /// Why.
-    pub reason: String,
-    /// The calls that they answered: with the words goes the only sign that those wait no longer.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub answered: Vec<String>,
-    /// What was learned from them and went with them: without this nobody could tell which facts to look for elsewhere.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub learned: Vec<Learned>,
-    /// Other events whose bodies went, where they were written.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub events: Vec<Place>,
-}
-
-/// Something that was learned from a turn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Learned {
-    /// Where it was stated: where the turn was said, or in a fork.
-    pub conversation: ConversationId,
-    /// Which fact.
-    pub fact: FactId,
-}
-
-/// What a `compaction` event does to the view. The rest of its body is for readers: see `compaction`.
-#[derive(Serialize, Deserialize)]
-struct Compacted {
-    /// What was in force before it; another compaction that came first makes it stale.
-    previous: Option<CheckpointRef>,
-    /// What it covers from now on.
-    #[serde(default)]
-    summarized: Option<Summarized>,
-    /// The compaction that it takes back.
-    #[serde(default)]
-    reverts: Option<EventId>,
-    /// What is in force again, where it takes one back.
-    #[serde(default)]
-    restores: Option<CheckpointRef>,
-}
-
-/// How far a checkpoint or a trim reaches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Summarized {
-    /// The last turn it covers.
-    pub through: TurnId,
-    /// That turn's place.
-    pub through_seq: u64,
-    /// How many turns there are up to it, superseded ones included.
-    pub turns_before: u64,
-}
-
-/// What a `transcript_budget` event does to the view. The rest of its body is for readers: see `budget`.
-#[derive(Serialize, Deserialize)]
-struct Trimmed {
-    /// Present where the view begins later from now on.
-    #[serde(default)]
-    trimmed: Option<Summarized>,
-}
-
-/// Plans a creation, an append or a restore. `existing` is the conversation, if it is there.
-pub fn plan(
+fn plan_new(
     key: &Key,
-    existing: Option<Conversation>,
     action: Action,
+    answered: Option<Answered>,
     lookup: &dyn Lookup,
 ) -> Result<Plan, Error> {
-    match (action, existing) {
-        (Action::Create { .. } | Action::Begin { .. }, Some(conversation)) => Err(Error::conflict(
-            "conversation.exists",
-            format!(
-                "{} exists already, with {} events; append to it instead",
-                conversation.id, conversation.head.seq
-            ),
-        )),
-        (Action::Create { drafts, parent, .. }, None) => {
-            let Some(first) = drafts.first() else { return Err(empty()) };
-            let conversation = begin(key, first.at, parent, lookup)?;
-            append(conversation, drafts, lookup)
-        }
-        (Action::Begin { created, parent }, None) => {
-            let conversation = begin(key, created, parent, lookup)?;
-            Ok(Plan { conversation, events: Vec::new(), changes: Changes::default() })
-        }
-        (
-            Action::Append { .. }
-            | Action::Derive { .. }
-            | Action::Erase { .. }
-            | Action::Chunk { .. }
-            | Action::Delete { .. }
-            | Action::Bury { .. }
-            | Action::Remember { .. },
-            None,
-        ) => Err(absent(key)),
-        (Action::Append { drafts, expected_seq, .. }, Some(conversation)) => {
-            if drafts.len() > BATCH_EVENTS_MAX {
-                return Err(Error::limit(
-                    "BATCH_EVENTS_MAX",
-                    BATCH_EVENTS_MAX as u64,
-                    drafts.len() as u64,
-                    "append in several batches",
-                ));
+    let planned = match action {
+        Action::Create { drafts, parent, idempotency } => {
+            if let Some(answered) = repeated(idempotency.as_ref(), answered)? {
+                return Ok(Plan::Repeat(answered));
             }
+            let first = drafts.first().ok_or_else(refusal::empty)?;
+            let conversation = append::begin(key, first.at, parent, lookup)?;
+            let planned = append::append(conversation, drafts, lookup)?;
+            let request = idempotency.and_then(|asked| asked.answered(true, &planned.events));
+            Append { request, ..planned }
+        }
+        Action::Begin { created, parent } => {
+            Append::new(append::begin(key, created, parent, lookup)?, Vec::new(), Changes::default())
+        }
+        Action::Restore { events } => append::restore(key, None, events, lookup)?,
+        _ => return Err(absent(key)),
+    };
+    Ok(Plan::Append(Box::new(planned)))
+}
+
+fn plan_existing(
+    conversation: &Conversation,
+    action: Action,
+    answered: Option<Answered>,
+    lookup: &dyn Lookup,
+) -> Result<Plan, Error> {
+    let planned = match action {
+        Action::Create { idempotency, .. } => {
+            let answered = repeated(idempotency.as_ref(), answered)?;
+            return answered.map(Plan::Repeat).ok_or_else(|| refusal::exists(conversation));
+        }
+        Action::Begin { .. } => return Err(refusal::exists(conversation)),
+        Action::Append { drafts, expected_seq, idempotency } => {
+            if let Some(answered) = repeated(idempotency.as_ref(), answered)? {
+                return Ok(Plan::Repeat(answered));
+            }
+            refusal::check_batch(&drafts)?;
             let head = conversation.head.seq;
             if let Some(expected) = expected_seq.filter(|expected| *expected != head) {
                 return Err(stale_seq(head, expected));
             }
-            append(conversation, drafts, lookup)
+            let planned = append::append(conversation.clone(), drafts, lookup)?;
+            let request = idempotency.and_then(|asked| asked.answered(false, &planned.events));
+            Append { request, ..planned }
         }
-        (Action::Derive { drafts, mark }, Some(conversation)) => {
-            if lookup.erased_since(mark)? {
-                return Err(Error::conflict(
-                    "derive.erased",
-                    "something was erased while this was made of it; nothing was written, make it again",
-                ));
+        Action::Restore { events } => {
+            let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
+            append::restore(&key, Some(conversation), events, lookup)?
+        }
+        Action::Derive { drafts, mark } => {
+            if erase::is_seen(lookup.erased_since(mark)?, &lookup.lineage()?) {
+                return Err(refusal::derived_from_erased());
             }
-            append(conversation, drafts, lookup)
+            append::append(conversation.clone(), drafts, lookup)?
         }
-        (Action::Restore { events }, existing) => restore(key, existing, events, lookup),
-        (Action::Erase { turns, draft, .. }, Some(conversation)) => {
-            for turn in turns {
-                if lookup.turn(turn)?.is_some_and(|row| row.status == Status::Pending) {
-                    return Err(still_open(turn));
-                }
+        Action::Erase { turns, events, summaries, draft } => {
+            let turns = erase::turns(&turns, lookup)?;
+            let mut planned = append::append(conversation.clone(), vec![draft], lookup)?;
+            let erasure = erase::erasure(&turns, &events, summaries, lookup)?;
+            if let Some(checkpoint) = erasure.own_checkpoint(&lookup.lineage()?) {
+                planned.conversation.set_checkpoint(checkpoint);
             }
-            append(conversation, vec![draft], lookup)
+            Append { erasure: Some(erasure), ..planned }
         }
-        (
-            Action::Chunk { .. } | Action::Delete { .. } | Action::Bury { .. } | Action::Remember { .. },
-            Some(_),
-        ) => Err(Error::internal("write.not_planned", "this request writes no events")),
-    }
-}
-
-/// The answer to a request that expects the log to end elsewhere.
-pub fn stale_seq(head: u64, expected: u64) -> Error {
-    let from = expected.min(head) + 1;
-    Error::conflict(
-        "append.stale_seq",
-        format!("head is {head}, you expected {expected}; read from {from} and append again"),
-    )
-}
-
-/// The answer for a conversation that is not there, or not this tenant's.
-pub fn absent(key: &Key) -> Error {
-    Error::not_found("conversation.absent", format!("no conversation {}; `list` shows what there is", key.id))
-}
-
-/// Refuses to delete what was found due and is not any more.
-pub fn check_due(conversation: &Conversation, at: Timestamp, only_expired: bool) -> Result<(), Error> {
-    if only_expired && conversation.expires().is_none_or(|due| due > at) {
-        return Err(Error::conflict(
-            "delete.not_due",
-            format!("{} is in use again; it stays", conversation.id),
-        ));
-    }
-    Ok(())
-}
-
-/// The answer for a turn that is not there, or not this tenant's.
-pub fn absent_turn(id: TurnId) -> Error {
-    Error::not_found("turn.absent", format!("no turn {id} here; `history` shows what there is"))
-}
-
-/// The answer to a chunk, a commit or an abort for a turn that has ended.
-pub fn not_open(turn: TurnId, status: Status) -> Error {
-    Error::conflict("turn.not_open", format!("{turn} is {status} already; open a new turn"))
-}
-
-/// The answer to what can only be done with a turn that has ended.
-pub fn still_open(turn: TurnId) -> Error {
-    Error::conflict("turn.open", format!("{turn} is still open; commit or abort it first"))
-}
-
-/// Refuses a fork that would have too many ancestors. `levels` counts its parent and the parent's ancestors.
-pub fn check_fork_depth(levels: usize) -> Result<(), Error> {
-    if levels > FORK_DEPTH_MAX {
-        let advice =
-            "begin anew from its transcript value, imported under another tenant or into another store";
-        return Err(Error::limit("FORK_DEPTH_MAX", FORK_DEPTH_MAX as u64, levels as u64, advice));
-    }
-    Ok(())
-}
-
-/// The answer for a place that a conversation does not have.
-pub fn no_such_seq(conversation: &Conversation, seq: u64) -> Error {
-    let head = conversation.head.seq;
-    Error::invalid(
-        "seq.out_of_range",
-        format!("{} has no seq {seq}; its events are 1 to {head}", conversation.id),
-    )
-}
-
-fn empty() -> Error {
-    Error::invalid("append.empty", "nothing to append; give at least one turn")
-}
-
-/// A conversation before its first event: empty, or standing where it leaves its parent.
-pub fn begin(
-    key: &Key,
-    at: Timestamp,
-    parent: Option<Parent>,
-    lookup: &dyn Lookup,
-) -> Result<Conversation, Error> {
-    let Some(parent) = parent else {
-        return Ok(Conversation::new(key.id, key.tenant.clone(), at, Head::genesis(key.id)));
+        Action::Chunk { turn, offset, text } => {
+            let row = lookup.turn(turn)?.ok_or_else(|| absent_turn(turn))?;
+            if row.status != Status::Pending {
+                return Err(not_open(row.id, row.status));
+            }
+            return Ok(Plan::Chunk(ChunkRow { turn_seq: row.seq, offset, text }));
+        }
+        Action::Delete { at, reason, only_expired } => {
+            if only_expired && conversation.expires().is_none_or(|due| due > at) {
+                return Err(refusal::not_due(conversation));
+            }
+            let tombstone = Tombstone { id: conversation.id, head: conversation.head, deleted: at, reason };
+            return Ok(Plan::Delete(deletion(tombstone, lookup)?));
+        }
+        Action::Bury { tombstone } => {
+            // A backup puts back bytes only where an asset needs them.
+            return Ok(Plan::Delete(Deletion { released: Vec::new(), ..deletion(tombstone, lookup)? }));
+        }
+        Action::Remember { requests } => return Ok(Plan::Remember(requests)),
     };
-    let point = lookup.fork_point(parent)?;
-    let mut conversation = Conversation::new(key.id, key.tenant.clone(), at, point.head);
-    conversation.turns = point.turns;
-    conversation.parent = Some(parent);
-    Ok(conversation)
+    Ok(Plan::Append(Box::new(planned)))
 }
 
-fn append(mut conversation: Conversation, drafts: Vec<Draft>, lookup: &dyn Lookup) -> Result<Plan, Error> {
-    if drafts.is_empty() {
-        return Err(empty());
+/// The answer to a request that came again. Refuses a key that was used for another request, and a new request that may
+/// only repeat an old one.
+fn repeated(asked: Option<&Idempotency>, answered: Option<Answered>) -> Result<Option<Answered>, Error> {
+    let Some(asked) = asked else { return Ok(None) };
+    match (answered, &asked.only_repeat) {
+        (Some(answered), _) => asked.check(&answered).map(|()| Some(answered)),
+        (None, Some(error)) => Err(error.clone()),
+        (None, None) => Ok(None),
     }
-    let mut events = Vec::with_capacity(drafts.len());
-    let mut changes = Changes::default();
-    for draft in drafts {
-        admit(&conversation, &draft, &changes, lookup)?;
-        let event = chain::next_event(conversation.id, conversation.head, draft);
-        fold(&mut conversation, &event, &mut changes, lookup)?;
-        events.push(event);
-    }
-    conversation.check()?;
-    if events.iter().any(|event| !kind::RESERVED.contains(&&*event.kind) || kind::begins_turn(&event.kind)) {
-        check_budget(&conversation, &changes, lookup)?;
-    }
-    Ok(Plan { conversation, events, changes })
-}
-
-/// What the messages view of a conversation retains, without its bytes. `fallen` are turns that do not count.
-pub fn usage(conversation: &Conversation, fallen: u64) -> Usage {
-    let (start, turns_before) = conversation.view_start();
-    Usage {
-        messages: conversation.turns.saturating_sub(turns_before).saturating_sub(fallen),
-        events: conversation.head.seq.saturating_sub(start),
-        bytes: 0,
-    }
-}
-
-/// Refuses what goes over the conversation's budget, if its policy is to reject. The engine counts bytes, and makes room
-/// under the other policies: appends at the same moment may pass the limit by their number until the next one makes room.
-fn check_budget(conversation: &Conversation, changes: &Changes, lookup: &dyn Lookup) -> Result<(), Error> {
-    let policy = conversation.limits();
-    // Superseded turns are counted too, which costs nothing and settles nearly every append.
-    if !policy.rejects() || policy.exceeded(&usage(conversation, 0)).is_none() {
-        return Ok(());
-    }
-    let start = conversation.view_start().0;
-    let now =
-        changes.turns.iter().filter(|row| row.superseded_by.is_some() && row.seq > start).count() as u64;
-    let usage = usage(conversation, lookup.fallen_after(start)? + now);
-    if policy.exceeded(&usage).is_some() { Err(policy.refuse(&usage)) } else { Ok(()) }
-}
-
-/// Whether this may be written now.
-fn admit(
-    conversation: &Conversation,
-    draft: &Draft,
-    changes: &Changes,
-    lookup: &dyn Lookup,
-) -> Result<(), Error> {
-    let kind = &*draft.kind;
-    let refuse = |advice: &str| {
-        Err(Error::conflict(
-            "conversation.not_active",
-            format!("{} is {}; {advice}", conversation.id, conversation.state),
-        ))
-    };
-    // The end of an open turn may bring assets along.
-    let brought = kind == kind::ASSET_ADDED && draft.turn.is_some();
-    let about_it = matches!(kind, kind::ERASED | kind::UPDATED | kind::COMPACTION | kind::RECEIPT)
-        || kind::ends_turn(kind)
-        // What was said can be learned from, and a fact can be wrong, also when nothing more is said.
-        || kind::is_fact(kind)
-        || kind == kind::FACTS_READ
-        || brought;
-    match conversation.state {
-        State::Active => {}
-        State::Archived | State::Abandoned if about_it || kind == kind::STATE => {}
-        State::Archived | State::Abandoned => return refuse("resume it first"),
-        State::Closed if about_it => {}
-        State::Closed => {
-            return refuse("it cannot be continued: `reset` starts a new one, `fork` goes on from a copy");
-        }
-    }
-    if kind::ends_turn(kind) {
-        let row = about_turn(draft.turn, changes, lookup)?;
-        if row.status != Status::Pending {
-            return Err(not_open(row.id, row.status));
-        }
-    }
-    if kind::is_fact(kind) && draft.turn.is_some() {
-        let row = about_turn(draft.turn, changes, lookup)?;
-        if row.status == Status::Pending {
-            return Err(still_open(row.id));
-        }
-    }
-    if kind == kind::COMPACTION
-        && let Ok(body) = serde_json::from_str::<Compacted>(&draft.body.text)
-        && body.previous != conversation.checkpoint
-    {
-        return Err(Error::conflict(
-            "compaction.stale",
-            "another compaction was first; nothing is lost, and there may be nothing left to compact",
-        ));
-    }
-    if kind == kind::SUPERSEDED {
-        let row = about_turn(draft.turn, changes, lookup)?;
-        // An aborted turn names the event that ended it until a turn takes its place.
-        if let Some(by @ Successor::Turn(_)) = row.superseded_by {
-            return Err(Error::conflict(
-                "turn.superseded",
-                format!("{} is superseded by {by} already; supersede that one", row.id),
-            ));
-        }
-        if row.status == Status::Pending {
-            return Err(still_open(row.id));
-        }
-    }
-    Ok(())
-}
-
-fn about_turn(turn: Option<TurnId>, changes: &Changes, lookup: &dyn Lookup) -> Result<TurnRow, Error> {
-    let id = turn.ok_or_else(|| Error::invalid("turn.missing", "the event names no turn"))?;
-    find_turn(id, changes, lookup)?.ok_or_else(|| absent_turn(id))
-}
-
-fn find_turn(id: TurnId, changes: &Changes, lookup: &dyn Lookup) -> Result<Option<TurnRow>, Error> {
-    match changes.turns.iter().rev().find(|row| row.id == id) {
-        Some(row) => Ok(Some(row.clone())),
-        None => lookup.turn(id),
-    }
-}
-
-/// What one event does to its conversation and the rows. An event that came from elsewhere and lacks what its kind
-/// promises does nothing; it is kept all the same.
-pub fn fold(
-    conversation: &mut Conversation,
-    event: &Event,
-    changes: &mut Changes,
-    lookup: &dyn Lookup,
-) -> Result<(), Error> {
-    match event.kind.as_str() {
-        kind::CREATED | kind::UPDATED | kind::FORKED => {
-            if let Some(settings) = event.read::<Settings>() {
-                if settings.checkpoint.is_some() {
-                    changes.summaries.push(SummaryRow { seq: event.seq, through_seq: 0 });
-                }
-                conversation.set(settings, event.seq);
-            }
-        }
-        kind::STATE => {
-            if let Some(body) = event.read::<StateBody>() {
-                conversation.state = body.state;
-            }
-        }
-        kind if kind::begins_turn(kind) => {
-            // One that came from elsewhere and names no turn is an event only.
-            if let Some(row) = TurnRow::begun(event) {
-                changes.turns.push(row);
-                conversation.turns += 1;
-                refer(event, event.seq, changes);
-            }
-        }
-        kind if kind::ends_turn(kind) => end_turn(event, changes, lookup)?,
-        kind::SUPERSEDED => {
-            if let (Some(id), Some(body)) = (event.turn, event.read::<SupersededBody>())
-                && let Some(mut row) = find_turn(id, changes, lookup)?
-            {
-                row.superseded_by = Some(Successor::Turn(body.by));
-                row.superseded_seq = Some(event.seq);
-                changes.turns.push(row);
-            }
-        }
-        kind::COMPACTION | kind::BUDGET => {
-            let mut checkpoint = conversation.checkpoint;
-            move_view(event, &mut checkpoint, &mut conversation.budget);
-            conversation.set_checkpoint(checkpoint);
-            changes.summaries.extend(summary(event));
-        }
-        kind::PROJECTION => changes.summaries.extend(summary(event)),
-        kind if kind::is_fact(kind) => {
-            if let Some((id, corrects)) = fact::told_by(event) {
-                changes.facts.push(FactRow { id, seq: event.seq, source_turn: event.turn, corrects });
-            }
-        }
-        kind::ASSET_ADDED => {
-            if let Some(asset) = event.read::<Asset>() {
-                changes.assets.push(AssetRow { id: asset.id, seq: event.seq, sha256: asset.sha256 });
-            }
-        }
-        _ => {}
-    }
-    if echo::may_repeat(&event.kind) {
-        let buckets = echo::buckets(event);
-        changes.echoes.extend(buckets.into_iter().map(|bucket| EchoRow { seq: event.seq, bucket }));
-    }
-    if let Some(actor) = &event.actor
-        && kind::is_of_turn(&event.kind)
-        && conversation.participants.len() < PARTICIPANTS_MAX
-        && !conversation.participants.contains(actor)
-    {
-        conversation.participants.push(actor.clone());
-    }
-    conversation.head = Head { seq: event.seq, hash: event.hash };
-    conversation.updated = conversation.updated.max(event.at);
-    Ok(())
-}
-
-/// How far back an event that sums up turns reaches. A projection repeats the checkpoint that it was made with.
-fn summary(event: &Event) -> Option<SummaryRow> {
-    let through_seq = match event.kind.as_str() {
-        kind::COMPACTION => {
-            event.read::<Compacted>()?.summarized.map_or(0, |summarized| summarized.through_seq)
-        }
-        kind::PROJECTION => event.seq,
-        _ => return None,
-    };
-    event.body.as_ref().map(|_| SummaryRow { seq: event.seq, through_seq })
-}
-
-/// What a compaction or a budget does to where the messages view begins.
-pub fn move_view(event: &Event, checkpoint: &mut Option<CheckpointRef>, budget: &mut Option<BudgetRef>) {
-    if event.kind == kind::COMPACTION
-        && let Some(body) = event.read::<Compacted>()
-    {
-        match (body.reverts, body.summarized) {
-            (Some(_), _) => *checkpoint = body.restores,
-            (None, Some(Summarized { through, through_seq, turns_before })) => {
-                let (event, seq) = (event.id, event.seq);
-                *checkpoint = Some(CheckpointRef { event, seq, through, through_seq, turns_before });
-            }
-            (None, None) => {}
-        }
-    }
-    if event.kind == kind::BUDGET
-        && let Some(body) = event.read::<Trimmed>()
-    {
-        let before = budget.map_or((0, 0), |b| (b.through_seq, b.turns_before));
-        let (through_seq, turns_before) = body.trimmed.map_or(before, |t| (t.through_seq, t.turns_before));
-        *budget = Some(BudgetRef { seq: event.seq, through_seq, turns_before });
-    }
-}
-
-fn end_turn(event: &Event, changes: &mut Changes, lookup: &dyn Lookup) -> Result<(), Error> {
-    let Some(id) = event.turn else { return Ok(()) };
-    let Some(mut row) = find_turn(id, changes, lookup)? else { return Ok(()) };
-    row.content_seq = Some(event.seq);
-    row.status = match event.kind.as_str() {
-        kind::COMMITTED => Status::Complete,
-        kind::ABORTED => Status::Aborted,
-        _ => Status::Interrupted,
-    };
-    if row.status == Status::Aborted {
-        row.superseded_by = Some(Successor::Event(event.id));
-        row.superseded_seq = Some(event.seq);
-    }
-    refer(event, row.seq, changes);
-    changes.turns.push(row);
-    Ok(())
-}
-
-/// Notes which assets a turn's content shows.
-fn refer(event: &Event, turn_seq: u64, changes: &mut Changes) {
-    // Most turns show none, and parsing each would cost every append.
-    if !event.text().is_some_and(|text| text.contains("asset_")) {
-        return;
-    }
-    let Some(message) = event.read::<TurnBody>().and_then(|body| body.message?.read::<Value>()) else {
-        return;
-    };
-    for asset in message::asset_ids(&message) {
-        changes.references.push(AssetReference { asset, turn_seq });
-    }
-}
-
-fn restore(
-    key: &Key,
-    existing: Option<Conversation>,
-    events: Vec<Event>,
-    lookup: &dyn Lookup,
-) -> Result<Plan, Error> {
-    let Some(first) = events.first() else { return Err(empty()) };
-    let mut conversation = match existing {
-        Some(conversation) => conversation,
-        None => {
-            let parent = (first.kind == kind::FORKED)
-                .then(|| first.read::<Settings>().and_then(|s| s.parent))
-                .flatten();
-            begin(key, first.at, parent, lookup)?
-        }
-    };
-    let mut changes = Changes::default();
-    let mut added = Vec::new();
-    for event in events {
-        if event.conversation != key.id {
-            return Err(Error::invalid(
-                "restore.foreign",
-                format!("seq {} belongs to {}, not {}", event.seq, event.conversation, key.id),
-            ));
-        }
-        if event.seq <= conversation.head.seq {
-            if lookup.hash_at(event.seq)? != Some(event.hash) {
-                return Err(Error::conflict(
-                    "restore.diverged",
-                    format!(
-                        "{} differs from what is here at seq {}; import it under another tenant or store",
-                        key.id, event.seq
-                    ),
-                ));
-            }
-            continue;
-        }
-        chain::Verifier::after(conversation.id, conversation.head).push(&event)?;
-        if kind::begins_turn(&event.kind) && find_turn(TurnId(event.id.0), &changes, lookup)?.is_some() {
-            let text = format!(
-                "seq {}: {} was said already; the file is not one that Everturn wrote",
-                event.seq,
-                TurnId(event.id.0)
-            );
-            return Err(Error::corrupt("restore.turn_twice", text));
-        }
-        fold(&mut conversation, &event, &mut changes, lookup)?;
-        added.push(event);
-    }
-    Ok(Plan { conversation, events: added, changes })
 }

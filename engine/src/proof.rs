@@ -336,13 +336,14 @@ impl Everturn {
     /// branch stays the conversation's log; each other becomes a fork from where they parted. Nothing is dropped.
     pub fn repair(&self) -> Result<Vec<Repaired>, Error> {
         let shared = &self.inner.shared;
+        let Some(diverged) = shared.index.divergence() else { return Ok(Vec::new()) };
         let mut repaired = Vec::new();
         // A branch of a branch is found once that is a fork.
-        while let Some(branch) = shared.index.branches()?.into_iter().next() {
+        while let Some(branch) = diverged.branches()?.into_iter().next() {
             let Key { tenant, id: conversation } = branch.key.clone();
             let scope = self.tenant(tenant.as_str())?;
             let fork = scope.fork(conversation, branch.at_seq).wait()?.id;
-            let events = shared.index.adopt(&branch, &scope.key(fork))?;
+            let events = diverged.adopt(&branch, &scope.key(fork))?;
             shared.forget_derived();
             repaired.push(Repaired { tenant, conversation, at_seq: branch.at_seq, fork, events });
         }

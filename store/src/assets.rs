@@ -1,6 +1,5 @@
-//! Assets in an object store: a folder beside the database by default.
+//! Bytes of assets, in an object store: by default a folder beside the database.
 
-use crate::Assets;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::id::Tenant;
@@ -15,6 +14,22 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+
+/// Bytes by their hash, beside the log.
+pub trait Assets: Send + Sync {
+    /// Keeps the bytes; durable when it returns. Where they are kept already they are compared, and damaged ones replaced.
+    /// A full disk is `Busy`.
+    fn put(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error>;
+    /// The bytes, or `NotFound`. Bytes that do not match their hash are `Corrupt`.
+    fn get(&self, tenant: &Tenant, sha256: Hash) -> Result<Vec<u8>, Error>;
+    /// Some of the bytes: up to the end, where the range goes beyond it. Not compared with the hash, which would take
+    /// reading all of them: the caller compares pieces.
+    fn get_range(&self, tenant: &Tenant, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error>;
+    /// Forgets the bytes; absent ones are no error.
+    fn delete(&self, tenant: &Tenant, sha256: Hash) -> Result<(), Error>;
+    /// Everything that is kept, with the time it was written.
+    fn list(&self) -> Result<Vec<(Tenant, Hash, Timestamp)>, Error>;
+}
 
 /// Assets in any object store, as `tenant/ab/abcdef…`.
 pub struct ObjectAssets {

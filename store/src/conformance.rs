@@ -58,6 +58,8 @@ macro_rules! conformance {
             erasing_reaches_checkpoints_of_forks_and_those_that_were_taken_back
             what_was_made_of_erased_words_is_not_written
             a_correction_goes_with_the_last_source_of_its_fact
+            a_correction_goes_when_all_sources_of_its_fact_are_erased_at_once
+            a_checkpoint_goes_with_the_event_that_took_it_over
             titles_and_imported_lines_that_repeat_a_turn_are_found
             events_of_any_kind_can_be_erased
             what_an_actor_wrote_is_found_wherever_it_can_be_read

@@ -3,9 +3,9 @@
 //! It keeps every promise of `conformance` except that nothing outlives the process.
 
 mod backup;
-mod erase;
 mod index;
 mod keys;
+mod lookup;
 mod recall;
 mod write;
 
@@ -21,7 +21,7 @@ use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_BYTES_MAX;
 use everturn_core::turn::{TurnRow, join_chunks};
 use everturn_core::write::{
-    Action, AssetReference, AssetRow, FactRow, ForkPoint, SummaryRow, Write, absent, absent_turn,
+    AssetReference, AssetRow, EventRef, FactRow, ForkPoint, SummaryRow, Write, absent, absent_turn,
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
@@ -49,7 +49,6 @@ struct Kept {
     arrived: Vec<(usize, u64, EventId)>,
     requests: HashMap<(String, String), Request>,
     keys: BTreeMap<KeyId, AccessKey>,
-    /// Bodies that were erased, by the place of the conversation.
     erasures: Erasures,
 }
 
@@ -180,19 +179,14 @@ fn stored(levels: &[Level<'_>], row: TurnRow) -> StoredTurn {
 
 impl Log for Memory {
     fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>> {
-        let deletes = |write: &Write| matches!(write.action, Action::Delete { .. } | Action::Bury { .. });
-        let deleted: Vec<Key> =
-            batch.iter().filter(|write| deletes(write)).map(|write| write.key.clone()).collect();
+        let deletes = |write: &&Write| write.action.deletes();
+        let deleted: Vec<Key> = batch.iter().filter(deletes).map(|write| write.key.clone()).collect();
         let answers = {
             let mut kept = self.kept();
             batch.into_iter().map(|request| kept.write(request)).collect()
         };
         deleted.iter().for_each(|key| self.catalog.note_deletion(&key.tenant));
         answers
-    }
-
-    fn settle(&self) -> Result<(), Error> {
-        Ok(())
     }
 
     fn ready(&self) -> Result<(), Error> {
@@ -208,8 +202,8 @@ impl Log for Memory {
     fn had_body(&self, key: &Key, seq: u64) -> Result<bool, Error> {
         let kept = self.kept();
         let levels = kept.lineage(key)?;
-        let owner = levels.iter().find(|level| seq > level.floor && seq <= level.cap);
-        Ok(owner.is_some_and(|level| kept.erasures.contains(level.place as i64, seq)))
+        let owner = owner(&levels, seq).map(|level| EventRef { conversation: level.place as u64, seq });
+        Ok(owner.is_some_and(|at| kept.erasures.contains(at)))
     }
 
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error> {

@@ -5,12 +5,16 @@ use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Parent, State};
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::id::{Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
 use everturn_core::limits::BATCH_EVENTS_MAX;
 use everturn_core::turn::{Role, Status, Successor, TurnRow};
-use everturn_core::write::{Action, AssetReference, AssetRow, Changes, ForkPoint, Lookup, Plan, fold, plan};
+use everturn_core::write::{
+    Action, Append, AssetReference, AssetRow, Changes, EventRef, Existing, Fork, ForkParent, ForkPoint,
+    Level, Lookup, Plan, Statement, StatementsOf, SummaryRow, Traces, Turns, fold, plan,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// What a store knows of one conversation, and of the parent that it could fork from.
 #[derive(Default)]
@@ -30,27 +34,82 @@ impl FakeLookup {
     }
 }
 
-impl Lookup for FakeLookup {
+impl Turns for FakeLookup {
     fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
         Ok(self.turns.get(&id).cloned())
     }
+}
 
-    fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
-        self.fork_point
+impl Lookup for FakeLookup {
+    fn fork_parent(&self, parent: Parent) -> Result<Option<ForkParent>, Error> {
+        let point = self
+            .fork_point
             .filter(|point| point.head.seq == parent.at_seq)
-            .ok_or_else(|| Error::not_found("fork.absent", "no such place to fork from"))
+            .ok_or_else(|| Error::not_found("fork.absent", "no such place to fork from"))?;
+        let conversation = Conversation::new(parent.conversation, key().tenant, START, point.head);
+        Ok(Some(ForkParent { conversation, levels: 1, point: Some(point) }))
+    }
+
+    fn lineage(&self) -> Result<Vec<Level>, Error> {
+        Ok(vec![Level { conversation: 1, floor: 0, cap: u64::MAX, deleted: false }])
+    }
+
+    fn forks(&self, _: u64) -> Result<Vec<Fork>, Error> {
+        Ok(Vec::new())
     }
 
     fn fallen_after(&self, _: u64) -> Result<u64, Error> {
         Ok(0)
     }
 
-    fn erased_since(&self, _: u64) -> Result<bool, Error> {
-        Ok(false)
+    fn erased_since(&self, _: u64) -> Result<Option<Vec<EventRef>>, Error> {
+        Ok(Some(Vec::new()))
     }
 
     fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
         Ok(usize::try_from(seq - 1).ok().and_then(|at| self.hashes.get(at)).copied())
+    }
+}
+
+impl Traces for FakeLookup {
+    fn number(&self, _: ConversationId) -> Result<Option<u64>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn body_kind(&self, _: EventRef) -> Result<Option<String>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn event(&self, _: EventRef) -> Result<Option<Event>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn statements(&self, _: StatementsOf) -> Result<Vec<Statement>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn summaries(&self, _: u64, _: RangeInclusive<u64>) -> Result<Vec<SummaryRow>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn summaries_reaching(&self, _: EventRef) -> Result<Vec<EventRef>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn shown_by(&self, _: EventRef) -> Result<Vec<AssetRow>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn showing(&self, _: u64, _: &str) -> Result<Vec<EventRef>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn assets(&self, _: u64, _: RangeInclusive<u64>) -> Result<Vec<AssetRow>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn asset_count(&self, _: Hash) -> Result<u64, Error> {
+        unreachable!("nothing is erased here")
     }
 }
 
@@ -64,8 +123,11 @@ struct Log {
 
 impl Log {
     fn write(&mut self, action: Action) -> Result<usize, Error> {
-        let Plan { conversation, events, changes } =
-            plan(&key(), self.conversation.clone(), action, &self.known)?;
+        let existing = Existing { conversation: self.conversation.as_ref(), answered: None };
+        let Plan::Append(append) = plan(&key(), action, existing, &self.known)? else {
+            panic!("nothing to append")
+        };
+        let Append { conversation, events, changes, .. } = *append;
         let added = events.len();
         self.conversation = Some(conversation);
         self.known.hashes.extend(events.iter().map(|event| event.hash));

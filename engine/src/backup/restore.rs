@@ -14,7 +14,7 @@ use everturn_core::write::{Action, AnsweredRequest, Write};
 use everturn_formats::archive::{Block, Contents, Counts, Item, Member, Reader};
 use everturn_store::assets::ObjectAssets;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Assets, Index, Keys, Log};
+use everturn_store::{Assets, ConversationIndex, Keys, Log};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -206,7 +206,7 @@ fn move_into_place(scratch: &Path, path: &Path) -> Result<(), Error> {
 #[derive(Clone, Copy)]
 pub(super) struct Parts<'a> {
     pub log: &'a dyn Log,
-    pub index: &'a dyn Index,
+    pub index: &'a dyn ConversationIndex,
     pub keys: &'a dyn Keys,
     pub assets: &'a dyn Assets,
 }

@@ -66,7 +66,8 @@ pub fn take<W: Write>(
         taking.member(member)?;
     }
     drop(members);
-    for branch in shared.index.branches()? {
+    let branches = shared.index.divergence().map_or(Ok(Vec::new()), |diverged| diverged.branches())?;
+    for branch in branches {
         let events = match branch.events {
             1 => "1 event is".to_string(),
             events => format!("{events} events are"),

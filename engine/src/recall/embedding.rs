@@ -87,7 +87,7 @@ pub fn at_once(shared: &Shared) -> Option<(&dyn EmbedAtOnce, Arc<str>)> {
 /// How far a tenant's index is behind. Whoever asks wakes the indexer: an index that was lost or found damaged is made again
 /// also where nothing is appended.
 pub fn behind(shared: &Shared, tenant: &Tenant) -> Result<Behind, Error> {
-    let behind = shared.recall.behind(tenant, model(shared).as_deref())?;
+    let behind = shared.recall.behind(Some(tenant), model(shared).as_deref())?;
     if behind.events > 0 && shared.options.index {
         shared.indexer.note();
     }
@@ -96,7 +96,7 @@ pub fn behind(shared: &Shared, tenant: &Tenant) -> Result<Behind, Error> {
 
 /// How far the indexes of all tenants are behind.
 pub fn behind_in_all(shared: &Shared) -> Result<Behind, Error> {
-    shared.recall.behind_in_all(model(shared).as_deref())
+    shared.recall.behind(None, model(shared).as_deref())
 }
 
 /// A question as a model reads it.
@@ -155,7 +155,7 @@ fn asked(shared: &Shared, tenant: &Tenant) -> Result<Option<Arc<dyn Embed>>, Err
         let old = kept_as(&*former, former.dimensions().unwrap_or(0));
         if models.contains(&old) {
             let vectors = |model: &str| -> Result<u64, Error> {
-                Ok(shared.recall.behind(tenant, Some(model))?.vectors)
+                Ok(shared.recall.behind(Some(tenant), Some(model))?.vectors)
             };
             let (old, new) = (vectors(&old)?, vectors(&kept)?);
             if old < new {
@@ -257,7 +257,7 @@ fn round(
         vectors.extend(numbers.into_iter().zip(made));
     }
     shared.recall.put_vectors(&tenant, &kept, vectors)?;
-    if let Ok(behind) = shared.recall.behind_in_all(Some(&kept)) {
+    if let Ok(behind) = shared.recall.behind(None, Some(&kept)) {
         metrics::gauge!("everturn_recall_behind_vectors").set(behind.vectors as f64);
     }
     Ok(true)

@@ -117,7 +117,7 @@ pub fn run(shared: &Shared) {
 /// The last look: what is left is taken in if it is little, and what was removed goes out of the files.
 fn close(shared: &Shared) {
     let closed = (|| -> Result<(), Error> {
-        let behind = shared.recall.behind_in_all(None)?.events;
+        let behind = shared.recall.behind(None, None)?.events;
         if behind > 0 && behind <= WAITED_EVENTS_MAX {
             catch_up_to_the_end(shared)?;
         }
@@ -186,7 +186,7 @@ pub fn forget_erased(shared: &Shared, tenant: &Tenant) -> Result<(), Error> {
             // Whoever indexes takes them out.
             return Ok(true);
         }
-        if shared.recall.behind_in_all(None)?.events > WAITED_EVENTS_MAX {
+        if shared.recall.behind(None, None)?.events > WAITED_EVENTS_MAX {
             return Ok(false);
         }
         catch_up_to_the_end(shared)?;
@@ -226,7 +226,7 @@ fn take_in(shared: &Shared, events: usize) -> Result<Option<Span>, Error> {
     let span = unindexed.span.clone();
     shared.recall.index(changes, unindexed.span)?;
     shared.embeddings.wake();
-    if let Ok(behind) = shared.recall.behind_in_all(None) {
+    if let Ok(behind) = shared.recall.behind(None, None) {
         metrics::gauge!("everturn_recall_behind_events").set(behind.events as f64);
     }
     Ok(Some(span))

@@ -8,10 +8,14 @@ use everturn_core::id::{ConversationId, EventId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn, TurnBody, TurnRow};
-use everturn_core::write::{Action, ForkPoint, Lookup, Plan, plan};
+use everturn_core::write::{
+    Action, Append, AssetRow, EventRef, Existing, Fork, ForkParent, ForkPoint, Level, Lookup, Plan,
+    Statement, StatementsOf, SummaryRow, Traces, Turns, plan,
+};
 use everturn_formats::transcript::{Imported, Item, STATE_REASON, Source, export};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// 2026-01-01T00:00:00Z.
 pub const START: Timestamp = Timestamp(1_767_225_600_000_000);
@@ -30,28 +34,80 @@ pub struct Log {
 
 struct Rows {
     turns: BTreeMap<TurnId, TurnRow>,
-    parent: Option<ForkPoint>,
+    parent: Option<ForkParent>,
 }
 
-impl Lookup for Rows {
+impl Turns for Rows {
     fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
         Ok(self.turns.get(&id).cloned())
     }
+}
 
-    fn fork_point(&self, _: Parent) -> Result<ForkPoint, Error> {
-        self.parent.ok_or_else(|| Error::not_found("fork.absent", "no parent here"))
+impl Lookup for Rows {
+    fn fork_parent(&self, _: Parent) -> Result<Option<ForkParent>, Error> {
+        Ok(self.parent.clone())
+    }
+
+    fn lineage(&self) -> Result<Vec<Level>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn forks(&self, _: u64) -> Result<Vec<Fork>, Error> {
+        unreachable!("nothing is deleted here")
     }
 
     fn fallen_after(&self, _: u64) -> Result<u64, Error> {
         Ok(0)
     }
 
-    fn erased_since(&self, _: u64) -> Result<bool, Error> {
-        Ok(false)
+    fn erased_since(&self, _: u64) -> Result<Option<Vec<EventRef>>, Error> {
+        Ok(Some(Vec::new()))
     }
 
     fn hash_at(&self, _: u64) -> Result<Option<Hash>, Error> {
         Ok(None)
+    }
+}
+
+impl Traces for Rows {
+    fn number(&self, _: ConversationId) -> Result<Option<u64>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn body_kind(&self, _: EventRef) -> Result<Option<String>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn event(&self, _: EventRef) -> Result<Option<Event>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn statements(&self, _: StatementsOf) -> Result<Vec<Statement>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn summaries(&self, _: u64, _: RangeInclusive<u64>) -> Result<Vec<SummaryRow>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn summaries_reaching(&self, _: EventRef) -> Result<Vec<EventRef>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn shown_by(&self, _: EventRef) -> Result<Vec<AssetRow>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn showing(&self, _: u64, _: &str) -> Result<Vec<EventRef>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn assets(&self, _: u64, _: RangeInclusive<u64>) -> Result<Vec<AssetRow>, Error> {
+        unreachable!("nothing is erased here")
+    }
+
+    fn asset_count(&self, _: Hash) -> Result<u64, Error> {
+        unreachable!("nothing is erased here")
     }
 }
 
@@ -79,7 +135,8 @@ impl Log {
         let mut log = Log::new(id);
         log.events = parent.events.clone();
         log.rows.turns = parent.rows.turns.clone();
-        log.rows.parent = Some(ForkPoint { head: from.head, turns: from.turns });
+        let point = Some(ForkPoint { head: from.head, turns: from.turns });
+        log.rows.parent = Some(ForkParent { conversation: from.clone(), levels: 1, point });
         log.next_id = parent.next_id;
         let settings = Settings {
             parent: Some(Parent { conversation: from.id, at_seq: from.head.seq }),
@@ -141,13 +198,16 @@ impl Log {
         draft.check().unwrap();
         let key = Key { tenant: Tenant::new("test").unwrap(), id: self.id };
         let drafts = vec![draft];
-        let parent = self.rows.parent.map(|_| Parent { conversation: self.id, at_seq: 0 });
+        let parent = self.rows.parent.as_ref().map(|_| Parent { conversation: self.id, at_seq: 0 });
         let action = match self.conversation {
             None => Action::Create { drafts, parent, idempotency: None },
             Some(_) => Action::Append { drafts, expected_seq: None, idempotency: None },
         };
-        let Plan { conversation, events, changes } =
-            plan(&key, self.conversation.take(), action, &self.rows).unwrap();
+        let existing = Existing { conversation: self.conversation.as_ref(), answered: None };
+        let Plan::Append(append) = plan(&key, action, existing, &self.rows).unwrap() else {
+            panic!("nothing to append")
+        };
+        let Append { conversation, events, changes, .. } = *append;
         self.conversation = Some(conversation);
         self.rows.turns.extend(changes.turns.into_iter().map(|row| (row.id, row)));
         self.events.extend(events);

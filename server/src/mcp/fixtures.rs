@@ -384,7 +384,9 @@ impl ServerHandler for WithFixtures {
     ) -> Result<CallToolResponse, ErrorData> {
         if self.on && tools().iter().any(|tool| tool.name == request.name) {
             let called = call(&self.shared, &request, context).await;
-            return called.unwrap_or_else(|| Err(ErrorData::internal_error("no such fixture", None))).map(Into::into);
+            return called
+                .unwrap_or_else(|| Err(ErrorData::internal_error("no such fixture", None)))
+                .map(Into::into);
         }
         self.service.call_tool(request, context).await
     }

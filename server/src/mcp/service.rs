@@ -135,11 +135,7 @@ impl Service {
         answer
     }
 
-    async fn call(
-        &self,
-        caller: Who,
-        request: &CallToolRequestParams,
-    ) -> Result<CallToolResult, ErrorData> {
+    async fn call(&self, caller: Who, request: &CallToolRequestParams) -> Result<CallToolResult, ErrorData> {
         let row = tools::find(&request.name, &caller.toolsets).ok_or_else(|| {
             let text = format!(
                 "there is no tool {:?} in the tool sets that are on; see tools/list, or ask for more with --toolsets or \

@@ -135,6 +135,44 @@ pub fn a_correction_goes_with_the_last_source_of_its_fact(store: &dyn Backend) {
     verify(store, &fork);
 }
 
+/// Each of two turns keeps what was learned from the other alive, unless both go at once.
+pub fn a_correction_goes_when_all_sources_of_its_fact_are_erased_at_once(store: &dyn Backend) {
+    let m = Maker::default();
+    let key = m.key();
+    let (one, two) = (m.say("I like tea"), m.say("as I said, tea"));
+    let [first, second] = [&one, &two].map(turn_of);
+    let tea = m.learn(first, "tea");
+    let fact = FactId(tea.id.0);
+    let again = m.draft(kind::FACT_EXTRACTED, "null");
+    let text = json!({"fact": fact, "subject": "s", "predicate": "p", "object": "tea", "confidence": 1.0});
+    let again = Draft { turn: Some(second), body: Body { text: text.to_string(), ..again.body }, ..again };
+    create(store, &key, vec![m.created(), one, two, tea, again, corrects(&m, fact, "green tea")]);
+    done(store, m.erase(&key, &[first, second]));
+    assert_eq!(gone(store, &key), [2, 3, 4, 5, 6]);
+    assert_eq!(store.fact(&key.tenant, fact).expect("it is looked for"), None);
+    verify(store, &key);
+}
+
+/// A fork's first event says which checkpoint it took over from its parent. It may be erased because of its title.
+pub fn a_checkpoint_goes_with_the_event_that_took_it_over(store: &dyn Backend) {
+    let m = Maker::default();
+    let (key, fork) = (m.key(), m.key());
+    let (one, two) = (m.say("kept"), m.say("kept too"));
+    let first = turn_of(&one);
+    create(store, &key, vec![m.created(), one, two]);
+    let taken = append(store, &key, vec![compaction(&m, first, 2, json!(null))]).conversation.checkpoint;
+    done(store, m.fork(&fork, &key, 4));
+    let settings = Settings { title: Some(Some("regret".into())), checkpoint: taken, ..Settings::default() };
+    let seq = append(store, &fork, vec![m.update(settings)]).conversation.head.seq;
+    assert_eq!(checkpoint(store, &fork), Some(4));
+    let committed = done(store, m.erase_events(&fork, &[(&fork, seq)]));
+    assert_eq!((committed.conversation.checkpoint, checkpoint(store, &fork)), (None, None));
+    assert_eq!(checkpoint(store, &key), Some(4), "the parent keeps its own");
+    store.rebuild().expect("it is made again");
+    assert_eq!(checkpoint(store, &fork), None, "the same as from the log alone");
+    verify(store, &fork);
+}
+
 /// A title made of a first message, and imported lines that repeat one, do not name the turn; they are found by their
 /// words, also where a fork took the title over.
 pub fn titles_and_imported_lines_that_repeat_a_turn_are_found(store: &dyn Backend) {

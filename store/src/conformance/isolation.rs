@@ -21,7 +21,7 @@ const QUESTIONS: [&str; 9] = [
 
 /// Everything that a tenant is told, to the last digit.
 fn told(store: &dyn Backend, key: &Key) -> Vec<String> {
-    let behind = store.behind(&key.tenant, Some(MODEL)).expect("a number");
+    let behind = store.behind(Some(&key.tenant), Some(MODEL)).expect("a number");
     let mut told = vec![format!("{behind:?}, {:?}", store.vector_models(Some(&key.tenant)).expect("models"))];
     for conversation in [None, Some(key.id)] {
         let filter = Filter { conversation, ..Filter::default() };

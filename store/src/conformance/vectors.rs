@@ -92,7 +92,7 @@ pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
     let key = m.key();
     create(store, &key, vec![m.created(), m.say("one"), m.say("two")]);
     take_in(store);
-    let behind = || store.behind(&key.tenant, Some(MODEL)).expect("a number");
+    let behind = || store.behind(Some(&key.tenant), Some(MODEL)).expect("a number");
     assert_eq!(behind(), Behind { events: 0, vectors: 2 }, "of a model that nobody asked for yet");
     let waiting = || store.unembedded(MODEL, None, 9).expect("what waits");
     let texts = || waiting().iter().map(|entry| text(store, entry)).collect::<Vec<_>>();
@@ -125,7 +125,7 @@ pub fn entries_wait_for_their_vectors_newest_first(store: &dyn Backend) {
     assert_eq!(texts(), ["one"], "with nothing to embed it does not wait either");
     assert_eq!(behind().vectors, 1);
     assert_eq!(near(store, &key, MODEL, "#1", &Filter::default()), ["three"]);
-    assert_eq!(store.behind(&key.tenant, Some("another/8")).expect("a number").vectors, 3);
+    assert_eq!(store.behind(Some(&key.tenant), Some("another/8")).expect("a number").vectors, 3);
 }
 
 /// What was said gets its vector before what tools were asked and answered, also of a model that comes later.
@@ -157,7 +157,7 @@ pub fn what_was_said_gets_its_vector_before_what_tools_did(store: &dyn Backend) 
     let both = [13, 9, 8, 7, 3, 2, 12, 11, 10, 6, 5, 4];
     assert_eq!((places(MODEL), places("later/8")), (both.to_vec(), both.to_vec()));
     embed(store, MODEL);
-    assert_eq!(store.behind(&key.tenant, Some(MODEL)).expect("a number").vectors, 0);
+    assert_eq!(store.behind(Some(&key.tenant), Some(MODEL)).expect("a number").vectors, 0);
     let result = waiting("later/8")[6].no;
     assert_eq!(
         store.unembedded("later/8", Some((&key.tenant, &[result])), 1).expect("what waits")[0].no,

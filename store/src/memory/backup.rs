@@ -1,6 +1,6 @@
 //! Reading everything, across tenants.
 
-use super::write::conversation_scope;
+use super::write::scope;
 use super::{Entry, Kept, Memory};
 use crate::{Backup, EVENT_BYTES, ErasedPage, Member, absent_member};
 use everturn_core::Error;
@@ -50,12 +50,13 @@ impl Backup for Memory {
         let kept = self.kept();
         let (place, entry) = kept.numbered(no)?;
         let conversation = &entry.conversation;
-        let appends = conversation_scope(&Key { tenant: conversation.tenant.clone(), id: conversation.id });
+        let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
+        let creations = scope(&key, true);
         let own = kept.requests.iter().filter(|(_, request)| request.place == place);
         let asked = own.filter(|(_, request)| request.last_seq > after && request.last_seq <= through);
         let mut found: Vec<AnsweredRequest> = asked
             .map(|((scope, key), request)| AnsweredRequest {
-                creation: *scope != appends,
+                creation: *scope == creations,
                 key: key.clone(),
                 fingerprint: request.fingerprint,
                 first_seq: request.first_seq,

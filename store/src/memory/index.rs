@@ -1,14 +1,14 @@
 //! Reading what is derived from the log, and deriving it again.
 
-use super::write::InMemory;
+use super::lookup::InMemory;
 use super::{Entry, Level, Memory, fork_point, owner, stored, turn_row};
 use crate::{
-    Branch, ConversationQuery, Index, Problem, Recall, StoredTurn, TenantUsage, TurnQuery, Written,
-    WrittenPage,
+    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Problem, Provenance,
+    RecallIndex, StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
 };
 use everturn_core::Error;
 use everturn_core::asset::Asset;
-use everturn_core::chain::{Hash, Head};
+use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::echo::Words;
 use everturn_core::event::Event;
@@ -16,10 +16,10 @@ use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnRow};
-use everturn_core::write::{self, Changes, FactRow, ForkPoint, Learned, Lookup, Place, absent_turn};
+use everturn_core::write::{self, Changes, Learned, Lookup, Place, absent_turn};
 use std::collections::BTreeMap;
 
-impl Index for Memory {
+impl ConversationIndex for Memory {
     fn conversation(&self, key: &Key) -> Result<Conversation, Error> {
         self.kept().living(key).map(|entry| entry.conversation.clone())
     }
@@ -59,6 +59,56 @@ impl Index for Memory {
             .collect())
     }
 
+    fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error> {
+        let kept = self.kept();
+        let mut due: Vec<(Timestamp, Key)> = kept
+            .all_living()
+            .filter_map(|(key, entry)| Some((entry.conversation.expires()?, key.clone())))
+            .filter(|(at, _)| *at <= now)
+            .collect();
+        due.sort();
+        Ok(due.into_iter().map(|(_, key)| key).take(limit).collect())
+    }
+
+    fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {
+        let kept = self.kept();
+        let mut found: Vec<Tombstone> = kept
+            .places
+            .iter()
+            .filter(|(key, _)| key.tenant == *tenant)
+            .filter_map(|(_, place)| kept.entries[*place].deleted.clone())
+            .collect();
+        found.sort_by_key(|tombstone| std::cmp::Reverse(tombstone.deleted));
+        Ok(found)
+    }
+
+    fn tenants(&self) -> Result<Vec<Tenant>, Error> {
+        let mut tenants: Vec<Tenant> = self.kept().places.keys().map(|key| key.tenant.clone()).collect();
+        tenants.dedup();
+        Ok(tenants)
+    }
+
+    fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error> {
+        let kept = self.kept();
+        let mut usage = TenantUsage::default();
+        for (_, entry) in kept.all_living().filter(|(key, _)| key.tenant == *tenant) {
+            usage.conversations += 1;
+            // A row of an inherited turn is there where the fork changed it.
+            let inherited = entry.conversation.parent.as_ref().map_or(0, |parent| parent.at_seq);
+            usage.turns += entry.turns.values().filter(|row| row.seq > inherited).count() as u64;
+            usage.bytes +=
+                entry.events.iter().filter_map(Event::text).map(|text| text.len() as u64).sum::<u64>();
+            for asset in entry.assets.iter().filter(|asset| asset.sha256.is_some()) {
+                let descriptor = entry.at(asset.seq).and_then(Event::read::<Asset>);
+                usage.assets += 1;
+                usage.asset_bytes += descriptor.and_then(|asset| asset.bytes).unwrap_or(0);
+            }
+        }
+        Ok(usage)
+    }
+}
+
+impl TurnIndex for Memory {
     fn stored_turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<StoredTurn>, Error> {
         let kept = self.kept();
         kept.living(key)?;
@@ -107,6 +157,12 @@ impl Index for Memory {
         Ok(stored(&levels, turn_row(&levels, id).ok_or_else(|| absent_turn(id))?))
     }
 
+    fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {
+        let kept = self.kept();
+        kept.living(key)?;
+        InMemory { kept: &kept, key }.fallen_after(seq)
+    }
+
     fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
         let kept = self.kept();
         Ok(kept
@@ -116,18 +172,9 @@ impl Index for Memory {
             .map(|(key, row)| (key.clone(), row.id))
             .collect())
     }
+}
 
-    fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error> {
-        let kept = self.kept();
-        let mut due: Vec<(Timestamp, Key)> = kept
-            .all_living()
-            .filter_map(|(key, entry)| Some((entry.conversation.expires()?, key.clone())))
-            .filter(|(at, _)| *at <= now)
-            .collect();
-        due.sort();
-        Ok(due.into_iter().map(|(_, key)| key).take(limit).collect())
-    }
-
+impl AssetIndex for Memory {
     fn stored_assets(&self, key: &Key) -> Result<Vec<Event>, Error> {
         let kept = self.kept();
         kept.living(key)?;
@@ -172,6 +219,12 @@ impl Index for Memory {
         Ok(found)
     }
 
+    fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
+        Ok(self.kept().asset_count(tenant, sha256) > 0)
+    }
+}
+
+impl Provenance for Memory {
     fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error> {
         let kept = self.kept();
         let living = kept.entries.iter().filter(|entry| entry.deleted.is_none());
@@ -183,11 +236,7 @@ impl Index for Memory {
 
     fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error> {
         let kept = self.kept();
-        let told = |(place, fact): (usize, FactRow)| Learned {
-            conversation: kept.entries[place].conversation.id,
-            fact: fact.id,
-        };
-        Ok(kept.learned(tenant, turn).into_iter().map(told).collect())
+        write::learned(turn, |of| Ok(kept.statements(tenant, of)))
     }
 
     fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error> {
@@ -201,10 +250,6 @@ impl Index for Memory {
             kept.echoes(level.place, row.seq, &Words::of(&message), &mut found);
         }
         Ok(found)
-    }
-
-    fn erasures(&self) -> Result<u64, Error> {
-        Ok(self.kept().erasures.count())
     }
 
     fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error> {
@@ -227,12 +272,12 @@ impl Index for Memory {
         Ok(Some(WrittenPage { events, through: through as u64 }))
     }
 
-    fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {
-        let kept = self.kept();
-        kept.living(key)?;
-        InMemory { kept: &kept, key }.fallen_after(seq)
+    fn erasures(&self) -> Result<u64, Error> {
+        Ok(self.kept().erasures.count())
     }
+}
 
+impl FoldCache for Memory {
     fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<(u64, Raw)>, Error> {
         let kept = self.kept();
         kept.living(key)?;
@@ -249,46 +294,11 @@ impl Index for Memory {
         kept.entry(key)?.folds.insert(seq, fold.clone());
         Ok(())
     }
+}
 
-    fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
-        Ok(self.kept().in_use(tenant, sha256))
-    }
-
-    fn tenants(&self) -> Result<Vec<Tenant>, Error> {
-        let mut tenants: Vec<Tenant> = self.kept().places.keys().map(|key| key.tenant.clone()).collect();
-        tenants.dedup();
-        Ok(tenants)
-    }
-
-    fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error> {
-        let kept = self.kept();
-        let mut usage = TenantUsage::default();
-        for (_, entry) in kept.all_living().filter(|(key, _)| key.tenant == *tenant) {
-            usage.conversations += 1;
-            // A row of an inherited turn is there where the fork changed it.
-            let inherited = entry.conversation.parent.as_ref().map_or(0, |parent| parent.at_seq);
-            usage.turns += entry.turns.values().filter(|row| row.seq > inherited).count() as u64;
-            usage.bytes +=
-                entry.events.iter().filter_map(Event::text).map(|text| text.len() as u64).sum::<u64>();
-            for asset in entry.assets.iter().filter(|asset| asset.sha256.is_some()) {
-                let descriptor = entry.at(asset.seq).and_then(Event::read::<Asset>);
-                usage.assets += 1;
-                usage.asset_bytes += descriptor.and_then(|asset| asset.bytes).unwrap_or(0);
-            }
-        }
-        Ok(usage)
-    }
-
-    fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {
-        let kept = self.kept();
-        let mut found: Vec<Tombstone> = kept
-            .places
-            .iter()
-            .filter(|(key, _)| key.tenant == *tenant)
-            .filter_map(|(_, place)| kept.entries[*place].deleted.clone())
-            .collect();
-        found.sort_by_key(|tombstone| std::cmp::Reverse(tombstone.deleted));
-        Ok(found)
+impl Maintenance for Memory {
+    fn check(&self) -> Result<Vec<Problem>, Error> {
+        Ok(Vec::new())
     }
 
     fn rebuild(&self) -> Result<(), Error> {
@@ -301,14 +311,16 @@ impl Index for Memory {
             (entry.turns, entry.assets, entry.references) = Default::default();
             entry.facts.clear();
             entry.summaries.clear();
-            let point = match old.parent {
-                None => ForkPoint { head: Head::genesis(key.id), turns: 0 },
-                Some(parent) => fork_point(&kept.lineage(&key)?[1..], parent.at_seq).ok_or_else(|| {
-                    Error::corrupt("fork.parent", format!("the parent of {} is damaged", key.id))
-                })?,
+            let fork = match old.parent {
+                None => None,
+                Some(parent) => {
+                    let point = fork_point(&kept.lineage(&key)?[1..], parent.at_seq).ok_or_else(|| {
+                        Error::corrupt("fork.parent", format!("the parent of {} is damaged", key.id))
+                    })?;
+                    Some((parent, point))
+                }
             };
-            let mut fresh = Conversation::new(key.id, key.tenant.clone(), old.created, point.head);
-            (fresh.turns, fresh.parent) = (point.turns, old.parent);
+            let mut fresh = write::new_conversation(&key, old.created, fork);
             for event in &own {
                 let mut changes = Changes::default();
                 write::fold(&mut fresh, event, &mut changes, &InMemory { kept: &kept, key: &key })?;
@@ -322,17 +334,5 @@ impl Index for Memory {
 
     fn compact(&self) -> Result<(), Error> {
         self.scrub(None, None).map(drop)
-    }
-
-    fn check(&self) -> Result<Vec<Problem>, Error> {
-        Ok(Vec::new())
-    }
-
-    fn branches(&self) -> Result<Vec<Branch>, Error> {
-        Ok(Vec::new())
-    }
-
-    fn adopt(&self, _: &Branch, _: &Key) -> Result<u64, Error> {
-        Ok(0)
     }
 }

@@ -5,6 +5,7 @@ use crate::recall::{Catalog, Ground};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, EventId, Key, Tenant};
+use everturn_core::write::needed;
 use std::collections::BTreeMap;
 
 impl Kept {
@@ -81,7 +82,7 @@ impl Ground for Memory {
         match kept.places.get(key) {
             None => Ok(0),
             Some(place) if kept.entries[*place].deleted.is_none() => Ok(u64::MAX),
-            Some(place) => Ok(kept.needed(*place)),
+            Some(place) => needed(*place as u64, |conversation| Ok(kept.forks(conversation))),
         }
     }
 

@@ -1,121 +1,55 @@
-//! Writing: what a plan says.
+//! Writing down a plan.
 
-use super::{Entry, Kept, Request, event_at, events, fork_point, turn_row};
+use super::lookup::InMemory;
+use super::{Entry, Kept, Request, events};
 use crate::Committed;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, Parent, Tombstone};
-use everturn_core::event::kind;
-use everturn_core::id::{Key, TurnId};
-use everturn_core::turn::{Status, TurnRow};
+use everturn_core::conversation::Conversation;
+use everturn_core::id::Key;
 use everturn_core::write::{
-    self, Action, Changes, ForkPoint, Idempotency, Lookup, Place, Plan, Write, absent, absent_turn,
+    self, Answered, AnsweredRequest, Append, Changes, Deletion, Erasure, EventRef, Existing, Place, Plan,
+    Purge, Write,
 };
 use std::collections::BTreeMap;
 
 impl Kept {
     pub(super) fn write(&mut self, request: Write) -> Result<Committed, Error> {
         let Write { key, action } = request;
-        let existing = self.living(&key).ok().map(|entry| entry.conversation.clone());
-        match action {
-            Action::Chunk { turn, offset, text } => {
-                let conversation = existing.ok_or_else(|| absent(&key))?;
-                let row = turn_row(&self.lineage(&key)?, turn).ok_or_else(|| absent_turn(turn))?;
-                if row.status != Status::Pending {
-                    return Err(write::not_open(row.id, row.status));
-                }
-                self.entry(&key)?.chunks.insert((row.seq, offset), text);
-                Ok(Committed::new(conversation, Vec::new()))
+        let answered = match action.idempotency() {
+            Some((creation, asked)) => self.answered(scope(&key, creation), &asked.key)?,
+            None => None,
+        };
+        let conversation = self.living(&key).ok().map(|entry| &entry.conversation);
+        let existing = Existing { conversation, answered };
+        let plan = write::plan(&key, action, existing, &InMemory { kept: self, key: &key })?;
+        match plan {
+            Plan::Repeat(Answered { conversation, events, .. }) => {
+                Ok(Committed { repeated: true, ..Committed::new(conversation, events) })
             }
-            Action::Delete { at, reason, only_expired } => {
-                let conversation = existing.ok_or_else(|| absent(&key))?;
-                write::check_due(&conversation, at, only_expired)?;
-                let tombstone = Tombstone { id: key.id, head: conversation.head, deleted: at, reason };
+            Plan::Append(append) => self.append(&key, *append),
+            Plan::Chunk(chunk) => {
+                let entry = self.entry(&key)?;
+                entry.chunks.insert((chunk.turn_seq, chunk.offset), chunk.text);
+                Ok(entry.unchanged())
+            }
+            Plan::Remember(requests) => {
                 let place = self.place(&key)?;
-                self.entries[place].deleted = Some(tombstone);
-                let released = self.purge(place);
-                let released = self.unused(&key.tenant, released);
-                Ok(Committed { released, ..Committed::new(conversation, Vec::new()) })
+                requests.into_iter().for_each(|request| self.remember(&key, place, request));
+                Ok(self.entries[place].unchanged())
             }
-            Action::Erase { ref turns, ref events, summaries, .. } => {
-                let events = events.clone();
-                let levels = self.lineage(&key)?;
-                let found: Result<Vec<_>, _> =
-                    turns.iter().map(|id| turn_row(&levels, *id).ok_or_else(|| absent_turn(*id))).collect();
-                let found = found?;
-                let mut committed = self.append(&key, existing, action, None)?;
-                let mut erased = Vec::new();
-                for row in &found {
-                    self.erase_turn(&key, row, summaries, &mut erased)?;
-                }
-                for place in events {
-                    self.erase_event(&key.tenant, place, &mut erased);
-                }
-                let released = self.erase_bodies(&mut erased)?;
-                committed.released = self.unused(&key.tenant, released);
-                committed.erased = erased
-                    .iter()
-                    .map(|(place, seq)| Place {
-                        conversation: self.entries[*place].conversation.id,
-                        seq: *seq,
-                    })
-                    .collect();
-                self.erasures.extend(erased.into_iter().map(|(place, seq)| (place as i64, seq)));
-                committed.conversation = self.living(&key)?.conversation.clone().into();
+            Plan::Delete(Deletion { tombstone, purges, released }) => {
+                let entry = self.entry(&key)?;
+                entry.deleted = Some(tombstone);
+                let committed = Committed { released, ..entry.unchanged() };
+                purges.into_iter().for_each(|purge| self.purge(purge));
                 Ok(committed)
-            }
-            Action::Create { ref idempotency, .. } => {
-                let asked = idempotency.clone().map(|i| (tenant_scope(&key), i));
-                self.append(&key, existing, action, asked)
-            }
-            Action::Append { ref idempotency, .. } => {
-                let asked = idempotency.clone().map(|i| (conversation_scope(&key), i));
-                self.append(&key, existing, action, asked)
-            }
-            Action::Restore { .. } | Action::Derive { .. } | Action::Begin { .. } => {
-                self.append(&key, existing, action, None)
-            }
-            Action::Bury { tombstone } => {
-                let conversation = existing.ok_or_else(|| absent(&key))?;
-                let place = self.place(&key)?;
-                self.entries[place].deleted = Some(tombstone);
-                self.purge(place);
-                Ok(Committed::new(conversation, Vec::new()))
-            }
-            Action::Remember { requests } => {
-                let conversation = existing.ok_or_else(|| absent(&key))?;
-                let place = self.place(&key)?;
-                for request in requests {
-                    let scope = if request.creation { tenant_scope(&key) } else { conversation_scope(&key) };
-                    self.requests.entry((scope, request.key)).or_insert(Request {
-                        fingerprint: request.fingerprint,
-                        place,
-                        first_seq: request.first_seq,
-                        last_seq: request.last_seq,
-                    });
-                }
-                Ok(Committed::new(conversation, Vec::new()))
             }
         }
     }
 
-    fn append(
-        &mut self,
-        key: &Key,
-        existing: Option<Conversation>,
-        action: Action,
-        idempotency: Option<(String, Idempotency)>,
-    ) -> Result<Committed, Error> {
-        if let Some((scope, asked)) = &idempotency
-            && let Some(answered) = self.repeated(scope, asked)?
-        {
-            return Ok(answered);
-        }
-        if let Some((_, Idempotency { only_repeat: Some(error), .. })) = idempotency {
-            return Err(error);
-        }
-        let Plan { conversation, events, changes } =
-            write::plan(key, existing, action, &InMemory { kept: self, key })?;
+    fn append(&mut self, key: &Key, append: Append) -> Result<Committed, Error> {
+        let Append { conversation, events, changes, request, erasure } = append;
         if self.living(key).is_err() {
             let above = conversation
                 .parent
@@ -124,48 +58,93 @@ impl Kept {
             self.places.insert(key.clone(), self.entries.len());
             self.entries.push(Entry::new(conversation.clone(), above));
         }
-        let entry = self.entry(key)?;
+        let place = self.place(key)?;
+        let entry = &mut self.entries[place];
         entry.conversation = conversation.clone();
         entry.events.extend(events.iter().cloned());
-        for event in events.iter().filter(|event| kind::ends_turn(&event.kind)) {
-            if let Some(row) = changes.turns.iter().find(|row| Some(row.id) == event.turn) {
-                entry.chunks.retain(|(turn_seq, _), _| *turn_seq != row.seq);
-            }
-        }
         entry.apply(changes);
-        let place = self.place(key)?;
         self.arrived.extend(events.iter().map(|event| (place, event.seq, event.id)));
-        if let (Some((scope, asked)), Some(first), Some(last)) = (idempotency, events.first(), events.last())
-        {
-            let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
-            let request = Request {
-                fingerprint: asked.fingerprint(&salt),
-                place: self.place(key)?,
-                first_seq: first.seq,
-                last_seq: last.seq,
-            };
-            self.requests.insert((scope, asked.key), request);
+        if let Some(request) = request {
+            self.remember(key, place, request);
         }
-        Ok(Committed::new(conversation, events))
+        let mut committed = Committed::new(conversation, events);
+        if let Some(erasure) = erasure {
+            committed.erased = erasure.bodies.iter().map(|at| self.place_of(*at)).collect();
+            committed.released = self.erase(erasure);
+        }
+        Ok(committed)
     }
 
-    fn repeated(&self, scope: &str, asked: &Idempotency) -> Result<Option<Committed>, Error> {
-        let Some(request) = self.requests.get(&(scope.to_string(), asked.key.clone())) else {
-            return Ok(None);
-        };
-        let conversation = self.entries[request.place].conversation.clone();
+    fn answered(&self, scope: String, key: &str) -> Result<Option<Answered>, Error> {
+        let Some(request) = self.requests.get(&(scope, key.to_string())) else { return Ok(None) };
+        let conversation = &self.entries[request.place].conversation;
         let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
-        let events = events(
-            &self.lineage(&key)?,
-            request.first_seq - 1,
-            (request.last_seq - request.first_seq + 1) as usize,
-        );
-        if let Some(body) = events.first().and_then(|event| event.body.as_ref())
-            && asked.fingerprint(&body.salt) != request.fingerprint
-        {
-            return Err(asked.conflict());
+        let count = (request.last_seq - request.first_seq + 1) as usize;
+        Ok(Some(Answered {
+            fingerprint: request.fingerprint,
+            events: events(&self.lineage(&key)?, request.first_seq - 1, count),
+            conversation: conversation.clone().into(),
+        }))
+    }
+
+    fn remember(&mut self, key: &Key, place: usize, request: AnsweredRequest) {
+        let AnsweredRequest { creation, key: name, fingerprint, first_seq, last_seq } = request;
+        let request = Request { fingerprint, place, first_seq, last_seq };
+        self.requests.insert((scope(key, creation), name), request);
+    }
+
+    fn erase(&mut self, erasure: Erasure) -> Vec<Hash> {
+        for at in &erasure.bodies {
+            let entry = self.numbered_mut(at.conversation);
+            entry.events.iter_mut().filter(|event| event.seq == at.seq).for_each(|event| event.body = None);
+            entry.summaries.retain(|row| row.seq != at.seq);
         }
-        Ok(Some(Committed { repeated: true, ..Committed::new(conversation, events) }))
+        for at in erasure.assets {
+            self.numbered_mut(at.conversation).assets.retain(|row| row.seq != at.seq);
+        }
+        for at in erasure.facts {
+            self.numbered_mut(at.conversation).facts.retain(|row| row.seq != at.seq);
+        }
+        for at in erasure.references {
+            self.numbered_mut(at.conversation).references.retain(|row| row.turn_seq != at.seq);
+        }
+        for at in erasure.folds {
+            self.drop_folds(at.conversation as usize, at.seq, at.seq);
+        }
+        for (conversation, checkpoint) in erasure.checkpoints {
+            self.numbered_mut(conversation).conversation.set_checkpoint(checkpoint);
+        }
+        self.erasures.extend(erasure.bodies);
+        erasure.released
+    }
+
+    fn drop_folds(&mut self, place: usize, from: u64, seen: u64) {
+        self.entries[place].folds.retain(|seq, _| *seq < from);
+        for fork in self.seeing(place, seen) {
+            self.drop_folds(fork, from, seen);
+        }
+    }
+
+    fn purge(&mut self, Purge { conversation, keep }: Purge) {
+        let place = conversation as usize;
+        self.requests.retain(|_, request| request.place != place);
+        let entry = &mut self.entries[place];
+        entry.events.retain(|event| event.seq <= keep);
+        entry.turns.retain(|seq, _| *seq <= keep);
+        entry.assets.retain(|asset| asset.seq <= keep);
+        entry.references.retain(|reference| reference.turn_seq <= keep);
+        entry.facts.retain(|fact| fact.seq <= keep);
+        entry.summaries.retain(|summary| summary.seq <= keep);
+        entry.chunks.clear();
+        entry.folds.retain(|seq, _| *seq <= keep);
+    }
+
+    fn numbered_mut(&mut self, conversation: u64) -> &mut Entry {
+        &mut self.entries[conversation as usize]
+    }
+
+    fn place_of(&self, at: EventRef) -> Place {
+        Place { conversation: self.entries[at.conversation as usize].conversation.id, seq: at.seq }
     }
 }
 
@@ -186,6 +165,11 @@ impl Entry {
         }
     }
 
+    /// The answer to a request that added no events.
+    fn unchanged(&self) -> Committed {
+        Committed::new(self.conversation.clone(), Vec::new())
+    }
+
     pub(super) fn apply(&mut self, changes: Changes) {
         self.turns.extend(changes.turns.into_iter().map(|row| (row.seq, row)));
         for asset in changes.assets {
@@ -199,61 +183,15 @@ impl Entry {
         }
         self.facts.extend(changes.facts);
         self.summaries.extend(changes.summaries);
+        self.chunks.retain(|(turn_seq, _), _| !changes.ended.contains(turn_seq));
     }
 }
 
-/// Keys of creations are unique in a tenant.
-fn tenant_scope(key: &Key) -> String {
-    format!("tenant:{}", key.tenant)
-}
-
-/// Keys of appends are unique in a conversation.
-pub(super) fn conversation_scope(key: &Key) -> String {
-    format!("conversation:{}/{}", key.tenant, key.id)
-}
-
-/// What a plan asks of the store, in one conversation.
-pub(super) struct InMemory<'a> {
-    pub(super) kept: &'a Kept,
-    pub(super) key: &'a Key,
-}
-
-impl Lookup for InMemory<'_> {
-    fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
-        // One that is being restored is not there yet.
-        match self.kept.living(self.key) {
-            Ok(_) => Ok(turn_row(&self.kept.lineage(self.key)?, id)),
-            Err(_) => Ok(None),
-        }
-    }
-
-    fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
-        let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
-        let conversation = &self.kept.living(&key)?.conversation;
-        let levels = self.kept.lineage(&key)?;
-        write::check_fork_depth(levels.len())?;
-        fork_point(&levels, parent.at_seq).ok_or_else(|| write::no_such_seq(conversation, parent.at_seq))
-    }
-
-    fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
-        let Ok(levels) = self.kept.lineage(self.key) else { return Ok(0) };
-        let mut rows: BTreeMap<u64, bool> = BTreeMap::new();
-        for (depth, level) in levels.iter().enumerate() {
-            for row in level.entry.turns.values().filter(|row| row.seq > seq && row.seq <= level.cap) {
-                let row = if depth == 0 { row.clone() } else { row.clone().as_of(level.cap) };
-                rows.entry(row.seq).or_insert(row.superseded_by.is_some());
-            }
-        }
-        Ok(rows.into_values().filter(|fallen| *fallen).count() as u64)
-    }
-
-    fn erased_since(&self, mark: u64) -> Result<bool, Error> {
-        let levels = self.kept.lineage(self.key)?;
-        let sees = |place: i64, seq: u64| levels.iter().any(|l| l.place as i64 == place && seq <= l.cap);
-        Ok(self.kept.erasures.any_since(mark, sees))
-    }
-
-    fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
-        Ok(event_at(&self.kept.lineage(self.key)?, seq).map(|event| event.hash))
+/// Keys of creations are unique in a tenant, others in a conversation.
+pub(super) fn scope(key: &Key, creation: bool) -> String {
+    if creation {
+        format!("tenant:{}", key.tenant)
+    } else {
+        format!("conversation:{}/{}", key.tenant, key.id)
     }
 }

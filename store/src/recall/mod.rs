@@ -20,7 +20,9 @@ pub(crate) use catalog::Catalog;
 use catalog::Lagging;
 pub(crate) use open::remove_derived;
 
-use crate::{Behind, Found, IndexChange, Proposed, Recall, Span, Unembedded, Unindexed};
+use crate::{
+    Behind, Found, IndexChange, Proposed, RecallIndex, Span, Unembedded, Unindexed, VectorSearch, WordSearch,
+};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, EventId, Key, Tenant};
@@ -88,7 +90,7 @@ fn unindexed_again<T: Ground>(ground: &T, limit: usize) -> Result<Option<Unindex
     Ok(Some(Unindexed { events, span: Span { tenant: Some(tenant), after, through } }))
 }
 
-impl<T: Ground + Send + Sync> Recall for T {
+impl<T: Ground + Send + Sync> RecallIndex for T {
     fn unindexed(&self, limit: usize) -> Result<Unindexed, Error> {
         let catalog = self.catalog();
         catalog.drop_deleted(self)?;
@@ -171,25 +173,22 @@ impl<T: Ground + Send + Sync> Recall for T {
         })
     }
 
-    fn behind(&self, tenant: &Tenant, model: Option<&str>) -> Result<Behind, Error> {
+    fn behind(&self, tenant: Option<&Tenant>, model: Option<&str>) -> Result<Behind, Error> {
         let catalog = self.catalog();
-        let vectors = match model {
-            Some(model) => {
+        let events = match tenant {
+            Some(tenant) => catalog.behind(self, tenant)?,
+            None => catalog.behind_in_all(self)?,
+        };
+        let vectors = match (tenant, model) {
+            (Some(tenant), Some(model)) => {
                 catalog.reading(&catalog.index(tenant), |db| vectors::missing(db, model))?.unwrap_or(0)
             }
-            None => 0,
+            (None, Some(model)) => {
+                catalog.fed(|db| feed::waiting(db, model))?.iter().map(|(_, entries)| entries).sum()
+            }
+            (_, None) => 0,
         };
-        Ok(Behind { events: catalog.behind(self, tenant)?, vectors })
-    }
-
-    fn behind_in_all(&self, model: Option<&str>) -> Result<Behind, Error> {
-        let catalog = self.catalog();
-        let events = catalog.behind_in_all(self)?;
-        let waiting = match model {
-            Some(model) => catalog.fed(|db| feed::waiting(db, model))?,
-            None => Vec::new(),
-        };
-        Ok(Behind { events, vectors: waiting.iter().map(|(_, entries)| entries).sum() })
+        Ok(Behind { events, vectors })
     }
 
     fn scrub(&self, tenant: Option<&Tenant>, bytes_max: Option<u64>) -> Result<bool, Error> {
@@ -209,7 +208,9 @@ impl<T: Ground + Send + Sync> Recall for T {
         self.catalog().forget();
         Ok(())
     }
+}
 
+impl<T: Ground + Send + Sync> WordSearch for T {
     fn find_text(
         &self,
         tenant: &Tenant,
@@ -222,6 +223,53 @@ impl<T: Ground + Send + Sync> Recall for T {
         let index = catalog.index(tenant);
         let found = catalog.reading(&index, |db| find::by_words(db, &index.common, &scope, query, limit))?;
         Ok(found.unwrap_or_default())
+    }
+
+    fn neighbours(
+        &self,
+        tenant: &Tenant,
+        filter: &Filter,
+        entries: &[EntryNo],
+        reach: usize,
+    ) -> Result<Vec<Vec<(Found, usize)>>, Error> {
+        let Some(scope) = find::Scope::new(self, tenant, filter)? else { return Ok(Vec::new()) };
+        let catalog = self.catalog();
+        let beside = catalog.reading(&catalog.index(tenant), |db| match scope.resolve(db)? {
+            Some(scope) => find::neighbours(db, &scope, entries, reach),
+            None => Ok(Vec::new()),
+        })?;
+        Ok(beside.unwrap_or_default())
+    }
+}
+
+impl<T: Ground + Send + Sync> VectorSearch for T {
+    fn find_near(
+        &self,
+        tenant: &Tenant,
+        model: &str,
+        vector: &[f32],
+        filter: &Filter,
+        limit: usize,
+    ) -> Result<Vec<Found>, Error> {
+        let Some(scope) = find::Scope::new(self, tenant, filter)? else { return Ok(Vec::new()) };
+        let catalog = self.catalog();
+        let index = catalog.index(tenant);
+        let found =
+            catalog.reading(&index, |db| vectors::near(db, &index.signs, &scope, model, vector, limit))?;
+        Ok(found.unwrap_or_default())
+    }
+
+    fn nearness(
+        &self,
+        tenant: &Tenant,
+        model: &str,
+        vector: &[f32],
+        entries: &[EntryNo],
+    ) -> Result<Vec<Option<f64>>, Error> {
+        let catalog = self.catalog();
+        let index = catalog.index(tenant);
+        let near = catalog.reading(&index, |db| vectors::nearness(db, model, vector, entries))?;
+        Ok(near.unwrap_or_else(|| vec![None; entries.len()]))
     }
 
     fn unembedded(
@@ -275,35 +323,6 @@ impl<T: Ground + Send + Sync> Recall for T {
         catalog.note(std::slice::from_ref(tenant), |_| Ok(()))
     }
 
-    fn nearness(
-        &self,
-        tenant: &Tenant,
-        model: &str,
-        vector: &[f32],
-        entries: &[EntryNo],
-    ) -> Result<Vec<Option<f64>>, Error> {
-        let catalog = self.catalog();
-        let index = catalog.index(tenant);
-        let near = catalog.reading(&index, |db| vectors::nearness(db, model, vector, entries))?;
-        Ok(near.unwrap_or_else(|| vec![None; entries.len()]))
-    }
-
-    fn neighbours(
-        &self,
-        tenant: &Tenant,
-        filter: &Filter,
-        entries: &[EntryNo],
-        reach: usize,
-    ) -> Result<Vec<Vec<(Found, usize)>>, Error> {
-        let Some(scope) = find::Scope::new(self, tenant, filter)? else { return Ok(Vec::new()) };
-        let catalog = self.catalog();
-        let beside = catalog.reading(&catalog.index(tenant), |db| match scope.resolve(db)? {
-            Some(scope) => find::neighbours(db, &scope, entries, reach),
-            None => Ok(Vec::new()),
-        })?;
-        Ok(beside.unwrap_or_default())
-    }
-
     fn vector_models(&self, tenant: Option<&Tenant>) -> Result<Vec<String>, Error> {
         let catalog = self.catalog();
         match tenant {
@@ -324,21 +343,5 @@ impl<T: Ground + Send + Sync> Recall for T {
             catalog.note(&[tenant], |_| Ok(()))?;
         }
         Ok(dropped)
-    }
-
-    fn find_near(
-        &self,
-        tenant: &Tenant,
-        model: &str,
-        vector: &[f32],
-        filter: &Filter,
-        limit: usize,
-    ) -> Result<Vec<Found>, Error> {
-        let Some(scope) = find::Scope::new(self, tenant, filter)? else { return Ok(Vec::new()) };
-        let catalog = self.catalog();
-        let index = catalog.index(tenant);
-        let found =
-            catalog.reading(&index, |db| vectors::near(db, &index.signs, &scope, model, vector, limit))?;
-        Ok(found.unwrap_or_default())
     }
 }

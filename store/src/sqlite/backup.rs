@@ -187,15 +187,6 @@ impl Backup for Sqlite {
     }
 }
 
-/// A tombstone says where the log ended, also where less of it was kept.
-pub fn set_head(db: &Connection, no: i64, head: Head) -> rusqlite::Result<()> {
-    db.execute(
-        "UPDATE conversations SET head_seq = ?, head_hash = ? WHERE no = ?",
-        params![signed(head.seq), Bytes(head.hash.0), no],
-    )
-    .map(drop)
-}
-
 /// The hash that an event's `prev` has to be; of the first event of a fork, that of the event it was forked at.
 fn hash_before(db: &Connection, no: u64, seq: u64) -> Result<Hash, Failure> {
     let id: Bytes<16> = db

@@ -4,16 +4,18 @@
 //! chained to the one that its writer saw: the events are a tree. The longest branch is the log; the others stand beside it,
 //! without places, until each is moved into a fork from where they parted. Forks that left such a branch go along.
 
+use super::lookup::InDatabase;
 use super::read;
 use super::rows::{self, Bytes, EVENT_COLUMNS, Failure, signed};
-use super::{derived, erase};
+use super::{derived, erase, recent};
 use crate::Branch;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, body_hash, envelope_hash};
-use everturn_core::conversation::Parent;
+use everturn_core::conversation::{Parent, Tombstone};
 use everturn_core::event::{Body, Event, kind};
 use everturn_core::id::{ConversationId, Key, Tenant};
 use everturn_core::time::Timestamp;
+use everturn_core::write;
 use rusqlite::{Connection, params};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -90,12 +92,22 @@ pub fn adopt(db: &Connection, branch: &Branch, into: &Key) -> Result<u64, Failur
     derived::mend(db, from)?;
     derived::mend(db, to)?;
     forks.iter().try_for_each(|fork| derived::mend(db, fork.no))?;
-    for Fork { no, id, deleted } in forks {
+    for Fork { no, deleted, .. } in forks {
         if let Some((at, reason)) = deleted {
-            erase::delete(db, &read::lineage(db, no, id)?, at, &reason)?;
+            delete(db, no, at, reason)?;
         }
     }
     Ok(family.len() as u64)
+}
+
+/// Deletes a conversation that lives again since its rows were made again.
+fn delete(db: &Connection, no: i64, deleted: Timestamp, reason: String) -> Result<(), Failure> {
+    let Some(conversation) = recent::living(db, no)? else { return Ok(()) };
+    let key = Key { tenant: conversation.tenant, id: conversation.id };
+    let tombstone = Tombstone { id: key.id, head: conversation.head, deleted, reason };
+    let lookup = InDatabase::new(db, &key, Some(no), None);
+    let deletion = lookup.answer(write::deletion(tombstone, &lookup))?;
+    Ok(erase::delete(db, no, &deletion)?)
 }
 
 /// A fork that left a branch.

@@ -5,15 +5,16 @@
 
 use super::branches;
 use super::erase;
+use super::lookup::InDatabase;
 use super::parents;
 use super::read;
 use super::rows::{self, Bytes, CONVERSATION_COLUMNS, Failure, TURN_COLUMNS, signed};
-use super::write::{self, InDatabase, Reopened};
+use super::write;
 use crate::{Problem, ProblemKind};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Parent};
 use everturn_core::id::{ConversationId, Key, Tenant};
-use everturn_core::write::{Changes, begin, fold};
+use everturn_core::write::{Changes, fold, new_conversation};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeSet;
 
@@ -269,13 +270,17 @@ fn derive(db: &Connection, given: &Given) -> Result<(), Failure> {
     db.execute("DELETE FROM conversation_facts WHERE conversation = ?", [no])?;
     db.execute("DELETE FROM summaries WHERE conversation = ?", [no])?;
     db.execute("DELETE FROM echoes WHERE conversation = ?", [no])?;
-    let lookup = InDatabase { db, key: &given.key, no: Some(no), erasures: None };
+    let lookup = InDatabase::new(db, &given.key, Some(no), None);
     let lineage = read::lineage(db, no, given.key.id)?;
     let floor = given.parent.map_or(0, |parent| parent.at_seq);
     let Some(first) = read::events(db, &lineage, floor, 1)?.pop() else {
         return Err(Error::corrupt("store.corrupt", format!("{} has no events", given.key.id)).into());
     };
-    let mut fresh = begin(&given.key, first.at, given.parent, &Reopened(&lookup))?;
+    let fork = match given.parent {
+        Some(parent) => Some((parent, lookup.fork_point(parent)?)),
+        None => None,
+    };
+    let mut fresh = new_conversation(&given.key, first.at, fork);
     loop {
         let page = read::events(db, &lineage, fresh.head.seq, PAGE)?;
         if page.is_empty() {
@@ -304,7 +309,7 @@ fn unhide(db: &Connection) -> rusqlite::Result<Vec<i64>> {
         .collect::<Result<_, _>>()?;
     let mut hidden = Vec::new();
     for (no, through) in speaking {
-        if through > signed(erase::needed(db, no)?) {
+        if through > signed(read::needed(db, no)?) {
             db.execute("UPDATE conversations SET deleted = NULL, deleted_reason = NULL WHERE no = ?", [no])?;
             hidden.push(no);
         }
@@ -531,7 +536,7 @@ fn missing(db: &Connection) -> Result<Vec<Problem>, Failure> {
         .collect::<Result<_, _>>()?;
     let mut problems = Vec::new();
     for (no, floor, deleted) in known {
-        let through = if deleted { signed(erase::needed(db, no)?) } else { known_end(db, no)? };
+        let through = if deleted { signed(read::needed(db, no)?) } else { known_end(db, no)? };
         let mut gaps = Vec::new();
         let mut expected = floor.saturating_add(1);
         let mut statement =

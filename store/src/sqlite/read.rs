@@ -6,11 +6,11 @@ use crate::{StoredTurn, TurnQuery, Written, WrittenPage};
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Parent};
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::limits::{FORK_DEPTH_MAX, PAGE_BYTES_MAX};
 use everturn_core::turn::TurnRow;
-use everturn_core::write::Place;
-use rusqlite::{Connection, OptionalExtension, params};
+use everturn_core::write::{self, EventRef, FactRow, Fork, Place, Statement, StatementsOf};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -28,6 +28,12 @@ pub fn number(db: &Connection, key: &Key) -> rusqlite::Result<Option<i64>> {
     db.prepare_cached("SELECT no FROM conversations WHERE tenant = ? AND id = ? AND deleted IS NULL")?
         .query_row(params![key.tenant.as_str(), Bytes(key.id.to_bytes())], |row| row.get(0))
         .optional()
+}
+
+/// The id of a conversation, also of a deleted one.
+pub fn id(db: &Connection, no: i64) -> rusqlite::Result<ConversationId> {
+    db.prepare_cached("SELECT id FROM conversations WHERE no = ?")?
+        .query_row([no], |row| Ok(ConversationId::from_bytes(row.get::<_, Bytes<16>>(0)?.0)))
 }
 
 /// A conversation or one of its ancestors, as far as the conversation sees it.
@@ -217,6 +223,36 @@ pub fn had_body(db: &Connection, lineage: &Lineage, seq: u64) -> rusqlite::Resul
     Ok(found.unwrap_or(false))
 }
 
+/// Turns up to a place. Counts on from the nearest fold that knows.
+pub fn count_turns(db: &Connection, lineage: &Lineage, through: u64) -> rusqlite::Result<u64> {
+    let mut count = 0;
+    for level in &lineage.levels {
+        let cap = level.cap.min(through);
+        let known: Option<(i64, i64)> = db
+            .prepare_cached(
+                "SELECT seq, turns FROM folds WHERE conversation = ? AND seq > ? AND seq <= ? AND turns BETWEEN 0 AND seq
+                 AND typeof(turns) = 'integer' ORDER BY seq DESC LIMIT 1",
+            )?
+            .query_row(params![level.no, signed(level.floor), signed(cap)], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        let (from, turns) = known.unwrap_or((signed(level.floor), 0));
+        let own: i64 = db
+            .prepare_cached("SELECT count(*) FROM turns WHERE conversation = ? AND seq > ? AND seq <= ?")?
+            .query_row(params![level.no, from, signed(cap)], |row| row.get(0))?;
+        count += (turns + own) as u64;
+    }
+    Ok(count)
+}
+
+/// Own turns of a conversation up to a place; `floor` is where it left its parent.
+pub fn own_turns(db: &Connection, no: i64, through: u64) -> rusqlite::Result<u64> {
+    let floor: Option<i64> =
+        db.query_row("SELECT parent_seq FROM conversations WHERE no = ?", [no], |row| row.get(0))?;
+    let level =
+        Level { no, id: ConversationId::from_bytes([0; 16]), floor: floor.unwrap_or(0) as u64, cap: through };
+    count_turns(db, &Lineage { levels: vec![level], recent: Vec::new() }, through)
+}
+
 /// A turn as the conversation sees it: its own row if it has one, else the nearest ancestor's as it was.
 pub fn turn_row(db: &Connection, lineage: &Lineage, id: TurnId) -> rusqlite::Result<Option<TurnRow>> {
     if let Some(event) = lineage.recent.iter().find(|event| event.id.0 == id.0) {
@@ -361,14 +397,71 @@ pub fn open_text(db: &Connection, no: i64, turn_seq: u64) -> rusqlite::Result<St
     Ok(everturn_core::turn::join_chunks(pieces))
 }
 
-/// Whether any asset of the tenant has these bytes, also one that only the forks of a deleted conversation show. The
-/// name of a buried tombstone's tenant goes on after a slash.
-pub fn asset_in_use(db: &Connection, tenant: &Tenant, sha256: Hash) -> rusqlite::Result<bool> {
+/// Number of assets of the tenant with these bytes, also those that only the forks of a deleted conversation show. The name
+/// of a buried tombstone's tenant goes on after a slash.
+pub fn asset_count(db: &Connection, tenant: &Tenant, sha256: Hash) -> rusqlite::Result<u64> {
     db.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM assets a JOIN conversations c ON c.no = a.conversation
-         WHERE a.sha256 = ?1 AND (c.tenant = ?2 OR substr(c.tenant, 1, length(?2) + 1) = ?2 || '/'))",
+        "SELECT count(*) FROM assets a JOIN conversations c ON c.no = a.conversation
+         WHERE a.sha256 = ?1 AND (c.tenant = ?2 OR substr(c.tenant, 1, length(?2) + 1) = ?2 || '/')",
     )?
-    .query_row(params![Bytes(sha256.0), tenant.as_str()], |row| row.get(0))
+    .query_row(params![Bytes(sha256.0), tenant.as_str()], |row| rows::unsigned(row, 0))
+}
+
+/// Direct forks of a conversation. Where a row does not say how much a fork inherited, it is everything.
+pub fn forks(db: &Connection, conversation: u64) -> rusqlite::Result<Vec<Fork>> {
+    db.prepare_cached(
+        "SELECT no, iif(typeof(parent_seq) = 'integer' AND parent_seq >= 0, parent_seq, ?2), deleted IS NOT NULL
+         FROM conversations WHERE parent = ?1",
+    )?
+    .query_map([signed(conversation), i64::MAX], |row| {
+        Ok(Fork {
+            conversation: rows::unsigned(row, 0)?,
+            at_seq: rows::unsigned(row, 1)?,
+            deleted: row.get(2)?,
+        })
+    })?
+    .collect()
+}
+
+/// The last event of a conversation that living forks read.
+pub fn needed(db: &Connection, no: i64) -> rusqlite::Result<u64> {
+    write::needed(no as u64, |conversation| forks(db, conversation))
+}
+
+/// Statements of facts in the conversations of a tenant.
+pub fn statements(db: &Connection, tenant: &Tenant, of: StatementsOf) -> rusqlite::Result<Vec<Statement>> {
+    let all = "SELECT f.conversation, c.id AS conversation_id, f.seq, f.id, f.source_turn, f.corrects
+         FROM conversation_facts f JOIN conversations c ON c.no = f.conversation WHERE c.tenant = ?1";
+    let order = "ORDER BY f.conversation, f.seq";
+    let read = |which: &str, values: &[&dyn ToSql]| {
+        db.prepare_cached(&format!("{all} AND {which} {order}"))?.query_map(values, statement)?.collect()
+    };
+    let tenant = tenant.as_str();
+    match of {
+        StatementsOf::Source(turn) => read("f.source_turn = ?2", &[&tenant, &Bytes(turn.to_bytes())]),
+        StatementsOf::Fact(fact) => {
+            read("(f.id = ?2 OR f.corrects = ?2)", &[&tenant, &Bytes(fact.to_bytes())])
+        }
+        StatementsOf::Event(at) => {
+            read("f.conversation = ?2 AND f.seq = ?3", &[&tenant, &signed(at.conversation), &signed(at.seq)])
+        }
+    }
+}
+
+fn statement(row: &Row<'_>) -> rusqlite::Result<Statement> {
+    let seq = rows::unsigned(row, "seq")?;
+    let source_turn: Option<Bytes<16>> = row.get("source_turn")?;
+    let corrects: Option<Bytes<16>> = row.get("corrects")?;
+    Ok(Statement {
+        conversation: ConversationId::from_bytes(row.get::<_, Bytes<16>>("conversation_id")?.0),
+        at: EventRef { conversation: rows::unsigned(row, "conversation")?, seq },
+        row: FactRow {
+            id: FactId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
+            seq,
+            source_turn: source_turn.map(|turn| TurnId::from_bytes(turn.0)),
+            corrects: corrects.map(|fact| FactId::from_bytes(fact.0)),
+        },
+    })
 }
 
 /// Events looked at in one answer of [`written_by`].

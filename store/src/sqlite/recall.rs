@@ -1,8 +1,8 @@
 //! What the indexes are made from: the events, in the order of their rows.
 
+use super::Sqlite;
 use super::read;
 use super::rows::{self, Bytes, EVENT_COLUMNS, Failure, signed};
-use super::{Sqlite, erase};
 use crate::recall::{Catalog, Ground};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -156,7 +156,7 @@ impl Ground for Sqlite {
             match found {
                 None => Ok(0),
                 Some((_, false)) => Ok(u64::MAX),
-                Some((no, true)) => Ok(erase::needed(db, no)?),
+                Some((no, true)) => Ok(read::needed(db, no)?),
             }
         })
     }

@@ -9,12 +9,11 @@
 use super::rows::{self, CONVERSATION_COLUMNS, EVENT_COLUMNS};
 use super::write;
 use everturn_core::Error;
-use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, Parent};
+use everturn_core::conversation::Conversation;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TurnId};
 use everturn_core::turn::TurnRow;
-use everturn_core::write::{Changes, ForkPoint, Lookup, Plan, fold};
+use everturn_core::write::{Append, Changes, Turns, fold};
 use rusqlite::{Connection, OptionalExtension, Row};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -128,7 +127,7 @@ impl Recent {
 }
 
 /// A conversation that was not deleted.
-fn living(db: &Connection, no: i64) -> rusqlite::Result<Option<Conversation>> {
+pub fn living(db: &Connection, no: i64) -> rusqlite::Result<Option<Conversation>> {
     db.prepare_cached(&format!(
         "SELECT {CONVERSATION_COLUMNS} FROM conversations c WHERE c.no = ? AND c.deleted IS NULL"
     ))?
@@ -177,7 +176,7 @@ fn plain(event: &Event) -> bool {
 }
 
 /// Whether a plan only adds complete turns, so that its rows can wait.
-pub fn can_wait(plan: &Plan) -> bool {
+pub fn can_wait(plan: &Append) -> bool {
     plan.changes.references.is_empty()
         && plan.changes.assets.is_empty()
         && plan.changes.turns.len() == plan.events.len()
@@ -214,27 +213,8 @@ pub fn mark(db: &Connection) -> rusqlite::Result<()> {
 /// Complete turns refer to nothing that came before.
 pub struct Nothing;
 
-impl Lookup for Nothing {
+impl Turns for Nothing {
     fn turn(&self, _: TurnId) -> Result<Option<TurnRow>, Error> {
-        Ok(None)
-    }
-
-    fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
-        Err(Error::internal(
-            "fork.unsettled",
-            format!("a fork of {} waits to be settled", parent.conversation),
-        ))
-    }
-
-    fn fallen_after(&self, _: u64) -> Result<u64, Error> {
-        Ok(0)
-    }
-
-    fn erased_since(&self, _: u64) -> Result<bool, Error> {
-        Ok(false)
-    }
-
-    fn hash_at(&self, _: u64) -> Result<Option<Hash>, Error> {
         Ok(None)
     }
 }

@@ -1,20 +1,21 @@
 //! Writing, inside one transaction: what a plan says, row by row.
 
 use super::derived;
-use super::erase::Erasure;
+use super::erase;
+use super::lookup::{self, InDatabase, lineage, unmended};
 use super::parents;
-use super::read::{self, Lineage};
+use super::read;
 use super::recent::{self, Recent, UNSETTLED_EVENTS_MAX};
 use super::rows::{self, Bytes, Failure, signed};
 use crate::{Committed, Erasures};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, Parent, State};
+use everturn_core::conversation::{Conversation, State};
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::id::{ConversationId, Key, TurnId};
-use everturn_core::turn::{Status, TurnRow};
+use everturn_core::id::{ConversationId, Key};
 use everturn_core::write::{
-    self, Action, AnsweredRequest, Changes, ForkPoint, Idempotency, Lookup, Place, Plan, StateBody, Write,
+    self, Action, Answered, AnsweredRequest, Append, Changes, ChunkRow, EventRef, Existing, Place, Plan,
+    StateBody, Write,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
@@ -25,7 +26,6 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct Known {
     conversations: HashMap<Key, (i64, Arc<Conversation>)>,
-    /// Bodies that were erased, by the number of the conversation.
     pub erasures: Erasures,
 }
 
@@ -152,30 +152,6 @@ fn check_cut(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite:
     )))
 }
 
-/// Reads derived rows. If one cannot be read, those of the conversation and its ancestors are made again first.
-fn mended<T>(db: &Connection, no: i64, read: impl Fn() -> rusqlite::Result<T>) -> Result<T, Failure> {
-    match read() {
-        Err(error) if rows::malformed_row(&error).is_some() => {
-            derived::mend_lineage(db, no).map_err(unmended)?;
-            Ok(read()?)
-        }
-        answer => Ok(answer?),
-    }
-}
-
-/// A conversation's ancestors.
-fn lineage(db: &Connection, no: i64, id: ConversationId) -> Result<Lineage, Failure> {
-    mended(db, no, || read::lineage(db, no, id))
-}
-
-/// Rows that cannot be made again are of one conversation, and keep only its request from being written.
-fn unmended(failure: Failure) -> Failure {
-    match failure {
-        Failure::Broken(error) if error.sqlite_error_code().is_none() => unreadable(error).into(),
-        failure => failure,
-    }
-}
-
 /// A batch on its way into the file.
 pub struct Batch<'a> {
     db: &'a Connection,
@@ -231,7 +207,7 @@ impl<'a> Batch<'a> {
 
     /// One request. If it is refused, nothing was written for it.
     pub fn write(&mut self, request: Write) -> Result<Committed, Failure> {
-        if !matches!(request.action, Action::Erase { .. } | Action::Delete { .. } | Action::Bury { .. }) {
+        if !request.action.removes() {
             return self.write_once(request);
         }
         // Rows say where the words are, also those of other conversations. Where one cannot be read, they are made again.
@@ -253,85 +229,69 @@ impl<'a> Batch<'a> {
 
     fn write_once(&mut self, request: Write) -> Result<Committed, Failure> {
         let Write { key, action } = request;
-        let appends = !matches!(
-            action,
-            Action::Chunk { .. } | Action::Delete { .. } | Action::Bury { .. } | Action::Remember { .. }
-        );
-        let existing = self.conversation(&key, appends)?;
-        match action {
-            Action::Chunk { turn, offset, text } => {
-                let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
-                chunk(self.db, no, &conversation, turn, offset, &text)?;
+        let existing = self.conversation(&key, action.appends())?;
+        let answered = match action.idempotency() {
+            Some((creation, asked)) => {
+                self.answered(&key, creation, existing.as_ref().map(|(no, _)| *no), &asked.key)?
+            }
+            None => None,
+        };
+        self.prepare(&action, existing.as_ref())?;
+        let plan = {
+            let no = existing.as_ref().map(|(no, _)| *no);
+            let conversation = existing.as_ref().map(|(_, conversation)| &**conversation);
+            let lookup = InDatabase::new(self.db, &key, no, Some(&self.known.erasures));
+            lookup.answer(write::plan(&key, action, Existing { conversation, answered }, &lookup))?
+        };
+        let there = |existing: Option<(i64, Arc<Conversation>)>| existing.ok_or_else(|| write::absent(&key));
+        match plan {
+            Plan::Repeat(Answered { conversation, events, .. }) => {
+                Ok(Committed { repeated: true, ..Committed::new(conversation, events) })
+            }
+            Plan::Append(append) => self.append(&key, existing, *append),
+            Plan::Chunk(chunk) => {
+                let (no, conversation) = there(existing)?;
+                insert_chunk(self.db, no, &chunk)?;
                 Ok(Committed::new(conversation, Vec::new()))
             }
-            Action::Delete { at, reason, only_expired } => {
-                let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
-                write::check_due(&conversation, at, only_expired)?;
-                self.settle()?;
-                self.place_all(no, &conversation)?;
-                let lineage = lineage(self.db, no, conversation.id)?;
-                let released = super::erase::delete(self.db, &lineage, at, &reason)?;
-                let released = unused(self.db, &key, released)?;
+            Plan::Remember(requests) => {
+                let (no, conversation) = there(existing)?;
+                requests.iter().try_for_each(|request| remember(self.db, &key, no, request))?;
+                Ok(Committed::new(conversation, Vec::new()))
+            }
+            Plan::Delete(deletion) => {
+                let (no, conversation) = there(existing)?;
+                erase::delete(self.db, no, &deletion)?;
                 self.known.conversations.remove(&key);
+                let released = deletion.released;
                 Ok(Committed { released, ..Committed::new(conversation, Vec::new()) })
             }
-            Action::Erase { ref turns, ref events, summaries, .. } => {
-                let (turns, events) = (turns.clone(), events.clone());
-                let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
-                self.settle()?;
-                let lineage = lineage(self.db, no, conversation.id)?;
-                // Looked up before anything is written, so that a refusal leaves no trace.
-                let mut found = Vec::new();
-                for id in turns {
-                    let row = mended(self.db, no, || read::turn_row(self.db, &lineage, id))?;
-                    found.push(row.ok_or_else(|| write::absent_turn(id))?);
-                }
-                let mut committed = self.events(&key, Some((no, conversation)), action, None)?;
-                let mut erasure = Erasure::new(self.db, &key.tenant);
-                found.iter().try_for_each(|row| erasure.turn(&lineage, row, summaries))?;
-                events.into_iter().try_for_each(|place| erasure.event(place))?;
-                erasure.finish()?;
-                committed.released = unused(self.db, &key, std::mem::take(&mut erasure.released))?;
-                committed.erased = self.places(&erasure.erased)?;
-                self.known.erasures.extend(erasure.erased);
-                // Any of the tenant's may have another checkpoint now.
-                self.known.forget();
-                if let Some((_, conversation)) = read::conversation(self.db, &key)? {
-                    committed.conversation = conversation.into();
-                }
-                Ok(committed)
-            }
-            Action::Create { ref idempotency, .. } => {
-                let asked = idempotency.clone().map(|i| (tenant_scope(&key), i));
-                self.events(&key, existing, action, asked)
-            }
-            Action::Append { ref idempotency, .. } => {
-                let (no, _) = existing.as_ref().ok_or_else(|| write::absent(&key))?;
-                let asked = idempotency.clone().map(|i| (conversation_scope(*no), i));
-                self.events(&key, existing, action, asked)
-            }
-            Action::Restore { .. } | Action::Derive { .. } | Action::Begin { .. } => {
-                self.events(&key, existing, action, None)
-            }
-            Action::Bury { tombstone } => {
-                let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
-                self.settle()?;
-                self.place_all(no, &conversation)?;
-                let lineage = lineage(self.db, no, conversation.id)?;
-                super::erase::delete(self.db, &lineage, tombstone.deleted, &tombstone.reason)?;
-                super::backup::set_head(self.db, no, tombstone.head)?;
-                self.known.conversations.remove(&key);
-                Ok(Committed::new(conversation, Vec::new()))
-            }
-            Action::Remember { requests } => {
-                let (no, conversation) = existing.ok_or_else(|| write::absent(&key))?;
-                for request in requests {
-                    let scope = if request.creation { tenant_scope(&key) } else { conversation_scope(no) };
-                    remember(self.db, &scope, no, &request)?;
-                }
-                Ok(Committed::new(conversation, Vec::new()))
-            }
         }
+    }
+
+    /// Writes the rows that a plan may ask about.
+    fn prepare(
+        &mut self,
+        action: &Action,
+        existing: Option<&(i64, Arc<Conversation>)>,
+    ) -> Result<(), Failure> {
+        let plain =
+            |drafts: &[Draft]| drafts.iter().all(|d| matches!(&*d.kind, kind::MESSAGE | kind::TOOL_RESULT));
+        match (action, existing) {
+            // An append of whole turns asks about nothing that may still wait.
+            (Action::Append { drafts, .. }, _) if plain(drafts) => {}
+            (Action::Chunk { .. } | Action::Remember { .. }, _) => {}
+            (Action::Erase { turns, .. }, Some((no, conversation))) => {
+                self.settle()?;
+                lookup::check_places(self.db, *no, conversation.id, turns)?;
+            }
+            (Action::Delete { .. } | Action::Bury { .. }, Some((no, conversation))) => {
+                self.settle()?;
+                self.place_all(*no, conversation)?;
+            }
+            _ => self.settle()?,
+        }
+        Ok(())
     }
 
     /// Gives every event of a conversation its place, if one lacks it: what has none would not be deleted.
@@ -352,77 +312,55 @@ impl<'a> Batch<'a> {
     }
 
     /// Where bodies were written.
-    fn places(&self, erased: &[(i64, u64)]) -> rusqlite::Result<Vec<Place>> {
-        let mut ids = self.db.prepare_cached("SELECT id FROM conversations WHERE no = ?")?;
-        let place = |(no, seq): &(i64, u64)| {
-            let id: Bytes<16> = ids.query_row([no], |row| row.get(0))?;
-            Ok(Place { conversation: ConversationId::from_bytes(id.0), seq: *seq })
+    fn places(&self, erased: &[EventRef]) -> rusqlite::Result<Vec<Place>> {
+        let place = |at: &EventRef| {
+            Ok(Place { conversation: read::id(self.db, signed(at.conversation))?, seq: at.seq })
         };
         erased.iter().map(place).collect()
     }
 
-    /// Plans and writes events.
-    fn events(
+    fn append(
         &mut self,
         key: &Key,
         existing: Option<(i64, Arc<Conversation>)>,
-        action: Action,
-        idempotency: Option<(String, Idempotency)>,
+        append: Append,
     ) -> Result<Committed, Failure> {
-        if let Some((scope, asked)) = &idempotency
-            && let Some(answered) = self.repeated(key, scope, asked)?
-        {
-            return Ok(answered);
-        }
-        if let Some((_, Idempotency { only_repeat: Some(error), .. })) = idempotency {
-            return Err(error.into());
-        }
-        let no = existing.as_ref().map(|(no, _)| *no);
-        let before = existing.map(|(_, conversation)| conversation);
-        // Only an append of whole turns asks about nothing that may still wait.
-        let plain =
-            |drafts: &[Draft]| drafts.iter().all(|d| matches!(&*d.kind, kind::MESSAGE | kind::TOOL_RESULT));
-        if !matches!(&action, Action::Append { drafts, .. } if plain(drafts)) {
-            self.settle()?;
-        }
-        let erasures = &self.known.erasures;
-        let lookup = InDatabase { db: self.db, key, no, erasures: Some(erasures) };
-        let plan = write::plan(key, before.as_deref().cloned(), action, &lookup)?;
-        let can_wait = recent::can_wait(&plan);
-        let Plan { conversation, events, changes } = plan;
+        let can_wait = recent::can_wait(&append);
+        let Append { conversation, events, changes, request, erasure } = append;
         let conversation = Arc::new(conversation);
-        let no = match (no, &before) {
-            (Some(no), Some(_)) if can_wait => {
+        let no = match existing {
+            Some((no, _)) if can_wait => {
                 self.add(key, no, &conversation, &events)?;
                 no
             }
-            (Some(no), Some(before)) => {
+            Some((no, before)) => {
                 self.settle()?;
-                update_conversation(self.db, no, before, &conversation)?;
+                update_conversation(self.db, no, &before, &conversation)?;
                 self.last = insert(self.db, no, &events, &changes)?.or(self.last);
                 no
             }
-            _ => {
+            None => {
                 let no = insert_conversation(self.db, key, &conversation)?;
                 self.last = insert(self.db, no, &events, &changes)?.or(self.last);
                 no
             }
         };
-        if let (Some((scope, asked)), Some(first), Some(last)) = (idempotency, events.first(), events.last())
-        {
-            let salt = first.body.as_ref().map_or([0; 16], |body| body.salt);
-            let fingerprint = asked.fingerprint(&salt);
-            let request = AnsweredRequest {
-                creation: false,
-                key: asked.key,
-                fingerprint,
-                first_seq: first.seq,
-                last_seq: last.seq,
-            };
-            remember(self.db, &scope, no, &request)?;
+        if let Some(request) = request {
+            remember(self.db, key, no, &request)?;
         }
-        self.known.put(key.clone(), no, conversation.clone());
-        Ok(Committed::new(conversation, events))
+        let mut committed = Committed::new(conversation.clone(), events);
+        match erasure {
+            None => self.known.put(key.clone(), no, conversation),
+            Some(erasure) => {
+                erase::erase(self.db, &erasure)?;
+                committed.erased = self.places(&erasure.bodies)?;
+                committed.released = erasure.released;
+                self.known.erasures.extend(erasure.bodies);
+                // Any conversation of the tenant may have another checkpoint now.
+                self.known.forget();
+            }
+        }
+        Ok(committed)
     }
 
     /// Writes whole turns into the log and remembers that their rows are to follow.
@@ -443,20 +381,26 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// The first answer to a request that came again.
-    fn repeated(
+    /// The request that was answered under this key, with its events.
+    fn answered(
         &mut self,
         key: &Key,
-        scope: &str,
-        asked: &Idempotency,
-    ) -> Result<Option<Committed>, Failure> {
+        creation: bool,
+        no: Option<i64>,
+        name: &str,
+    ) -> Result<Option<Answered>, Failure> {
+        let scope = match (creation, no) {
+            (true, _) => tenant_scope(key),
+            (false, Some(no)) => conversation_scope(no),
+            (false, None) => return Ok(None),
+        };
         let found = self
             .db
             .prepare_cached(
                 "SELECT i.fingerprint, i.first_seq, i.last_seq, c.id, c.no FROM idempotency i JOIN conversations c ON c.no = i.conversation
                  WHERE i.scope = ? AND i.key = ?",
             )?
-            .query_row(params![scope, asked.key], |row| {
+            .query_row(params![scope, name], |row| {
                 let id = everturn_core::id::ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0);
                 let (first, last) =
                     (rows::unsigned(row, "first_seq").ok(), rows::unsigned(row, "last_seq").ok());
@@ -481,13 +425,7 @@ impl<'a> Batch<'a> {
             derived::mend(self.db, no).map_err(unmended)?;
             events = read::events(self.db, &lineage, first - 1, count)?;
         }
-        // Once the first event is erased, nothing is left to compare with; the key alone then decides.
-        if let Some(body) = events.first().and_then(|event| event.body.as_ref())
-            && asked.fingerprint(&body.salt).0 != fingerprint.0
-        {
-            return Err(asked.conflict().into());
-        }
-        Ok(Some(Committed { repeated: true, ..Committed::new(conversation, events) }))
+        Ok(Some(Answered { fingerprint: Hash(fingerprint.0), conversation, events }))
     }
 }
 
@@ -501,7 +439,8 @@ pub fn conversation_scope(no: i64) -> String {
     format!("conversation:{no}")
 }
 
-fn remember(db: &Connection, scope: &str, no: i64, request: &AnsweredRequest) -> rusqlite::Result<()> {
+fn remember(db: &Connection, key: &Key, no: i64, request: &AnsweredRequest) -> rusqlite::Result<()> {
+    let scope = if request.creation { tenant_scope(key) } else { conversation_scope(no) };
     db.prepare_cached("INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?, ?)")?
         .execute(params![
             scope,
@@ -532,150 +471,17 @@ fn insert(
         last = Some((place, event.hash));
     }
     insert_changes(db, no, changes)?;
-    for event in events {
-        if kind::ends_turn(&event.kind)
-            && let Some(row) = changes.turns.iter().find(|row| Some(row.id) == event.turn)
-        {
-            super::erase::chunks(db, no, row.seq)?;
-        }
+    for turn_seq in &changes.ended {
+        erase::chunks(db, no, *turn_seq)?;
     }
     recent::mark(db)?;
     Ok(last)
 }
 
-/// Those that no asset of the tenant has any more.
-fn unused(db: &Connection, key: &Key, mut hashes: Vec<Hash>) -> rusqlite::Result<Vec<Hash>> {
-    hashes.sort();
-    hashes.dedup();
-    let mut unused = Vec::new();
-    for hash in hashes {
-        if !read::asset_in_use(db, &key.tenant, hash)? {
-            unused.push(hash);
-        }
-    }
-    Ok(unused)
-}
-
-/// A conversation as the database has it.
-pub struct InDatabase<'a> {
-    pub db: &'a Connection,
-    pub key: &'a Key,
-    pub no: Option<i64>,
-    /// Not there while rows are made again.
-    pub erasures: Option<&'a Erasures>,
-}
-
-impl InDatabase<'_> {
-    fn lineage(&self) -> Result<Lineage, Error> {
-        match self.no {
-            Some(no) => lineage(self.db, no, self.key.id).map_err(refusal),
-            None => Ok(Lineage { levels: Vec::new(), recent: Vec::new() }),
-        }
-    }
-}
-
-impl Lookup for InDatabase<'_> {
-    fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
-        let Some(no) = self.no else { return Ok(None) };
-        let lineage = self.lineage()?;
-        mended(self.db, no, || read::turn_row(self.db, &lineage, id)).map_err(refusal)
-    }
-
-    fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
-        let key = Key { tenant: self.key.tenant.clone(), id: parent.conversation };
-        let no = read::number(self.db, &key).map_err(unreadable)?.ok_or_else(|| write::absent(&key))?;
-        let lineage = lineage(self.db, no, key.id).map_err(refusal)?;
-        let found = mended(self.db, no, || read::conversation(self.db, &key)).map_err(refusal)?;
-        let (_, conversation) = found.ok_or_else(|| write::absent(&key))?;
-        write::check_fork_depth(lineage.levels.len())?;
-        let hash = read::hash_at(self.db, &lineage, parent.at_seq).map_err(unreadable)?;
-        let Some(hash) = hash.filter(|_| parent.at_seq > 0) else {
-            return Err(write::no_such_seq(&conversation, parent.at_seq));
-        };
-        let turns = if parent.at_seq == conversation.head.seq {
-            conversation.turns
-        } else {
-            count_turns(self.db, &lineage, parent.at_seq).map_err(unreadable)?
-        };
-        Ok(ForkPoint { head: everturn_core::chain::Head { seq: parent.at_seq, hash }, turns })
-    }
-
-    fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
-        let Some(no) = self.no else { return Ok(0) };
-        let lineage = self.lineage()?;
-        mended(self.db, no, || read::fallen_after(self.db, &lineage, seq)).map_err(refusal)
-    }
-
-    fn erased_since(&self, mark: u64) -> Result<bool, Error> {
-        let lineage = self.lineage()?;
-        let sees = |no: i64, seq: u64| lineage.levels.iter().any(|level| level.no == no && seq <= level.cap);
-        Ok(self.erasures.is_some_and(|erasures| erasures.any_since(mark, sees)))
-    }
-
-    fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
-        read::hash_at(self.db, &self.lineage()?, seq).map_err(unreadable)
-    }
-}
-
-fn unreadable(error: rusqlite::Error) -> Error {
-    super::explain(std::path::Path::new("the database"), &error)
-}
-
-fn refusal(failure: Failure) -> Error {
-    super::failed(std::path::Path::new("the database"), failure)
-}
-
-/// Turns up to a place. Counts on from the nearest fold that knows.
-fn count_turns(db: &Connection, lineage: &Lineage, through: u64) -> rusqlite::Result<u64> {
-    let mut count = 0;
-    for level in &lineage.levels {
-        let cap = level.cap.min(through);
-        let known: Option<(i64, i64)> = db
-            .prepare_cached(
-                "SELECT seq, turns FROM folds WHERE conversation = ? AND seq > ? AND seq <= ? AND turns BETWEEN 0 AND seq
-                 AND typeof(turns) = 'integer' ORDER BY seq DESC LIMIT 1",
-            )?
-            .query_row(params![level.no, signed(level.floor), signed(cap)], |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()?;
-        let (from, turns) = known.unwrap_or((signed(level.floor), 0));
-        let own: i64 = db
-            .prepare_cached("SELECT count(*) FROM turns WHERE conversation = ? AND seq > ? AND seq <= ?")?
-            .query_row(params![level.no, from, signed(cap)], |row| row.get(0))?;
-        count += (turns + own) as u64;
-    }
-    Ok(count)
-}
-
-/// Own turns of a conversation up to a place; `floor` is where it left its parent.
-pub fn own_turns(db: &Connection, no: i64, through: u64) -> rusqlite::Result<u64> {
-    let floor: Option<i64> =
-        db.query_row("SELECT parent_seq FROM conversations WHERE no = ?", [no], |row| row.get(0))?;
-    let level = read::Level {
-        no,
-        id: ConversationId::from_bytes([0; 16]),
-        floor: floor.unwrap_or(0) as u64,
-        cap: through,
-    };
-    count_turns(db, &Lineage { levels: vec![level], recent: Vec::new() }, through)
-}
-
-fn chunk(
-    db: &Connection,
-    no: i64,
-    conversation: &Conversation,
-    turn: TurnId,
-    offset: u64,
-    text: &str,
-) -> Result<(), Failure> {
-    let lineage = lineage(db, no, conversation.id)?;
-    let row = mended(db, no, || read::turn_row(db, &lineage, turn))?;
-    let row = row.ok_or_else(|| write::absent_turn(turn))?;
-    if row.status != Status::Pending {
-        return Err(write::not_open(row.id, row.status).into());
-    }
+fn insert_chunk(db: &Connection, no: i64, chunk: &ChunkRow) -> rusqlite::Result<()> {
     db.prepare_cached("INSERT INTO chunks (conversation, turn_seq, offset, text) VALUES (?, ?, ?, ?)")?
-        .execute(params![no, signed(row.seq), signed(offset), text])?;
-    Ok(())
+        .execute(params![no, signed(chunk.turn_seq), signed(chunk.offset), chunk.text])
+        .map(drop)
 }
 
 /// Writes an event and gives its number in this file.
@@ -783,7 +589,7 @@ fn insert_conversation(db: &Connection, key: &Key, conversation: &Conversation) 
         )
         .optional()?;
     if let Some(no) = husk {
-        super::erase::bury(db, no)?;
+        erase::bury(db, no)?;
     }
     db.prepare_cached(
         "INSERT INTO conversations (tenant, id, participants, metadata, state, created, updated, retention, policy, head_seq,
@@ -814,10 +620,10 @@ fn update_conversation(
     if moved != *after {
         // Overwritten first: a shorter value would leave the rest of the old one behind.
         if before.title != after.title {
-            super::erase::wipe(db, "conversations", &["title"], no, b' ')?;
+            erase::wipe(db, "conversations", &["title"], no, b' ')?;
         }
         if before.metadata != after.metadata {
-            super::erase::wipe(db, "conversations", &["metadata"], no, b' ')?;
+            erase::wipe(db, "conversations", &["metadata"], no, b' ')?;
         }
         return update_all(db, no, after);
     }
@@ -901,39 +707,4 @@ pub fn fill_version_3(db: &Connection) -> Result<(), Failure> {
         insert_changes(db, no, &Changes { facts, summaries, echoes, ..Changes::default() })?;
     }
     Ok(())
-}
-
-/// A fork whose parent was deleted still begins where it began.
-pub struct Reopened<'a>(pub &'a InDatabase<'a>);
-
-impl Lookup for Reopened<'_> {
-    fn turn(&self, id: TurnId) -> Result<Option<TurnRow>, Error> {
-        self.0.turn(id)
-    }
-
-    fn fork_point(&self, parent: Parent) -> Result<ForkPoint, Error> {
-        let mut above = self.0.lineage()?;
-        above.levels.remove(0);
-        let hash = read::hash_at(self.0.db, &above, parent.at_seq).map_err(unreadable)?;
-        let hash = hash.ok_or_else(|| {
-            Error::corrupt(
-                "fork.parent",
-                format!("the parent of {} has lost seq {}", self.0.key.id, parent.at_seq),
-            )
-        })?;
-        let turns = count_turns(self.0.db, &above, parent.at_seq).map_err(unreadable)?;
-        Ok(ForkPoint { head: everturn_core::chain::Head { seq: parent.at_seq, hash }, turns })
-    }
-
-    fn erased_since(&self, mark: u64) -> Result<bool, Error> {
-        self.0.erased_since(mark)
-    }
-
-    fn hash_at(&self, seq: u64) -> Result<Option<Hash>, Error> {
-        self.0.hash_at(seq)
-    }
-
-    fn fallen_after(&self, seq: u64) -> Result<u64, Error> {
-        self.0.fallen_after(seq)
-    }
 }

@@ -9,7 +9,10 @@ use everturn_core::time::Timestamp;
 use everturn_core::write::{Action, Write};
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Backup, CheckedIndex, ConversationQuery, Index, Log, Problem, ProblemKind, TurnQuery};
+use everturn_store::{
+    AssetIndex, Backup, CheckedIndex, ConversationIndex, ConversationQuery, Log, Maintenance, Problem,
+    ProblemKind, Provenance, TurnIndex, TurnQuery,
+};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

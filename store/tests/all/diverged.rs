@@ -6,7 +6,7 @@ use everturn_core::event::Event;
 use everturn_core::id::Key;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Backup, Index, ProblemKind};
+use everturn_store::{Backup, ConversationIndex, Divergence, Maintenance, ProblemKind};
 use rusqlite::{Connection, params};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -12,7 +12,7 @@ use everturn_core::id::{Key, TurnId};
 use everturn_store::assets::ObjectAssets;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Assets, Committed, Index};
+use everturn_store::{Assets, Committed, ConversationIndex, Maintenance};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -8,7 +8,10 @@ use everturn_core::id::{ConversationId, Key};
 use everturn_core::time::Timestamp;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{CheckedIndex, CheckedLog, ConversationQuery, Index, Log, TurnQuery};
+use everturn_store::{
+    AssetIndex, CheckedIndex, CheckedLog, ConversationIndex, ConversationQuery, Log, Maintenance, Provenance,
+    TurnIndex, TurnQuery,
+};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -142,7 +145,7 @@ fn streams_left_open_are_found_without_reading_every_turn() {
     let (_folder, path, _) = written();
     let db = Connection::open(&path).unwrap();
     // The statement as the store runs it, out of its own source, so that the two cannot drift apart.
-    let source = include_str!("../../src/sqlite/mod.rs");
+    let source = include_str!("../../src/sqlite/index.rs");
     let start = source.find("SELECT c.tenant, c.id, t.id FROM turns t").unwrap();
     let sql = &source[start..start + source[start..].find('"').unwrap()];
     let plan: Vec<String> = db

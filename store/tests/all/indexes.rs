@@ -4,7 +4,7 @@ use everturn_core::id::{Key, Tenant};
 use everturn_core::limits::INDEXES_OPEN_MAX;
 use everturn_store::conformance::{Maker, append, create, done, take_in, take_in_some};
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Index, Recall};
+use everturn_store::{Maintenance, RecallIndex, WordSearch};
 use everturn_views::recall::{Filter, TextQuery};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn found(store: &Sqlite, tenant: &str) -> usize {
 }
 
 fn behind(store: &Sqlite, tenant: &str) -> u64 {
-    store.behind(&Tenant::new(tenant).unwrap(), None).unwrap().events
+    store.behind(Some(&Tenant::new(tenant).unwrap()), None).unwrap().events
 }
 
 /// A store in which two tenants said something in turns, all of it in the index.

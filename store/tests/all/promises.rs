@@ -32,7 +32,7 @@ impl Deref for Fresh {
 impl Drop for Fresh {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            assert_eq!(everturn_store::Index::check(&self.store).unwrap(), Vec::new());
+            assert_eq!(everturn_store::Maintenance::check(&self.store).unwrap(), Vec::new());
         }
     }
 }

@@ -7,7 +7,7 @@ use everturn_core::id::Key;
 use everturn_core::write::Write;
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{Index, Log};
+use everturn_store::{ConversationIndex, Log, Maintenance};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;

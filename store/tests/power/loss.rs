@@ -11,7 +11,7 @@ use everturn_core::event::kind;
 use everturn_core::id::{Key, TurnId};
 use everturn_store::conformance::*;
 use everturn_store::sqlite::Sqlite;
-use everturn_store::{ConversationQuery, Index, Log};
+use everturn_store::{ConversationIndex, ConversationQuery, Log, Maintenance, TurnIndex};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,0 +1,215 @@
+//! Appending: which drafts are taken, and the links of the chain that they become.
+
+use super::body::Compacted;
+use super::fold::{find_turn, fold};
+use super::lookup::{ForkPoint, Lookup};
+use super::refusal::{self, absent, absent_turn, no_such_seq, not_open, still_open};
+use super::{Append, Changes};
+use crate::Error;
+use crate::budget::Usage;
+use crate::chain::{self, Head};
+use crate::conversation::{Conversation, Parent, Settings, State};
+use crate::event::{Draft, Event, kind};
+use crate::id::{Key, TurnId};
+use crate::time::Timestamp;
+use crate::turn::{Status, Successor, TurnRow};
+
+/// A conversation before its first event. A fork begins at a point of its parent.
+pub fn new_conversation(key: &Key, created: Timestamp, fork: Option<(Parent, ForkPoint)>) -> Conversation {
+    let head = fork.map_or(Head::genesis(key.id), |(_, point)| point.head);
+    let mut conversation = Conversation::new(key.id, key.tenant.clone(), created, head);
+    if let Some((parent, point)) = fork {
+        conversation.turns = point.turns;
+        conversation.parent = Some(parent);
+    }
+    conversation
+}
+
+/// Checks the parent of a fork.
+pub(super) fn begin(
+    key: &Key,
+    created: Timestamp,
+    parent: Option<Parent>,
+    lookup: &dyn Lookup,
+) -> Result<Conversation, Error> {
+    let Some(parent) = parent else { return Ok(new_conversation(key, created, None)) };
+    let found = lookup
+        .fork_parent(parent)?
+        .ok_or_else(|| absent(&Key { tenant: key.tenant.clone(), id: parent.conversation }))?;
+    refusal::check_fork_depth(found.levels)?;
+    let point = found.point.ok_or_else(|| no_such_seq(&found.conversation, parent.at_seq))?;
+    Ok(new_conversation(key, created, Some((parent, point))))
+}
+
+pub(super) fn append(
+    mut conversation: Conversation,
+    drafts: Vec<Draft>,
+    lookup: &dyn Lookup,
+) -> Result<Append, Error> {
+    if drafts.is_empty() {
+        return Err(refusal::empty());
+    }
+    let mut events = Vec::with_capacity(drafts.len());
+    let mut changes = Changes::default();
+    for draft in drafts {
+        admit(&conversation, &draft, &changes, lookup)?;
+        let event = chain::next_event(conversation.id, conversation.head, draft);
+        fold(&mut conversation, &event, &mut changes, lookup)?;
+        events.push(event);
+    }
+    conversation.check()?;
+    if events.iter().any(|event| !kind::RESERVED.contains(&&*event.kind) || kind::begins_turn(&event.kind)) {
+        check_budget(&conversation, &changes, lookup)?;
+    }
+    Ok(Append::new(conversation, events, changes))
+}
+
+pub(super) fn restore(
+    key: &Key,
+    existing: Option<&Conversation>,
+    events: Vec<Event>,
+    lookup: &dyn Lookup,
+) -> Result<Append, Error> {
+    let Some(first) = events.first() else { return Err(refusal::empty()) };
+    let mut conversation = match existing {
+        Some(conversation) => conversation.clone(),
+        None => {
+            let parent = (first.kind == kind::FORKED)
+                .then(|| first.read::<Settings>().and_then(|s| s.parent))
+                .flatten();
+            begin(key, first.at, parent, lookup)?
+        }
+    };
+    let mut changes = Changes::default();
+    let mut added = Vec::new();
+    for event in events {
+        if event.conversation != key.id {
+            return Err(Error::invalid(
+                "restore.foreign",
+                format!("seq {} belongs to {}, not {}", event.seq, event.conversation, key.id),
+            ));
+        }
+        if event.seq <= conversation.head.seq {
+            if lookup.hash_at(event.seq)? != Some(event.hash) {
+                return Err(Error::conflict(
+                    "restore.diverged",
+                    format!(
+                        "{} differs from what is here at seq {}; import it under another tenant or store",
+                        key.id, event.seq
+                    ),
+                ));
+            }
+            continue;
+        }
+        chain::Verifier::after(conversation.id, conversation.head).push(&event)?;
+        if kind::begins_turn(&event.kind) && find_turn(TurnId(event.id.0), &changes, lookup)?.is_some() {
+            let text = format!(
+                "seq {}: {} was said already; the file is not one that Everturn wrote",
+                event.seq,
+                TurnId(event.id.0)
+            );
+            return Err(Error::corrupt("restore.turn_twice", text));
+        }
+        fold(&mut conversation, &event, &mut changes, lookup)?;
+        added.push(event);
+    }
+    Ok(Append::new(conversation, added, changes))
+}
+
+/// Messages and events that the messages view retains, without bytes. `fallen` superseded turns do not count.
+pub fn usage(conversation: &Conversation, fallen: u64) -> Usage {
+    let (start, turns_before) = conversation.view_start();
+    Usage {
+        messages: conversation.turns.saturating_sub(turns_before).saturating_sub(fallen),
+        events: conversation.head.seq.saturating_sub(start),
+        bytes: 0,
+    }
+}
+
+/// Refuses an append over the conversation's budget, if its policy is to reject. The engine counts bytes, and makes room
+/// under the other policies: appends at the same moment may pass the limit by their number until the next one makes room.
+fn check_budget(conversation: &Conversation, changes: &Changes, lookup: &dyn Lookup) -> Result<(), Error> {
+    let policy = conversation.limits();
+    // Superseded turns are counted too, which costs nothing and settles nearly every append.
+    if !policy.rejects() || policy.exceeded(&usage(conversation, 0)).is_none() {
+        return Ok(());
+    }
+    let start = conversation.view_start().0;
+    let now =
+        changes.turns.iter().filter(|row| row.superseded_by.is_some() && row.seq > start).count() as u64;
+    let usage = usage(conversation, lookup.fallen_after(start)? + now);
+    if policy.exceeded(&usage).is_some() { Err(policy.refuse(&usage)) } else { Ok(()) }
+}
+
+/// Refuses a draft that the state of the conversation or of its turn does not allow.
+fn admit(
+    conversation: &Conversation,
+    draft: &Draft,
+    changes: &Changes,
+    lookup: &dyn Lookup,
+) -> Result<(), Error> {
+    let kind = &*draft.kind;
+    let refuse = |advice: &str| {
+        Err(Error::conflict(
+            "conversation.not_active",
+            format!("{} is {}; {advice}", conversation.id, conversation.state),
+        ))
+    };
+    // The end of an open turn may bring assets along.
+    let brought = kind == kind::ASSET_ADDED && draft.turn.is_some();
+    let about_it = matches!(kind, kind::ERASED | kind::UPDATED | kind::COMPACTION | kind::RECEIPT)
+        || kind::ends_turn(kind)
+        // What was said can be learned from, and a fact can be wrong, also when nothing more is said.
+        || kind::is_fact(kind)
+        || kind == kind::FACTS_READ
+        || brought;
+    match conversation.state {
+        State::Active => {}
+        State::Archived | State::Abandoned if about_it || kind == kind::STATE => {}
+        State::Archived | State::Abandoned => return refuse("resume it first"),
+        State::Closed if about_it => {}
+        State::Closed => {
+            return refuse("it cannot be continued: `reset` starts a new one, `fork` goes on from a copy");
+        }
+    }
+    if kind::ends_turn(kind) {
+        let row = about_turn(draft.turn, changes, lookup)?;
+        if row.status != Status::Pending {
+            return Err(not_open(row.id, row.status));
+        }
+    }
+    if kind::is_fact(kind) && draft.turn.is_some() {
+        let row = about_turn(draft.turn, changes, lookup)?;
+        if row.status == Status::Pending {
+            return Err(still_open(row.id));
+        }
+    }
+    if kind == kind::COMPACTION
+        && let Ok(body) = serde_json::from_str::<Compacted>(&draft.body.text)
+        && body.previous != conversation.checkpoint
+    {
+        return Err(Error::conflict(
+            "compaction.stale",
+            "another compaction was first; nothing is lost, and there may be nothing left to compact",
+        ));
+    }
+    if kind == kind::SUPERSEDED {
+        let row = about_turn(draft.turn, changes, lookup)?;
+        // An aborted turn names the event that ended it until a turn takes its place.
+        if let Some(by @ Successor::Turn(_)) = row.superseded_by {
+            return Err(Error::conflict(
+                "turn.superseded",
+                format!("{} is superseded by {by} already; supersede that one", row.id),
+            ));
+        }
+        if row.status == Status::Pending {
+            return Err(still_open(row.id));
+        }
+    }
+    Ok(())
+}
+
+fn about_turn(turn: Option<TurnId>, changes: &Changes, lookup: &dyn Lookup) -> Result<TurnRow, Error> {
+    let id = turn.ok_or_else(|| Error::invalid("turn.missing", "the event names no turn"))?;
+    find_turn(id, changes, lookup)?.ok_or_else(|| absent_turn(id))
+}

@@ -1,0 +1,85 @@
+//! Bodies of events that the rules of writing read. Frozen: logs hold them.
+
+use super::Place;
+use crate::conversation::{CheckpointRef, State};
+use crate::id::{ConversationId, EventId, FactId, TurnId};
+use serde::{Deserialize, Serialize};
+
+/// The body of `conversation.state`.
+#[derive(Serialize, Deserialize)]
+pub struct StateBody {
+    /// The new state.
+    pub state: State,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The body of `turn.superseded`; the old turn is in the envelope.
+#[derive(Serialize, Deserialize)]
+pub struct SupersededBody {
+    /// The turn that takes its place.
+    pub by: TurnId,
+}
+
+/// The body of `turn.erased`.
+#[derive(Serialize, Deserialize)]
+pub struct ErasedBody {
+    /// Erased turns.
+    pub turns: Vec<TurnId>,
+    /// Why.
+    pub reason: String,
+    /// Tool calls that they answered: without this the calls would seem to be pending again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answered: Vec<String>,
+    /// Facts that were erased with them: without this nobody could tell which facts to look for elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub learned: Vec<Learned>,
+    /// Other erased events.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Place>,
+}
+
+/// A fact learned from a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Learned {
+    /// The conversation of its statement.
+    pub conversation: ConversationId,
+    /// The fact.
+    pub fact: FactId,
+}
+
+/// Reach of a checkpoint or a trim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Summarized {
+    /// The last turn it covers.
+    pub through: TurnId,
+    /// That turn's place.
+    pub through_seq: u64,
+    /// Number of turns up to it, superseded ones included.
+    pub turns_before: u64,
+}
+
+/// The part of a `compaction` body that moves the start of the view.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Compacted {
+    /// The checkpoint that was in force before; another compaction that came first makes this one stale.
+    pub previous: Option<CheckpointRef>,
+    /// The turns that it covers.
+    #[serde(default)]
+    pub summarized: Option<Summarized>,
+    /// The compaction that it reverts.
+    #[serde(default)]
+    pub reverts: Option<EventId>,
+    /// The checkpoint that is in force again after a revert.
+    #[serde(default)]
+    pub restores: Option<CheckpointRef>,
+}
+
+/// The part of a `transcript_budget` body that moves the start of the view.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Trimmed {
+    /// The turns before the new start of the view.
+    #[serde(default)]
+    pub trimmed: Option<Summarized>,
+}

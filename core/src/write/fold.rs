@@ -1,0 +1,167 @@
+//! What one event does to its conversation and the rows.
+
+use super::body::{Compacted, StateBody, Summarized, SupersededBody, Trimmed};
+use super::lookup::Turns;
+use super::rows::{AssetReference, AssetRow, Changes, EchoRow, FactRow, SummaryRow};
+use crate::Error;
+use crate::asset::Asset;
+use crate::chain::Head;
+use crate::conversation::{BudgetRef, CheckpointRef, Conversation, Settings};
+use crate::echo;
+use crate::event::{Event, kind};
+use crate::fact;
+use crate::id::TurnId;
+use crate::limits::PARTICIPANTS_MAX;
+use crate::message;
+use crate::turn::{Status, Successor, TurnBody, TurnRow};
+use serde_json::Value;
+
+/// Applies an event to its conversation and the rows. An event that came from elsewhere and lacks what its kind
+/// promises does nothing; it is kept all the same.
+pub fn fold(
+    conversation: &mut Conversation,
+    event: &Event,
+    changes: &mut Changes,
+    lookup: &dyn Turns,
+) -> Result<(), Error> {
+    match event.kind.as_str() {
+        kind::CREATED | kind::UPDATED | kind::FORKED => {
+            if let Some(settings) = event.read::<Settings>() {
+                if settings.checkpoint.is_some() {
+                    changes.summaries.push(SummaryRow { seq: event.seq, through_seq: 0 });
+                }
+                conversation.set(settings, event.seq);
+            }
+        }
+        kind::STATE => {
+            if let Some(body) = event.read::<StateBody>() {
+                conversation.state = body.state;
+            }
+        }
+        kind if kind::begins_turn(kind) => {
+            // One that came from elsewhere and names no turn is an event only.
+            if let Some(row) = TurnRow::begun(event) {
+                changes.turns.push(row);
+                conversation.turns += 1;
+                refer(event, event.seq, changes);
+            }
+        }
+        kind if kind::ends_turn(kind) => end_turn(event, changes, lookup)?,
+        kind::SUPERSEDED => {
+            if let (Some(id), Some(body)) = (event.turn, event.read::<SupersededBody>())
+                && let Some(mut row) = find_turn(id, changes, lookup)?
+            {
+                row.superseded_by = Some(Successor::Turn(body.by));
+                row.superseded_seq = Some(event.seq);
+                changes.turns.push(row);
+            }
+        }
+        kind::COMPACTION | kind::BUDGET => {
+            let mut checkpoint = conversation.checkpoint;
+            move_view(event, &mut checkpoint, &mut conversation.budget);
+            conversation.set_checkpoint(checkpoint);
+            changes.summaries.extend(summary(event));
+        }
+        kind::PROJECTION => changes.summaries.extend(summary(event)),
+        kind if kind::is_fact(kind) => {
+            if let Some((id, corrects)) = fact::told_by(event) {
+                changes.facts.push(FactRow { id, seq: event.seq, source_turn: event.turn, corrects });
+            }
+        }
+        kind::ASSET_ADDED => {
+            if let Some(asset) = event.read::<Asset>() {
+                changes.assets.push(AssetRow { id: asset.id, seq: event.seq, sha256: asset.sha256 });
+            }
+        }
+        _ => {}
+    }
+    if echo::may_repeat(&event.kind) {
+        let buckets = echo::buckets(event);
+        changes.echoes.extend(buckets.into_iter().map(|bucket| EchoRow { seq: event.seq, bucket }));
+    }
+    if let Some(actor) = &event.actor
+        && kind::is_of_turn(&event.kind)
+        && conversation.participants.len() < PARTICIPANTS_MAX
+        && !conversation.participants.contains(actor)
+    {
+        conversation.participants.push(actor.clone());
+    }
+    conversation.head = Head { seq: event.seq, hash: event.hash };
+    conversation.updated = conversation.updated.max(event.at);
+    Ok(())
+}
+
+fn end_turn(event: &Event, changes: &mut Changes, lookup: &dyn Turns) -> Result<(), Error> {
+    let Some(id) = event.turn else { return Ok(()) };
+    let Some(mut row) = find_turn(id, changes, lookup)? else { return Ok(()) };
+    row.content_seq = Some(event.seq);
+    row.status = match event.kind.as_str() {
+        kind::COMMITTED => Status::Complete,
+        kind::ABORTED => Status::Aborted,
+        _ => Status::Interrupted,
+    };
+    if row.status == Status::Aborted {
+        row.superseded_by = Some(Successor::Event(event.id));
+        row.superseded_seq = Some(event.seq);
+    }
+    refer(event, row.seq, changes);
+    changes.ended.push(row.seq);
+    changes.turns.push(row);
+    Ok(())
+}
+
+/// Adds the assets that a turn's content shows.
+fn refer(event: &Event, turn_seq: u64, changes: &mut Changes) {
+    // Most turns show none, and parsing each would cost every append.
+    if !event.text().is_some_and(|text| text.contains("asset_")) {
+        return;
+    }
+    let Some(message) = event.read::<TurnBody>().and_then(|body| body.message?.read::<Value>()) else {
+        return;
+    };
+    for asset in message::asset_ids(&message) {
+        changes.references.push(AssetReference { asset, turn_seq });
+    }
+}
+
+pub(super) fn find_turn(id: TurnId, changes: &Changes, lookup: &dyn Turns) -> Result<Option<TurnRow>, Error> {
+    match changes.turns.iter().rev().find(|row| row.id == id) {
+        Some(row) => Ok(Some(row.clone())),
+        None => lookup.turn(id),
+    }
+}
+
+/// The row of an event that sums up turns. A projection repeats the checkpoint that it was made with.
+fn summary(event: &Event) -> Option<SummaryRow> {
+    let through_seq = match event.kind.as_str() {
+        kind::COMPACTION => {
+            event.read::<Compacted>()?.summarized.map_or(0, |summarized| summarized.through_seq)
+        }
+        kind::PROJECTION => event.seq,
+        _ => return None,
+    };
+    event.body.as_ref().map(|_| SummaryRow { seq: event.seq, through_seq })
+}
+
+/// Moves the start of the messages view as a compaction or a budget event says.
+pub fn move_view(event: &Event, checkpoint: &mut Option<CheckpointRef>, budget: &mut Option<BudgetRef>) {
+    if event.kind == kind::COMPACTION
+        && let Some(body) = event.read::<Compacted>()
+    {
+        match (body.reverts, body.summarized) {
+            (Some(_), _) => *checkpoint = body.restores,
+            (None, Some(Summarized { through, through_seq, turns_before })) => {
+                let (event, seq) = (event.id, event.seq);
+                *checkpoint = Some(CheckpointRef { event, seq, through, through_seq, turns_before });
+            }
+            (None, None) => {}
+        }
+    }
+    if event.kind == kind::BUDGET
+        && let Some(body) = event.read::<Trimmed>()
+    {
+        let before = budget.map_or((0, 0), |b| (b.through_seq, b.turns_before));
+        let (through_seq, turns_before) = body.trimmed.map_or(before, |t| (t.through_seq, t.turns_before));
+        *budget = Some(BudgetRef { seq: event.seq, through_seq, turns_before });
+    }
+}

@@ -1,0 +1,276 @@
+//! Questions that need not read a log from its start. Everything here is derived: [`Maintenance::rebuild`] gives the same
+//! answers.
+
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::{Conversation, State, Tombstone};
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
+use everturn_core::turn::{Status, Turn, TurnRow};
+use everturn_core::write::{Learned, Place};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The whole index. Implemented by whatever implements its parts.
+pub trait Index: ConversationIndex + TurnIndex + AssetIndex + Provenance + FoldCache + Maintenance {}
+
+impl<T: ConversationIndex + TurnIndex + AssetIndex + Provenance + FoldCache + Maintenance> Index for T {}
+
+/// Conversations and tenants.
+pub trait ConversationIndex: Send + Sync {
+    /// A conversation. `NotFound` if it is not there, not this tenant's, or deleted.
+    fn conversation(&self, key: &Key) -> Result<Conversation, Error>;
+    /// Conversations of a tenant, last changed first.
+    fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error>;
+    /// Ids of a tenant's conversations that begin with `prefix`, at most `limit`.
+    fn starting_with(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<ConversationId>, Error>;
+    /// Conversations whose time to live has passed, over all tenants.
+    fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error>;
+    /// Tombstones of a tenant's deleted conversations, last deleted first.
+    fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error>;
+    /// Every tenant that has or had a conversation, in order.
+    fn tenants(&self) -> Result<Vec<Tenant>, Error>;
+    /// Storage that a tenant uses, counted from its rows: takes time in proportion to them.
+    fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error>;
+}
+
+/// A page of a listing of conversations.
+#[derive(Clone, Debug, Default)]
+pub struct ConversationQuery {
+    /// Only those whose title contains this, any case.
+    pub text: Option<String>,
+    /// Only those in this state.
+    pub state: Option<State>,
+    /// Only those after this one in the listing: its `updated` and id.
+    pub after: Option<(Timestamp, ConversationId)>,
+    /// At most this many.
+    pub limit: usize,
+}
+
+/// Storage that a tenant uses. Erased and deleted content does not count, and what a fork inherited counts once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct TenantUsage {
+    /// Conversations.
+    pub conversations: u64,
+    /// Turns.
+    pub turns: u64,
+    /// Bytes of the bodies of events.
+    pub bytes: u64,
+    /// Assets whose bytes are kept; the same bytes in two conversations are two.
+    pub assets: u64,
+    /// Their bytes.
+    pub asset_bytes: u64,
+}
+
+/// Turns, unchecked: [`CheckedIndex`](crate::CheckedIndex) is the way to read them.
+pub trait TurnIndex: Send + Sync {
+    /// For [`CheckedIndex::turns`](crate::CheckedIndex::turns).
+    fn stored_turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<StoredTurn>, Error>;
+    /// For [`CheckedIndex::turn`](crate::CheckedIndex::turn).
+    fn stored_turn(&self, tenant: &Tenant, id: TurnId) -> Result<StoredTurn, Error>;
+    /// For [`CheckedIndex::turn_in`](crate::CheckedIndex::turn_in).
+    fn stored_turn_in(&self, key: &Key, id: TurnId) -> Result<StoredTurn, Error>;
+    /// Number of superseded or aborted turns after `seq`.
+    fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error>;
+    /// Turns that are still open, over all tenants.
+    fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error>;
+}
+
+/// A page of turns.
+#[derive(Clone, Debug, Default)]
+pub struct TurnQuery {
+    /// Only those with a smaller `seq`.
+    pub before: Option<u64>,
+    /// Only those with a greater `seq`.
+    pub after: Option<u64>,
+    /// Newest first instead of oldest first.
+    pub descending: bool,
+    /// Only these actors', if any are named.
+    pub actors: Vec<String>,
+    /// Also superseded ones.
+    pub include_superseded: bool,
+    /// As they stood when the log ended here.
+    pub as_of: Option<u64>,
+    /// At most this many.
+    pub limit: usize,
+    /// End the page once its messages reach this many bytes; it always has one turn.
+    pub bytes_max: Option<usize>,
+}
+
+impl TurnQuery {
+    /// Whether a page with these turns is full.
+    pub(crate) fn is_full(&self, page: &[StoredTurn], bytes: &mut usize) -> bool {
+        let read = page.last().into_iter().flat_map(|turn| &turn.events);
+        *bytes += read.filter_map(Event::text).map(str::len).sum::<usize>();
+        page.len() >= self.limit || self.bytes_max.is_some_and(|max| *bytes >= max)
+    }
+
+    /// Whether a row passes the filters, its place aside.
+    pub(crate) fn takes(&self, row: &TurnRow) -> bool {
+        (self.include_superseded || (row.superseded_by.is_none() && row.status != Status::Aborted))
+            && (self.actors.is_empty() || row.actor.as_ref().is_some_and(|actor| self.actors.contains(actor)))
+    }
+
+    /// The places between which to look, both inclusive.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        (
+            self.after.map_or(1, |after| after.saturating_add(1)),
+            self.before
+                .map_or(i64::MAX as u64, |b| b.saturating_sub(1))
+                .min(self.as_of.unwrap_or(i64::MAX as u64)),
+        )
+    }
+}
+
+/// A turn as a backend keeps it. [`CheckedIndex`](crate::CheckedIndex) makes a [`Turn`](everturn_core::turn::Turn) of it.
+#[derive(Clone, Debug)]
+pub struct StoredTurn {
+    /// The conversation it was read from.
+    pub conversation: ConversationId,
+    /// Its row.
+    pub row: TurnRow,
+    /// The events at the places that the row names ([`TurnRow::places`]), with their `prev`, as far as they are there.
+    pub events: Vec<Event>,
+}
+
+impl StoredTurn {
+    /// The message, unchecked: enough to look for what repeats it.
+    pub(crate) fn message(&self) -> Option<serde_json::Value> {
+        let place = self.row.content_seq.unwrap_or(self.row.seq);
+        let content = self.events.iter().find(|event| event.seq == place)?;
+        Turn::read(self.conversation, self.row.clone(), content).value()
+    }
+}
+
+/// Descriptors of assets, unchecked: [`CheckedIndex`](crate::CheckedIndex) is the way to read them.
+pub trait AssetIndex: Send + Sync {
+    /// For [`CheckedIndex::assets`](crate::CheckedIndex::assets): the `asset.added` events.
+    fn stored_assets(&self, key: &Key) -> Result<Vec<Event>, Error>;
+    /// For [`CheckedIndex::asset`](crate::CheckedIndex::asset).
+    fn stored_asset(&self, key: &Key, id: &str) -> Result<Option<Event>, Error>;
+    /// For [`CheckedIndex::assets_with_id`](crate::CheckedIndex::assets_with_id).
+    fn stored_assets_with_id(
+        &self,
+        tenant: &Tenant,
+        id: &str,
+        limit: usize,
+    ) -> Result<Vec<(ConversationId, Event)>, Error>;
+    /// Whether any conversation of the tenant still has an asset with these bytes.
+    fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error>;
+}
+
+/// Sources and copies of words: what has to go when a turn or an actor is erased.
+pub trait Provenance: Send + Sync {
+    /// The conversation of a tenant in which a fact was first stated under this id. `None` for another tenant's, and when
+    /// every statement of it was erased.
+    fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error>;
+    /// Facts that go when a turn is erased, in every conversation of the tenant: those learned from it, and corrections of
+    /// facts that have no other source. See [`learned`](everturn_core::write::learned).
+    fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error>;
+    /// Events that repeat words of a turn without naming it, in its conversation and in forks that see it: titles and
+    /// imported lines.
+    fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error>;
+    /// Events of an actor whose bodies are not erased, over all conversations of a tenant, in the order of arrival. Looks at
+    /// a bounded part of the log after a position (0 at first); `None` behind its end.
+    fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error>;
+    /// Number of bodies erased so far, as the store counts them: see [`Action::Derive`](everturn_core::write::Action::Derive).
+    fn erasures(&self) -> Result<u64, Error>;
+}
+
+/// A page of an actor's events.
+#[derive(Clone, Debug)]
+pub struct WrittenPage {
+    /// In the order of arrival.
+    pub events: Vec<Written>,
+    /// Position to continue after.
+    pub through: u64,
+}
+
+/// An event of an actor.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Its address.
+    pub place: Place,
+    /// A conversation that sees it: its own, or a fork if that was deleted.
+    pub seen_in: ConversationId,
+    /// See [`kind`](everturn_core::event::kind).
+    pub kind: String,
+    /// The turn that it begins or is about.
+    pub turn: Option<TurnId>,
+}
+
+/// Folds of a log up to a place, kept so that the next one need not begin at its start.
+pub trait FoldCache: Send + Sync {
+    /// The newest fold that was kept at or before this place, an ancestor's included, and its place.
+    fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<(u64, Raw)>, Error>;
+    /// Keeps a fold for later. It may be lost, and is then made again from the log.
+    fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error>;
+}
+
+/// Repair and tidying of a whole store.
+pub trait Maintenance: Send + Sync {
+    /// Looks for damage: complaints of the storage itself, events that are known to have been written and are missing, and
+    /// derived rows that differ from the log. Changes nothing.
+    fn check(&self) -> Result<Vec<Problem>, Error>;
+    /// Drops everything derived and makes it again from the log.
+    fn rebuild(&self) -> Result<(), Error>;
+    /// Gives unused space back, with the remains of old titles, names and metadata in it.
+    fn compact(&self) -> Result<(), Error>;
+    /// Branches beside the logs, where two processes could write at once. `None` where that cannot happen.
+    fn divergence(&self) -> Option<&dyn Divergence> {
+        None
+    }
+}
+
+/// Something that is wrong with a store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// The conversation, if it is about one.
+    pub key: Option<Key>,
+    /// Its remedy.
+    pub kind: ProblemKind,
+    /// One sentence without an end.
+    pub text: String,
+}
+
+/// Kinds of problems, by remedy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProblemKind {
+    /// The storage is damaged: a backup helps.
+    Damaged,
+    /// Events that were written are not in the log: a backup helps.
+    Missing,
+    /// Two processes wrote beside each other: [`Divergence::adopt`] helps.
+    Diverged,
+    /// A derived row is not what the log says: [`Maintenance::rebuild`] helps.
+    Derived,
+}
+
+/// Logs that two processes wrote beside each other. An ability of storage that more than one process can open for writing.
+pub trait Divergence {
+    /// Branches of all conversations.
+    fn branches(&self) -> Result<Vec<Branch>, Error>;
+    /// Moves a branch to the end of a fork that was made at its `at_seq`. The events keep ids, times and bodies, and get
+    /// new places and hashes. Returns their number.
+    fn adopt(&self, branch: &Branch, into: &Key) -> Result<u64, Error>;
+}
+
+/// Events that a process wrote beside a log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Branch {
+    /// The conversation.
+    pub key: Key,
+    /// The last event that it shares with the log.
+    pub at_seq: u64,
+    /// Its first event, by its number in this store.
+    pub first: i64,
+    /// How many events it has.
+    pub events: u64,
+}

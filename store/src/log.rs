@@ -1,0 +1,104 @@
+//! The ground: events, appended and never rewritten.
+
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::Conversation;
+use everturn_core::event::Event;
+use everturn_core::id::{Key, TurnId};
+use everturn_core::write::{EventRef, Place, Write};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The ground: events, appended and never rewritten.
+pub trait Log: Send + Sync {
+    /// Writes every request of the batch, in order, in one transaction with one sync at its end.
+    ///
+    /// - If a request's answer is `Ok`, what it wrote survives `kill -9` and power loss.
+    /// - Each request is atomic and has its own answer: one that is refused leaves no trace and does not disturb the others.
+    /// - A request sees what the ones before it in the batch wrote.
+    /// - If the disk refuses, every request of the batch answers with that error and none of them left a trace.
+    /// - `seq` is dense, starts at 1 and is decided here, whatever the clocks say.
+    fn commit(&self, batch: Vec<Write>) -> Vec<Result<Committed, Error>>;
+
+    /// Called when no write is waiting: does work that commits left for later. Changes no answer.
+    fn settle(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Whether a commit would be taken now. The error says why not: the store was opened for reading only, another process took
+    /// the right to write, the storage is not the one that was opened, or the last commit failed for want of room and there is still none.
+    fn ready(&self) -> Result<(), Error>;
+
+    /// Events of a conversation with `seq` greater than `after`, ascending, at most `limit`. For a fork, its parent's
+    /// events come first, under the parent's conversation id. Each `prev` is the hash that is stored with the event before.
+    /// Nothing is checked: [`CheckedLog::events`](crate::CheckedLog::events) is the way to read them.
+    ///
+    /// A page also ends once its bodies reach `PAGE_BYTES_MAX` bytes, so it may be shorter than `limit`; only an empty
+    /// page is the end.
+    fn stored_events(&self, key: &Key, after: u64, limit: usize) -> Result<Vec<Event>, Error>;
+
+    /// Whether the event at a place, which has no body now, had one in this store: then it was erased here, and a
+    /// `turn.erased` must say so. False if it was imported or restored without its body, and where a backend cannot tell.
+    fn had_body(&self, key: &Key, seq: u64) -> Result<bool, Error>;
+
+    /// The text of open turns that is durable, with the number of bytes. Empty for a turn that is not open.
+    fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error>;
+}
+
+/// The answer to a write.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// The conversation afterwards; a deleted one as it was before.
+    pub conversation: Arc<Conversation>,
+    /// Appended events; for a repeated request, those of the first one.
+    pub events: Vec<Event>,
+    /// Whether this request had been answered before and wrote nothing now.
+    pub repeated: bool,
+    /// Assets that nothing refers to any more; the caller deletes their bytes.
+    pub released: Vec<Hash>,
+    /// Events whose bodies were erased, in any conversation.
+    pub erased: Vec<Place>,
+}
+
+impl Committed {
+    /// A first answer that appended these events; nothing was released or erased.
+    pub(crate) fn new(conversation: impl Into<Arc<Conversation>>, events: Vec<Event>) -> Committed {
+        let conversation = conversation.into();
+        Committed { conversation, events, repeated: false, released: Vec::new(), erased: Vec::new() }
+    }
+}
+
+/// Bodies that this process erased, so that nothing is committed that was made of them before.
+#[derive(Default)]
+pub(crate) struct Erasures {
+    /// Those before the first that is remembered.
+    forgotten: u64,
+    last: VecDeque<EventRef>,
+}
+
+impl Erasures {
+    /// Past this the oldest are forgotten; whoever read before them has to read again.
+    const REMEMBERED_MAX: usize = 100_000;
+
+    pub fn count(&self) -> u64 {
+        self.forgotten + self.last.len() as u64
+    }
+
+    pub fn extend(&mut self, erased: impl IntoIterator<Item = EventRef>) {
+        self.last.extend(erased);
+        while self.last.len() > Self::REMEMBERED_MAX {
+            self.last.pop_front();
+            self.forgotten += 1;
+        }
+    }
+
+    pub fn contains(&self, at: EventRef) -> bool {
+        self.last.contains(&at)
+    }
+
+    /// Those after the first `mark`. `None` if some of them are forgotten.
+    pub fn since(&self, mark: u64) -> Option<Vec<EventRef>> {
+        let skip = mark.checked_sub(self.forgotten)?;
+        Some(self.last.iter().skip(skip as usize).copied().collect())
+    }
+}
