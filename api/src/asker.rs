@@ -1,8 +1,8 @@
 //! Who an operation is run for.
 
+use everturn::{Commit, Scope};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
-use everturn_engine::{Commit, Scope};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;

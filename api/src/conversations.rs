@@ -2,12 +2,12 @@
 
 use crate::given::present;
 use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
+use everturn::{Change, ListQuery, NewConversation};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Retention, Settings, State, SystemPrompt, Tombstone};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
-use everturn_engine::{Change, ListQuery, NewConversation};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -1,11 +1,11 @@
 //! Erasing what was said. Envelopes and hashes stay, so that the chain still verifies.
 
 use crate::{About, Asker, ConversationName, Noun, Operation};
+use everturn::ErasedActor;
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
 use everturn_core::id::TurnId;
 use everturn_core::turn::Turn;
-use everturn_engine::ErasedActor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

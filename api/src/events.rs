@@ -87,7 +87,7 @@ impl Operation for AppendEvent {
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
-        let append = move |tenant: &everturn_engine::Scope| {
+        let append = move |tenant: &everturn::Scope| {
             Ok(tenant.append_event(self.conversation.id(tenant)?, &self.kind, self.actor, self.body))
         };
         let commit = asker.blocking(append).await?;

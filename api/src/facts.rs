@@ -2,10 +2,10 @@
 
 use crate::given::split;
 use crate::{About, Asker, ConversationName, Noun, Operation, Page};
+use everturn::{Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
 use everturn_core::id::{ConversationId, FactId};
-use everturn_engine::{Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -3,11 +3,11 @@
 use crate::context::ContextRequest;
 use crate::turns::{TurnInput, new_turns};
 use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
+use everturn::{AppendOptions, GenerateOptions, Generated, Generating, GenerationStatus, Progress};
 use everturn_core::Error;
 use everturn_core::id::GenerationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::Turn;
-use everturn_engine::{AppendOptions, GenerateOptions, Generated, Generating, GenerationStatus, Progress};
 use everturn_formats::wire::{Answer as ModelReply, Finish};
 use futures_util::StreamExt;
 use schemars::JsonSchema;

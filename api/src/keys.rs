@@ -1,11 +1,11 @@
 //! Keys: who may ask, of the caller's own tenant.
 
 use crate::{About, Asker, Noun, Operation, Page};
+use everturn::NewKey;
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, Role};
 use everturn_core::id::KeyId;
 use everturn_core::time::Timestamp;
-use everturn_engine::NewKey;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -2,9 +2,9 @@
 
 use crate::given::split;
 use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
+use everturn::script::options;
 use everturn_core::Error;
 use everturn_core::json::Raw;
-use everturn_engine::script::options;
 use everturn_formats::transcript;
 use everturn_views::projection;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};

@@ -1,11 +1,11 @@
 //! What a conversation needs to go on: checkpoint, pins, what is pending.
 
 use crate::{About, Asker, ConversationName, Noun, Operation, Work};
+use everturn::Scope;
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
-use everturn_engine::Scope;
 use everturn_views::state::{Approval, ApprovalBody, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -3,10 +3,10 @@
 use crate::given::split;
 use crate::turns::TurnInput;
 use crate::{About, Asker, ConversationName, Noun, Operation, Work};
+use everturn::NewStream;
 use everturn_core::Error;
 use everturn_core::id::TurnId;
 use everturn_core::turn::Turn;
-use everturn_engine::NewStream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -38,8 +38,7 @@ impl Operation for OpenTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let OpenTurn { conversation, new } = self;
-        let open =
-            move |tenant: &everturn_engine::Scope| Ok(tenant.append_open(conversation.id(tenant)?, new));
+        let open = move |tenant: &everturn::Scope| Ok(tenant.append_open(conversation.id(tenant)?, new));
         let commit = asker.blocking(open).await?;
         asker.committed(commit).await
     }
@@ -108,7 +107,7 @@ impl Operation for CommitTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let (turn, last) = (self.turn, self.last.into_turn()?);
-        let end = move |tenant: &everturn_engine::Scope| {
+        let end = move |tenant: &everturn::Scope| {
             Ok(tenant.append_commit(tenant.turn(turn)?.conversation, turn, last))
         };
         let commit = asker.blocking(end).await?;
@@ -141,7 +140,7 @@ impl Operation for AbortTurn {
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
-        let abort = move |tenant: &everturn_engine::Scope| {
+        let abort = move |tenant: &everturn::Scope| {
             let conversation = tenant.turn(self.turn)?.conversation;
             Ok(tenant.append_abort(conversation, self.turn, &self.reason, self.replacement))
         };

@@ -1,10 +1,10 @@
 //! In, out, and proof. Whole files go over HTTP as streams; as a tool, their text is in the request or the answer.
 
 use crate::{About, Asker, ConversationName, Noun, Operation, Work};
+use everturn::{Doctor, Format, Imported};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head, Report};
 use everturn_core::id::ConversationId;
-use everturn_engine::{Doctor, Format, Imported};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::io;

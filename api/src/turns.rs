@@ -2,13 +2,13 @@
 
 use crate::given::{present, split};
 use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
+use everturn::{AppendOptions, Appended, Entry, HistoryQuery, NewTurn};
 use everturn_core::Error;
 use everturn_core::event::Visibility;
 use everturn_core::id::TurnId;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Tokens, Turn};
-use everturn_engine::{AppendOptions, Appended, Entry, HistoryQuery, NewTurn};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -256,9 +256,8 @@ impl Operation for SupersedeTurn {
 
     async fn run(self, asker: &Asker) -> Result<Appended, Error> {
         let (turn, with) = (self.turn, self.with.into_turn()?);
-        let supersede = move |tenant: &everturn_engine::Scope| {
-            Ok(tenant.supersede(tenant.turn(turn)?.conversation, turn, with))
-        };
+        let supersede =
+            move |tenant: &everturn::Scope| Ok(tenant.supersede(tenant.turn(turn)?.conversation, turn, with));
         let commit = asker.blocking(supersede).await?;
         asker.committed(commit).await
     }

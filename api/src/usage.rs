@@ -1,8 +1,8 @@
 //! How much a tenant stores, and how much it may.
 
 use crate::{About, Asker, Noun, Operation};
+use everturn::Quota;
 use everturn_core::Error;
-use everturn_engine::Quota;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -5,8 +5,8 @@ use crate::figures::{Samples, rate, time};
 use crate::place::{self, Place};
 use crate::report::Row;
 use crate::{Result, Scale};
+use everturn::{AppendOptions, NewTurn, Scope};
 use everturn_core::id::ConversationId;
-use everturn_engine::{AppendOptions, NewTurn, Scope};
 use futures_util::future::try_join_all;
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -231,7 +231,7 @@ fn as_tasks(scope: &Scope, ids: &[ConversationId], text: &str, slice: Duration) 
             scope.append(*id, vec![NewTurn::user(text)], AppendOptions::default()).await?;
             count += 1;
         }
-        Ok::<i32, everturn_engine::Error>(count)
+        Ok::<i32, everturn::Error>(count)
     });
     let counts = futures_executor::block_on(try_join_all(writers))?;
     Ok(f64::from(counts.iter().sum::<i32>()) / started.elapsed().as_secs_f64())

@@ -5,7 +5,7 @@ use crate::figures::{Samples, bytes, count, time};
 use crate::place::Place;
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn_engine::{Everturn, Options};
+use everturn::{Everturn, Options};
 use std::fs::{self, File};
 use std::time::Instant;
 

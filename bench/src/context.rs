@@ -5,7 +5,7 @@ use crate::corpus::{self, Filled};
 use crate::figures::{Samples, count, time};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn_engine::ContextOptions;
+use everturn::ContextOptions;
 use std::hint::black_box;
 use std::time::Instant;
 

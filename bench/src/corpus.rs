@@ -1,12 +1,12 @@
 //! What stores are filled with: words in sentences, the same in every run.
 
 use crate::Result;
+use everturn::{AppendOptions, Everturn, HistoryQuery, NewConversation, NewTurn, Options, Scope};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::limits::{BATCH_EVENTS_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::turn::Role;
-use everturn_engine::{AppendOptions, Everturn, HistoryQuery, NewConversation, NewTurn, Options, Scope};
 use serde_json::json;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use crate::figures::Samples;
 use crate::processor;
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn_engine::model::{BuiltinEmbedder, EmbedAtOnce};
+use everturn::model::{BuiltinEmbedder, EmbedAtOnce};
 use std::hint::black_box;
 
 /// What a core must read in a second, at least.

@@ -193,7 +193,7 @@ fn run(args: &Args) -> Result<()> {
         done(&args.what, &mut rows, two_years::run(&place, args.quick, longhand)?);
     }
     if let What::RecallQuality { embedder, rerank, public } = &args.what {
-        let open = |name: &String| name.parse::<everturn_engine::model::Embedder>()?.open_with(2);
+        let open = |name: &String| name.parse::<everturn::model::Embedder>()?.open_with(2);
         let (embedder, reranker) = (open(embedder)?, rerank.as_ref().map(open).transpose()?);
         done(&args.what, &mut rows, quality::run(&embedder, reranker.as_ref(), public)?);
     }

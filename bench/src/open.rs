@@ -4,7 +4,7 @@ use crate::corpus::{self, Filled};
 use crate::figures::{Samples, count, time};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn_engine::{HistoryQuery, Order};
+use everturn::{HistoryQuery, Order};
 use std::time::Instant;
 
 /// What spec 7 allows, in seconds.

@@ -24,11 +24,11 @@ mod said;
 
 use crate::Result;
 use crate::report::Row;
+use everturn::model::Embed;
+use everturn::{AppendOptions, Everturn, Hit, NewTurn, Options, RecallMode, RecallOptions, Scope};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
-use everturn_engine::model::Embed;
-use everturn_engine::{AppendOptions, Everturn, Hit, NewTurn, Options, RecallMode, RecallOptions, Scope};
 use said::{
     BANS, CHOICES, FAULTS, NOUNS, PARAPHRASES, PROJECTS, PURPOSES, REASONS, SETTINGS, SMALL_TALK, VERBS,
 };

@@ -7,13 +7,13 @@ pub use local::Local;
 pub use remote::Remote;
 
 use crate::output::Failure;
+use everturn::{Behind, Doctor, Format, Imported, Recalled, Update};
 use everturn_api::Operation;
 use everturn_api::conversations::ResolveConversation;
 use everturn_api::recall::Recall;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::id::ConversationId;
-use everturn_engine::{Behind, Doctor, Format, Imported, Recalled, Update};
 use std::io::{BufRead, Write};
 
 /// A client with two transports, which give the same answers and the same errors.

@@ -13,7 +13,7 @@ mod verbs;
 
 use args::{Args, Verb};
 use clap::ArgMatches;
-use everturn_engine::script::Metered;
+use everturn::script::Metered;
 use output::Failure;
 use std::io::IsTerminal;
 use std::process::ExitCode;

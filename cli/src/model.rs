@@ -3,10 +3,8 @@
 use crate::args::{Args, Model, Speaks};
 use crate::open;
 use clap::parser::ValueSource;
+use everturn::model::{Configured, Endpoint, Generate, HttpModel, Kind, Secret, Summarize, Summarizer};
 use everturn_core::Error;
-use everturn_engine::model::{
-    Configured, Endpoint, Generate, HttpModel, Kind, Secret, Summarize, Summarizer,
-};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The same calls, awaited. Any executor will do: nothing here needs a runtime of its own.
 //!
-//! `cargo run -p everturn-engine --example async`
+//! `cargo run -p everturn --example async`
 
-use everturn_engine::{Error, Everturn, NewStream, NewTurn, Update};
+use everturn::{Error, Everturn, NewStream, NewTurn, Update};
 use futures_util::{TryStreamExt, future};
 
 fn main() -> Result<(), Error> {

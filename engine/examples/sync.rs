@@ -1,8 +1,8 @@
 //! A conversation from its first word to its proof, on plain threads.
 //!
-//! `cargo run -p everturn-engine --example sync`
+//! `cargo run -p everturn --example sync`
 
-use everturn_engine::{AppendOptions, Error, Everturn, NewStream, NewTurn, Update};
+use everturn::{AppendOptions, Error, Everturn, NewStream, NewTurn, Update};
 
 fn main() -> Result<(), Error> {
     let folder = tempfile::tempdir().expect("a folder to write to");

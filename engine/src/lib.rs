@@ -1,14 +1,14 @@
 //! What you can do with conversations: the library to embed.
 //!
 //! ```
-//! use everturn_engine::{Everturn, NewTurn};
+//! use everturn::{Everturn, NewTurn};
 //!
 //! let store = Everturn::open("memory:")?;
 //! let tenant = store.tenant("default")?;
 //! let conversation = tenant.create(Default::default()).wait()?;
 //! tenant.append(conversation.id, vec![NewTurn::user("hello")], Default::default()).wait()?;
 //! assert_eq!(tenant.history(conversation.id, Default::default())?.data.len(), 1);
-//! # Ok::<(), everturn_engine::Error>(())
+//! # Ok::<(), everturn::Error>(())
 //! ```
 //!
 //! Writes answer with a [`Commit`]: a sync caller `wait`s, an async one `await`s, on any executor. Reads run on the

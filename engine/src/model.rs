@@ -6,13 +6,13 @@
 //!
 //! ```no_run
 //! use everturn_core::json::Raw;
-//! use everturn_engine::model::{Endpoint, Generate, HttpModel, Kind, Request};
+//! use everturn::model::{Endpoint, Generate, HttpModel, Kind, Request};
 //!
 //! let model = HttpModel::new(Endpoint::new(Kind::OpenaiChat, "http://localhost:8080/v1", "smollm2"))?;
 //! let hello = Raw::new(r#"{"role": "user", "content": "hello"}"#.to_string())?;
 //! let answer = model.generate(Request { messages: vec![hello], ..Request::default() }).wait()?;
 //! println!("{}", answer.text);
-//! # Ok::<(), everturn_engine::Error>(())
+//! # Ok::<(), everturn::Error>(())
 //! ```
 //!
 //! Everything here serves sync callers and any executor: requests run on a small runtime of their own, and what is

@@ -65,7 +65,7 @@ impl Script {
             return Err(Error::internal(
                 "script.unmetered",
                 "this program does not count memory and so runs no scripts; install \
-                 everturn_engine::script::Metered as its global allocator",
+                 everturn::script::Metered as its global allocator",
             ));
         }
         if source.len() > SCRIPT_SOURCE_BYTES_MAX {
@@ -296,6 +296,6 @@ mod tests {
     fn where_memory_is_not_counted_no_script_is_taken() {
         let error = Script::compile("messages").unwrap_err();
         assert_eq!(error.code(), "script.unmetered");
-        assert!(error.text().contains("everturn_engine::script::Metered"), "{error}");
+        assert!(error.text().contains("everturn::script::Metered"), "{error}");
     }
 }

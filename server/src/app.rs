@@ -3,10 +3,10 @@
 use crate::access::Access;
 use crate::config::Config;
 use crate::lanes::{self, Charge, Thread};
+use everturn::Everturn;
+use everturn::model::Embed;
 use everturn_api::{Reply, Work};
 use everturn_core::Error;
-use everturn_engine::Everturn;
-use everturn_engine::model::Embed;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;

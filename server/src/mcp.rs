@@ -26,9 +26,9 @@ pub use http::routes;
 pub use stdio::{Stdio, stdio};
 pub use tools::Toolsets;
 
+use everturn::{Listings, Scope};
 use everturn_core::Error;
 use everturn_core::id::Tenant;
-use everturn_engine::{Listings, Scope};
 use parking_lot::Mutex;
 use record::Recorder;
 use rmcp::ErrorData;

@@ -3,8 +3,8 @@
 use crate::app::App;
 use crate::serve::{BLOCKING_PATIENCE, Server, serve};
 use crate::settings::Settings;
+use everturn::{Everturn, Options};
 use everturn_core::Error;
-use everturn_engine::{Everturn, Options};
 use std::net::SocketAddr;
 
 /// What runs now.

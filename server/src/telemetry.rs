@@ -55,7 +55,7 @@ impl Telemetry {
         // What libraries have to say is of use only when something is wrong; rmcp would show what people said.
         let level = &self.log;
         let directives = if plain {
-            format!("warn,rmcp=error,everturn_server={level},everturn_engine={level},everturn_store={level}")
+            format!("warn,rmcp=error,everturn_server={level},everturn={level},everturn_store={level}")
         } else {
             self.log.clone()
         };

@@ -1,12 +1,12 @@
 //! A store of this machine, opened by this process.
 
 use super::Updates;
+use everturn::model::wait;
+use everturn::{Behind, Everturn, RecallOptions, Recalled, Scope, Subscription, Update};
 use everturn_api::recall::Recall;
 use everturn_api::{Asker, Operation};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
-use everturn_engine::model::wait;
-use everturn_engine::{Behind, Everturn, RecallOptions, Recalled, Scope, Subscription, Update};
 use everturn_views::recall::Mode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -6,13 +6,13 @@ mod transfer;
 
 use super::Updates;
 use crate::output::Failure;
+use everturn::{Format, Imported, Recalled};
 use everturn_api::recall::Recall;
 use everturn_api::sent::Sent;
 use everturn_api::{Method, Operation};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::id::ConversationId;
-use everturn_engine::{Format, Imported, Recalled};
 use follow::Following;
 use http::Server;
 use std::io::{BufRead, Write};

@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn::{NewStream, NewTurn};
 use everturn_api::streams::{AbortTurn, AppendChunk, CommitTurn, OpenTurn};
 use everturn_api::turns::{AppendTurns, TurnInput};
 use everturn_core::Error;
@@ -12,7 +13,6 @@ use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::BODY_BYTES_MAX;
 use everturn_core::turn::{Role, Turn, TurnBody};
-use everturn_engine::{NewStream, NewTurn};
 use std::io::Read;
 
 #[derive(ClapArgs)]

@@ -4,10 +4,10 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn::{Digest, RecallRequest};
 use everturn_api::context::{BuildContext, ContextRequest, RecordContext, ReplayContext};
 use everturn_core::Error;
 use everturn_core::json::Raw;
-use everturn_engine::{Digest, RecallRequest};
 use everturn_views::context::Section;
 use serde_json::{Value, json};
 
@@ -135,7 +135,7 @@ fn request(verb: &Context) -> Result<ContextRequest, Error> {
 }
 
 /// The prompt as it would be sent, one part after the other.
-fn prompt(context: &everturn_engine::Context) -> Result<(), Failure> {
+fn prompt(context: &everturn::Context) -> Result<(), Failure> {
     if let Some(system) = &context.system {
         output::text(system.get())?;
     }
@@ -143,7 +143,7 @@ fn prompt(context: &everturn_engine::Context) -> Result<(), Failure> {
 }
 
 /// Sections with their tokens, and what did not fit.
-fn table(context: &everturn_engine::Context) -> String {
+fn table(context: &everturn::Context) -> String {
     let tokens = &context.tokens;
     let mut lines = vec![format!("{:<10} {:>8} {:>6}", "section", "tokens", "parts")];
     for section in Section::ALL {

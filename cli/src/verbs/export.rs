@@ -51,17 +51,17 @@ enum Format {
     Html,
 }
 
-impl From<Format> for everturn_engine::Format {
-    fn from(format: Format) -> everturn_engine::Format {
+impl From<Format> for everturn::Format {
+    fn from(format: Format) -> everturn::Format {
         match format {
-            Format::Jsonl => everturn_engine::Format::Jsonl,
-            Format::Transcript => everturn_engine::Format::Transcript,
-            Format::OpenaiChat => everturn_engine::Format::OpenaiChat,
-            Format::OpenaiResponses => everturn_engine::Format::OpenaiResponses,
-            Format::Anthropic => everturn_engine::Format::Anthropic,
-            Format::Gemini => everturn_engine::Format::Gemini,
-            Format::Markdown => everturn_engine::Format::Markdown,
-            Format::Html => everturn_engine::Format::Html,
+            Format::Jsonl => everturn::Format::Jsonl,
+            Format::Transcript => everturn::Format::Transcript,
+            Format::OpenaiChat => everturn::Format::OpenaiChat,
+            Format::OpenaiResponses => everturn::Format::OpenaiResponses,
+            Format::Anthropic => everturn::Format::Anthropic,
+            Format::Gemini => everturn::Format::Gemini,
+            Format::Markdown => everturn::Format::Markdown,
+            Format::Html => everturn::Format::Html,
         }
     }
 }

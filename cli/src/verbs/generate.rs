@@ -4,11 +4,11 @@ use crate::args::{Args, Model};
 use crate::output::{self, Failure};
 use crate::{model, open, show};
 use clap::Args as ClapArgs;
+use everturn::Options;
 use everturn_api::generations as api;
 use everturn_api::turns::TurnInput;
 use everturn_core::json::Raw;
 use everturn_core::turn::Role;
-use everturn_engine::Options;
 use std::collections::BTreeMap;
 
 #[derive(ClapArgs)]

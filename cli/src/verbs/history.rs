@@ -5,12 +5,12 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn::{Entry, HistoryQuery, Order, Page};
 use everturn_api::assets::ListAssets;
 use everturn_api::conversations::GetConversation;
 use everturn_api::turns::ListTurns;
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
-use everturn_engine::{Entry, HistoryQuery, Order, Page};
 
 /// Entries of a page, unless another number is asked for.
 const LIMIT: usize = 50;

@@ -5,11 +5,11 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::{Args as ClapArgs, Subcommand};
+use everturn::KEY_PREFIX;
 use everturn_api::keys::{CreateKey, ListKeys, MadeKey, RevokeKey};
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, Role};
 use everturn_core::id::KeyId;
-use everturn_engine::KEY_PREFIX;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \

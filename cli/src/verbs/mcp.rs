@@ -4,8 +4,8 @@ use crate::args::Args;
 use crate::open;
 use crate::output::Failure;
 use clap::Args as ClapArgs;
+use everturn::Options;
 use everturn_core::Error;
-use everturn_engine::Options;
 use everturn_server::Stdio;
 use std::path::PathBuf;
 

@@ -5,10 +5,10 @@ use crate::args::Args;
 use crate::open;
 use crate::output::Failure;
 use clap::Args as ClapArgs;
+use everturn::NewTurn;
 use everturn_api::turns::{GetTurn, SupersedeTurn};
 use everturn_core::id::TurnId;
 use everturn_core::turn::Role;
-use everturn_engine::NewTurn;
 
 #[derive(ClapArgs)]
 #[command(

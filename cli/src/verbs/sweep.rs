@@ -4,8 +4,8 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn::Options;
 use everturn_core::Error;
-use everturn_engine::Options;
 
 #[derive(ClapArgs)]
 #[command(

@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::output::{self, Failure};
 use crate::{open, show};
 use clap::Args as ClapArgs;
+use everturn::Update;
 use everturn_api::assets::ListAssets;
 use everturn_api::conversations::GetConversation;
 use everturn_api::turns::GetTurn;
@@ -12,7 +13,6 @@ use everturn_core::Error;
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::turn::Turn;
-use everturn_engine::Update;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  everturn tail @last\n  everturn tail @last --from 1 --json\n  \

@@ -3,8 +3,8 @@
 
 use crate::Shell;
 use crate::process::Serving;
+use everturn::{Everturn, NewKey, NewTurn, Options};
 use everturn_core::access::Role;
-use everturn_engine::{Everturn, NewKey, NewTurn, Options};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread::JoinHandle;

@@ -1,7 +1,7 @@
 //! Verbs that change a conversation, answer in it, or clean up after it.
 
 use crate::Shell;
-use everturn_engine::Everturn;
+use everturn::Everturn;
 use everturn_views::state::ApprovalBody;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -2,7 +2,7 @@
 
 use crate::process::Serving;
 use crate::{Shell, assert_shows};
-use everturn_engine::{Everturn, NewTurn};
+use everturn::{Everturn, NewTurn};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 

@@ -14,7 +14,7 @@ thread_local! {
 /// scripts install it around the allocator of their choice:
 ///
 /// ```
-/// use everturn_engine::script::Metered;
+/// use everturn::script::Metered;
 ///
 /// #[global_allocator]
 /// static ALLOCATOR: Metered<std::alloc::System> = Metered(std::alloc::System);

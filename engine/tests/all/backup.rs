@@ -1,18 +1,18 @@
 //! Backup and restore: what comes back is what was there, and what was erased since does not come back.
 
 use crate::stage::{PATIENCE, Short, Stage, files, quiet, refused, until};
+use everturn::backup::{
+    BackedUp, Comparison, FolderOptions, LeftOut, archives_of, check, contents, left_out,
+};
+use everturn::{
+    AppendOptions, Everturn, ListQuery, NewConversation, NewKey, NewStream, NewTurn, Options, Scope,
+};
 use everturn_core::access::Role;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::turn::{Status, Turn};
-use everturn_engine::backup::{
-    BackedUp, Comparison, FolderOptions, LeftOut, archives_of, check, contents, left_out,
-};
-use everturn_engine::{
-    AppendOptions, Everturn, ListQuery, NewConversation, NewKey, NewStream, NewTurn, Options, Scope,
-};
 use everturn_formats::archive::{Contents, Erased, FORMAT, Header, Ranges, Writer};
 use everturn_views::state::State;
 use std::path::{Path, PathBuf};
@@ -454,7 +454,7 @@ fn a_store_is_held_against_a_backup() {
     assert_eq!(left_out(&folder, &full).unwrap(), since, "also where the newest backup begins anew");
     let copy = old.open();
     let differences = |found: &Comparison, of: ConversationId| {
-        let about = |d: &&everturn_engine::backup::Difference| d.conversation == Some(of);
+        let about = |d: &&everturn::backup::Difference| d.conversation == Some(of);
         found.differences.iter().filter(about).map(|d| d.problem.clone()).collect::<Vec<_>>().join("; ")
     };
     let found = compare(&copy, &both);
@@ -719,7 +719,7 @@ fn a_body_that_was_erased_elsewhere_is_no_damage() {
     };
     sound(&scope);
     let mut file = Vec::new();
-    scope.export(fork, everturn_engine::Format::Jsonl, &mut file, &mut |_| {}).unwrap();
+    scope.export(fork, everturn::Format::Jsonl, &mut file, &mut |_| {}).unwrap();
     scope.delete(gone, "no longer wanted").wait().unwrap();
     sound(&scope);
     scope.delete(id, "no longer wanted").wait().unwrap();

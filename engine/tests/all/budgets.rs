@@ -2,10 +2,10 @@
 
 use crate::compacting::{by_hand, policy, talk};
 use crate::stage::{Short, memory, quiet, refused};
+use everturn::model::Summarize;
+use everturn::{AppendOptions, ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Scope};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_engine::model::Summarize;
-use everturn_engine::{AppendOptions, ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Scope};
 use everturn_views::state::ApprovalBody;
 use serde_json::json;
 use std::pin::Pin;

@@ -1,16 +1,16 @@
 //! A word in every place that the system writes, then erased: every file and every answer is searched for it.
 
 use crate::stage::{PATIENCE, Short, Stage, quiet, refused};
-use everturn_core::conversation::Settings;
-use everturn_core::event::kind;
-use everturn_core::id::ConversationId;
-use everturn_core::json::Raw;
-use everturn_engine::model::Summarize;
-use everturn_engine::{
+use everturn::model::Summarize;
+use everturn::{
     CompactOptions, ContextOptions, Correction, Error, Everturn, ExtractOptions, FactQuery, Format,
     HistoryQuery, ListQuery, NewConversation, NewFact, NewStream, NewTurn, Options, RecallOptions, Scope,
     Update,
 };
+use everturn_core::conversation::Settings;
+use everturn_core::event::kind;
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
 use everturn_formats::archive::{Contents, Reader};
 use everturn_views::compaction::Checkpoint;
 use everturn_views::state::{ApprovalBody, ToolBody};

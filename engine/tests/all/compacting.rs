@@ -1,11 +1,11 @@
 //! Compaction: summaries roll forward, nothing is lost, and what goes wrong leaves the log as it was.
 
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused};
+use everturn::model::Summarize;
+use everturn::{CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Scope, Update};
 use everturn_core::conversation::{Conversation, Retention, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
-use everturn_engine::model::Summarize;
-use everturn_engine::{CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Scope, Update};
 use everturn_views::compaction::Checkpoint;
 use everturn_views::state::{Approval, ApprovalBody, ToolBody};
 use serde_json::json;

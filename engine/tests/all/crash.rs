@@ -8,14 +8,14 @@ use crate::child::{Process, given, tell};
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, Short, Stage, files, words};
 use base64::Engine;
+use everturn::{
+    AppendOptions, Appended, Error, Everturn, NewConversation, NewStream, NewTurn, Options, Scope,
+};
 use everturn_core::asset;
 use everturn_core::chain::Hash;
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
-use everturn_engine::{
-    AppendOptions, Appended, Error, Everturn, NewConversation, NewStream, NewTurn, Options, Scope,
-};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};

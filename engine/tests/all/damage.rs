@@ -4,12 +4,12 @@
 
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, Short, files, quiet, refused};
-use everturn_core::id::{ConversationId, TurnId};
-use everturn_core::json::Raw;
-use everturn_engine::{
+use everturn::{
     CompactOptions, ContextOptions, Error, Everturn, FactQuery, Format, HistoryQuery, NewFact, NewStream,
     NewTurn, Options, Order, RecallOptions, Scope, Update,
 };
+use everturn_core::id::{ConversationId, TurnId};
+use everturn_core::json::Raw;
 use rusqlite::Connection;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,7 @@ mod folder;
 #[cfg(feature = "bert")]
 mod tiny;
 
-use everturn_engine::model::{BuiltinEmbedder, Embed, EmbedAtOnce, Embedder, wait};
+use everturn::model::{BuiltinEmbedder, Embed, EmbedAtOnce, Embedder, wait};
 use everturn_views::vectors::cosine;
 use serde::Deserialize;
 use std::sync::Arc;

@@ -2,16 +2,16 @@
 
 use crate::scripted_server::*;
 use crate::stage::*;
+use everturn::model::{self, Configured, Endpoint, HttpModel, Limits, wait};
+use everturn::{
+    CompactOptions, Correction, Everturn, ExtractOptions, Extraction, FactQuery, GenerateOptions, NewFact,
+    NewStream, NewTurn, Options, RecallOptions, Scope,
+};
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::event::Visibility;
 use everturn_core::fact::{Dropped, Fact, Status};
 use everturn_core::id::{ConversationId, FactId};
 use everturn_core::json::Raw;
-use everturn_engine::model::{self, Configured, Endpoint, HttpModel, Limits, wait};
-use everturn_engine::{
-    CompactOptions, Correction, Everturn, ExtractOptions, Extraction, FactQuery, GenerateOptions, NewFact,
-    NewStream, NewTurn, Options, RecallOptions, Scope,
-};
 use everturn_views::recall::Kind;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -6,17 +6,17 @@ mod recalling;
 
 use crate::scripted_server::*;
 use crate::stage::*;
+use everturn::model::{
+    Configured, Delta, Endpoint, Generate, Generation, HttpModel, Kind, Limits, Provider, Request, Step, wait,
+};
+use everturn::{
+    AppendOptions, CompactOptions, ContextOptions, Error, Everturn, GenerateOptions, Generated, Generating,
+    GenerationState, NewTurn, Options, Progress, Scope, Update,
+};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::turn::{Role, Status, Successor, Turn};
-use everturn_engine::model::{
-    Configured, Delta, Endpoint, Generate, Generation, HttpModel, Kind, Limits, Provider, Request, Step, wait,
-};
-use everturn_engine::{
-    AppendOptions, CompactOptions, ContextOptions, Error, Everturn, GenerateOptions, Generated, Generating,
-    GenerationState, NewTurn, Options, Progress, Scope, Update,
-};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -421,7 +421,7 @@ fn a_prompt_for_anthropic_is_marked_for_its_cache_at_the_ends_of_sections() {
         scope.say(id, NewTurn::user(text));
         scope.say(id, NewTurn::assistant(text));
     }
-    let digest = everturn_engine::Digest { title: "Board".into(), text: "3 open".into() };
+    let digest = everturn::Digest { title: "Board".into(), text: "3 open".into() };
     let context = ContextOptions { digests: vec![digest], ..ContextOptions::new(0) };
     let generated = generate(&scope, id, GenerateOptions { context, ..input("three") }).unwrap();
     let seen = &server.seen()[0];

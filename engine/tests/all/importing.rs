@@ -4,10 +4,10 @@ pub mod faults;
 mod others;
 
 use crate::stage::{Short, memory, turns_of};
+use everturn::{CompactOptions, Error, HistoryQuery, Imported, NewTurn, Scope};
 use everturn_core::id::ConversationId;
 use everturn_core::message;
 use everturn_core::turn::Turn;
-use everturn_engine::{CompactOptions, Error, HistoryQuery, Imported, NewTurn, Scope};
 use serde_json::{Value, json};
 
 /// A file of Claude Code, line by line.

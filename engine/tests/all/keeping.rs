@@ -1,12 +1,12 @@
 //! What is kept and for how long: repeated requests, expected places, retention, time to live, system prompts.
 
 use crate::stage::{START, Short, Stage, Still, memory, refused, words};
+use everturn::{AppendOptions, NewConversation, NewTurn, Scope, Swept};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Retention, Settings, SystemPrompt};
 use everturn_core::event::kind;
 use everturn_core::json::Raw;
 use everturn_core::limits::EPHEMERAL_TTL_S;
-use everturn_engine::{AppendOptions, NewConversation, NewTurn, Scope, Swept};
 use std::collections::BTreeMap;
 
 fn with_key(key: &str) -> AppendOptions {

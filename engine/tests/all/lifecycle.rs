@@ -1,9 +1,9 @@
 //! From the beginning of a conversation to its end: states, forks, a fresh start, who took part.
 
 use crate::stage::{Short, Stage, memory, refused, words};
+use everturn::{Change, NewStream, NewTurn, Scope};
 use everturn_core::conversation::{Parent, Settings, State};
 use everturn_core::turn::{Status, Successor};
-use everturn_engine::{Change, NewStream, NewTurn, Scope};
 
 fn said(scope: &Scope, id: everturn_core::id::ConversationId) -> Vec<String> {
     let page = scope.history(id, Default::default()).unwrap().data;

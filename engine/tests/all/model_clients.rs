@@ -1,12 +1,12 @@
 //! Asking models: what is sent, what comes back, and for whom it works.
 
 use crate::scripted_server::*;
-use everturn_core::json::Raw;
-use everturn_engine::Error;
-use everturn_engine::model::{
+use everturn::Error;
+use everturn::model::{
     Delta, Embed, Embedding, Endpoint, Finish, Generate, Generation, HttpEmbedder, HttpModel, Kind, Limits,
     Provider, Request, Secret, Step, Summarize, Summarizer, Tokens, wait,
 };
+use everturn_core::json::Raw;
 use futures_util::StreamExt;
 use serde_json::json;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //! nothing is asked twice that was answered once.
 
 use crate::scripted_server::*;
-use everturn_engine::Error;
-use everturn_engine::model::{
+use everturn::Error;
+use everturn::model::{
     Delta, Endpoint, Generate, Generation, HttpModel, Kind, Limits, Request, Secret, Step,
 };
 use std::time::Duration;

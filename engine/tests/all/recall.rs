@@ -2,13 +2,13 @@
 
 use crate::dice::Dice;
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused, until};
-use everturn_core::id::ConversationId;
-use everturn_core::json::Raw;
-use everturn_core::turn::Role;
-use everturn_engine::{
+use everturn::{
     Context, ContextOptions, Everturn, NewStream, NewTurn, Options, RecallOptions, RecallRequest, Recalled,
     Scope,
 };
+use everturn_core::id::ConversationId;
+use everturn_core::json::Raw;
+use everturn_core::turn::Role;
 use everturn_views::context::{Section, Source};
 use everturn_views::recall::{Kind, Mode};
 use std::path::{Path, PathBuf};

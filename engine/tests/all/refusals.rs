@@ -1,13 +1,13 @@
 //! Bad input: refused with a code that stays and a sentence that says what to do.
 
 use crate::stage::{Short, Stage, files, memory, refused};
+use everturn::{
+    Error, Everturn, Format, HistoryQuery, ListQuery, NewConversation, NewStream, NewTurn, Options, Scope,
+};
 use everturn_core::conversation::{Parent, Settings, SystemPrompt};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::{BATCH_EVENTS_MAX, BODY_BYTES_MAX, PAGE_ENTRIES_MAX, TITLE_BYTES_MAX};
-use everturn_engine::{
-    Error, Everturn, Format, HistoryQuery, ListQuery, NewConversation, NewStream, NewTurn, Options, Scope,
-};
 use std::collections::BTreeMap;
 
 fn unknown() -> (ConversationId, TurnId) {

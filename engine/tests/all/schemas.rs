@@ -2,18 +2,18 @@
 //! from these schemas.
 
 use crate::stage::{Short, memory, until};
+use everturn::model::Provider;
+use everturn::{
+    CompactOptions, ContextOptions, Correction, Digest, Extraction, FactQuery, Format, GenerationState,
+    GenerationStatus, HistoryQuery, ListQuery, NewFact, NewKey, NewStream, NewTurn, Order, RecallOptions,
+    RecallRequest, Scope,
+};
 use everturn_core::access::Role;
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::fact::Dropped;
 use everturn_core::id::{ConversationId, GenerationId};
 use everturn_core::json::Raw;
 use everturn_core::redaction::Mode;
-use everturn_engine::model::Provider;
-use everturn_engine::{
-    CompactOptions, ContextOptions, Correction, Digest, Extraction, FactQuery, Format, GenerationState,
-    GenerationStatus, HistoryQuery, ListQuery, NewFact, NewKey, NewStream, NewTurn, Order, RecallOptions,
-    RecallRequest, Scope,
-};
 use everturn_views::projection::View;
 use everturn_views::state::{ApprovalBody, ToolBody};
 use schemars::generate::SchemaSettings;
@@ -251,7 +251,7 @@ fn what_is_answered_is_what_its_schema_says() {
     facts(&scope, id, &mut answers);
     let ask = ContextOptions {
         digests: vec![Digest { title: "Board".into(), text: "3 open".into() }],
-        projection: Some(everturn_engine::script::options(&json!({"policy": "clean_tool_repair"})).unwrap()),
+        projection: Some(everturn::script::options(&json!({"policy": "clean_tool_repair"})).unwrap()),
         input: vec![raw(r#"{"role":"user","content":"And the harbour?"}"#)],
         recall: Some(RecallRequest { turns: 2, facts: 2, query: None }),
         ..ContextOptions::new(300)
@@ -261,7 +261,7 @@ fn what_is_answered_is_what_its_schema_says() {
     answers.fits(&context.receipt);
     scope.record_receipt(id, &context).unwrap();
     answers.fits(&scope.build_context(id, &ContextOptions::new(20_000)).unwrap());
-    let options = everturn_engine::script::options(&json!({"policy": "clean_tool_repair"})).unwrap();
+    let options = everturn::script::options(&json!({"policy": "clean_tool_repair"})).unwrap();
     answers.check::<View<'_>>(scope.project(id, &options).unwrap().result.get());
     until("everything is in the index", || store.behind().unwrap().events == 0);
     let found = scope.recall("harbour src/part_3.rs", &RecallOptions::default()).unwrap();

@@ -1,12 +1,12 @@
 //! Turns that come in chunks: shown at once, durable a moment later, ended exactly once.
 
 use crate::stage::{Short, Stage, Still, memory, refused, until, words};
+use everturn::{NewConversation, NewStream, NewTurn, Options, Swept};
 use everturn_core::conversation::Settings;
 use everturn_core::id::{Key, Tenant, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::STREAM_BYTES_MAX;
 use everturn_core::turn::{Role, Status, Successor};
-use everturn_engine::{NewConversation, NewStream, NewTurn, Options, Swept};
 use everturn_store::Log;
 use everturn_store::sqlite::Sqlite;
 use std::collections::BTreeMap;

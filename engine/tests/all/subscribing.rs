@@ -2,11 +2,11 @@
 
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, Short, Stage, memory, refused, seqs};
+use everturn::{Chunk, NewStream, NewTurn, Position, Scope, Subscription, Update};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::limits::SUBSCRIBER_LAG_EVENTS_MAX;
-use everturn_engine::{Chunk, NewStream, NewTurn, Position, Scope, Subscription, Update};
 use futures_util::StreamExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 

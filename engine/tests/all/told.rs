@@ -1,11 +1,11 @@
 //! What the engine answers with can be read back by a client, and written again with the same bytes.
 
-use everturn_core::conversation::{Conversation, Tombstone};
-use everturn_core::json::Raw;
-use everturn_engine::{
+use everturn::{
     AppendOptions, Appended, Compacted, Context, ContextOptions, Digest, Doctor, Entry, Everturn,
     HistoryQuery, Imported, NewTurn, Options, Page,
 };
+use everturn_core::conversation::{Conversation, Tombstone};
+use everturn_core::json::Raw;
 use everturn_views::state::State;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,7 +24,7 @@ fn each<T: Serialize + DeserializeOwned, C>(page: &Page<T, C>) {
 fn every_answer_is_read_back() {
     let options = Options { auto_compaction: false, ..Options::default() };
     let scope = Everturn::open_with("memory:", options).unwrap().tenant("acme").unwrap();
-    let mut new = everturn_engine::NewConversation::default();
+    let mut new = everturn::NewConversation::default();
     new.settings.title = Some(Some("Ünïcode".into()));
     new.settings.metadata.insert("a".into(), Raw::new("[1.0, 1e2]".into()).unwrap());
     let id = scope.create(new).wait().unwrap().id;
@@ -36,14 +36,14 @@ fn every_answer_is_read_back() {
     scope.append(id, vec![NewTurn::message(call)], AppendOptions::default()).wait().unwrap();
     scope.pin(id, "limits", Raw::new("{\"files\": 3.0}".into()).unwrap()).wait().unwrap();
     again::<Compacted>(
-        &scope.compact(id, everturn_engine::CompactOptions { dry_run: true, ..Default::default() }).unwrap(),
+        &scope.compact(id, everturn::CompactOptions { dry_run: true, ..Default::default() }).unwrap(),
     );
     again::<Compacted>(&scope.compact(id, Default::default()).unwrap());
     again::<State>(&scope.state(id).unwrap());
     let ask = ContextOptions {
         digests: vec![Digest { title: "Board".into(), text: "3 open".into() }],
         projection: Some(
-            everturn_engine::script::options(&serde_json::json!({"policy": "clean_tool_repair"})).unwrap(),
+            everturn::script::options(&serde_json::json!({"policy": "clean_tool_repair"})).unwrap(),
         ),
         sections: everturn_views::context::Sections::parse(&serde_json::json!({"digests": {"share": 0.3}}))
             .unwrap(),

@@ -6,9 +6,9 @@
 use super::{BELIEVED, Caller, Credential};
 use crate::app::{App, blocking};
 use crate::problem::Problem;
+use everturn::Grant;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_engine::Grant;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -3,9 +3,9 @@
 //! A tool call becomes `agent_tool_call` and `tool_result`, whatever else is asked `mcp_dispatch`. A failure to record
 //! never fails what is recorded. What was read before an erasure is not recorded after it: such a record has no content.
 
+use everturn::{Records, Scope, SystemWorld, World};
 use everturn_core::Error;
 use everturn_core::json::Raw;
-use everturn_engine::{Records, Scope, SystemWorld, World};
 use everturn_formats::session::{AgentToolCall, Entry, Fields, New, Options, Session, Sink, ToolResult};
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Implementation};

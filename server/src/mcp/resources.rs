@@ -1,5 +1,6 @@
 //! Conversations as resources: listed, and read as Markdown or as a transcript value.
 
+use everturn::{Entry, HistoryQuery, ListQuery, Order, Scope};
 use everturn_api::conversations::{cursor, cursor_text};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
@@ -7,7 +8,6 @@ use everturn_core::id::{ConversationId, clip};
 use everturn_core::message::{self, Part};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn};
-use everturn_engine::{Entry, HistoryQuery, ListQuery, Order, Scope};
 use rmcp::model::{ListResourcesResult, ReadResourceResult, Resource, ResourceContents, ResourceTemplate};
 use serde_json::Value;
 use std::fmt::Write;

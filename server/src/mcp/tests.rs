@@ -8,7 +8,7 @@ use crate::config::Config;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, StatusCode};
-use everturn_engine::Everturn;
+use everturn::Everturn;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tower::ServiceExt;
@@ -136,7 +136,7 @@ fn an_answer_from_before_an_erasure_is_recorded_without_content() {
     let scope = store.tenant("acme").unwrap();
     let recorder = super::record::Recorder::begin(folder.path(), &scope, "http", None);
     let id = scope.create(Default::default()).wait().unwrap().id;
-    let said = everturn_engine::NewTurn::user("short");
+    let said = everturn::NewTurn::user("short");
     let turn = scope.append(id, vec![said], Default::default()).wait().unwrap().turns[0].id;
     let call = recorder.called("append_turns", &json!({"turns": [{"content": "short"}]}));
     let asked = recorder.asked();

@@ -4,12 +4,12 @@
 
 use super::service::Who;
 use crate::schema::{for_each, simplify};
+use everturn::model::wait;
 use everturn_api::given::Given;
 use everturn_api::{Asker, Noun, Row, TABLE};
 use everturn_core::Error;
 use everturn_core::access::Role;
 use everturn_core::id::clip;
-use everturn_engine::model::wait;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
 //! Telling clients what has changed.
 
+use everturn::{Scope, Subscription, Update};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, Tenant};
-use everturn_engine::{Scope, Subscription, Update};
 use futures_util::StreamExt;
 use rmcp::RoleServer;
 use rmcp::model::{

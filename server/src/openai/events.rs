@@ -2,9 +2,9 @@
 
 use super::items::{Names, call_id, of_answer, reasoning};
 use super::kept::{Kept, Shown, State, cut, usage};
+use everturn::model::{Answer, Delta};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
-use everturn_engine::model::{Answer, Delta};
 use serde_json::{Value, json};
 
 /// Makes the events of one response. Each is a JSON object with its name in `type`.

@@ -1,11 +1,11 @@
 //! What a turn is to an OpenAI client: one item or several, whatever shape its message has.
 
 use super::ids;
+use everturn::Scope;
 use everturn_core::asset;
 use everturn_core::id::TurnId;
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
-use everturn_engine::Scope;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

@@ -1,12 +1,12 @@
 //! A response as it is shown, and what has to be remembered for that.
 
 use super::{ids, items};
+use everturn::model::{Answer, Finish};
+use everturn::{Entry, HistoryQuery, Order, Scope};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Turn};
-use everturn_engine::model::{Answer, Finish};
-use everturn_engine::{Entry, HistoryQuery, Order, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 

@@ -9,6 +9,10 @@ use super::kept::{KEY, Kept};
 use super::models::Chosen;
 use super::{ids, items, kept, tools};
 use crate::app::blocking;
+use everturn::model::{Provider, Request};
+use everturn::{
+    ContextOptions, Entry, GenerateOptions, Generating, HistoryQuery, NewConversation, NewTurn, Order, Scope,
+};
 use everturn_core::Error;
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
@@ -16,10 +20,6 @@ use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::turn::{Role, Status, Turn};
-use everturn_engine::model::{Provider, Request};
-use everturn_engine::{
-    ContextOptions, Entry, GenerateOptions, Generating, HistoryQuery, NewConversation, NewTurn, Order, Scope,
-};
 use everturn_formats::provider::{self, Input, NoMedia, Section};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -9,13 +9,13 @@ use super::error::Refused;
 use super::kept;
 use crate::app::blocking;
 use axum::http::HeaderMap;
+use everturn::model::Answer;
+use everturn::{AppendOptions, HistoryQuery, NewTurn, Order, Scope};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::message::{self, Part};
 use everturn_core::turn::{Role, Status, Tokens, Turn};
-use everturn_engine::model::Answer;
-use everturn_engine::{AppendOptions, HistoryQuery, NewTurn, Order, Scope};
 use serde_json::Value;
 
 /// The header that names the conversation.

@@ -1,9 +1,9 @@
 //! Tools, and the choice among them, from one provider's shape to another's.
 
 use super::error::Refused;
+use everturn::model::Provider;
 use everturn_core::id::clip;
 use everturn_core::json::Raw;
-use everturn_engine::model::Provider;
 use serde_json::{Map, Value, json};
 
 /// Tools in the shape of another provider. Those that already have it keep their bytes; what only their own provider can

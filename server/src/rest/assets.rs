@@ -17,12 +17,12 @@ use axum::http::header::{
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use everturn::Scope;
 use everturn_api::ConversationName;
 use everturn_api::assets::GetAsset;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::limits::ASSET_PIECE_BYTES;
-use everturn_engine::Scope;
 use serde::Deserialize;
 use std::ops::Range;
 use std::sync::Arc;

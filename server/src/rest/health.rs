@@ -5,8 +5,8 @@ use crate::problem::Problem;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
+use everturn::ListQuery;
 use everturn_core::Error;
-use everturn_engine::ListQuery;
 use std::sync::Arc;
 
 /// `/healthz` and `/readyz`, which need no key.

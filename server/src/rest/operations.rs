@@ -13,12 +13,12 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
+use everturn::model::wait;
 use everturn_api::given::{Given, Part, Wrong};
 use everturn_api::table::Request as Operation;
 use everturn_api::{About, Asker, Method, Reply, Row, TABLE, Threads, Work};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
-use everturn_engine::model::wait;
 use std::pin::Pin;
 use std::sync::Arc;
 

@@ -3,12 +3,12 @@
 use super::{Settings, wrong};
 use crate::config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
 use crate::telemetry::Telemetry;
-use everturn_core::Error;
-use everturn_engine::model::{
+use everturn::model::{
     Configured, Embed, Embedder, Embedding, Endpoint, HttpEmbedder, HttpModel, Kind, Secret, Summarize,
     Summarizer,
 };
-use everturn_engine::{Quota, Quotas};
+use everturn::{Quota, Quotas};
+use everturn_core::Error;
 use jsonwebtoken::Algorithm;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

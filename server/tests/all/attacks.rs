@@ -1,8 +1,8 @@
 //! One client that takes what it can, beside another that goes on being served.
 
 use crate::stage::{Stage, answer, config};
+use everturn::{Everturn, NewKey, NewTurn, Options};
 use everturn_core::access::Role;
-use everturn_engine::{Everturn, NewKey, NewTurn, Options};
 use everturn_server::{Config, Limits};
 use reqwest::Method;
 use serde_json::{Value, json};

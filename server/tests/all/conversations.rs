@@ -1,7 +1,7 @@
 //! Conversations over REST.
 
 use crate::stage::{Stage, answer, config};
-use everturn_engine::Everturn;
+use everturn::Everturn;
 use reqwest::Method;
 use serde_json::json;
 
@@ -162,7 +162,7 @@ async fn another_tenants_ids_look_absent() {
     let store = Everturn::open("memory:").unwrap();
     let other = store.tenant("other").unwrap();
     let theirs = other.create(Default::default()).wait().unwrap().id;
-    let said = other.append(theirs, vec![everturn_engine::NewTurn::user("secret")], Default::default());
+    let said = other.append(theirs, vec![everturn::NewTurn::user("secret")], Default::default());
     let turn = said.wait().unwrap().turns[0].id;
     let asset = other.add_asset(theirs, None, "text/plain", b"secret".to_vec()).unwrap().id;
     let stage = Stage::over(store, config()).await;

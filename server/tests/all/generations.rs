@@ -2,12 +2,12 @@
 
 use crate::live::Live;
 use crate::stage::{Stage, answer, config};
-use everturn_core::Error;
-use everturn_core::json::Raw;
-use everturn_engine::model::{
+use everturn::model::{
     Answer, Call, Configured, Delta, Finish, Generate, Generation, Provider, Request, Step, Tokens,
 };
-use everturn_engine::{Everturn, Options};
+use everturn::{Everturn, Options};
+use everturn_core::Error;
+use everturn_core::json::Raw;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Limits, foreign pages, exposed addresses, certificates.
 
 use crate::stage::{Stage, answer, config};
+use everturn::{Everturn, NewKey};
 use everturn_core::access::Role;
-use everturn_engine::{Everturn, NewKey};
 use everturn_server::{App, Config, Limits, Server, Tls, serve};
 use reqwest::Method;
 use serde_json::json;
@@ -65,7 +65,7 @@ async fn a_key_may_have_so_many_streams() {
     drop(first);
     // The server notices that nobody listens when it next has something to say.
     loop {
-        scope.append(id, vec![everturn_engine::NewTurn::user("x")], Default::default()).wait().unwrap();
+        scope.append(id, vec![everturn::NewTurn::user("x")], Default::default()).wait().unwrap();
         if follow().await.unwrap().status() == 200 {
             break;
         }

@@ -1,8 +1,8 @@
 //! MCP over HTTP, message by message: what needs no client of somebody else's.
 
 use crate::stage::{Stage, config};
+use everturn::{Everturn, NewKey, Options};
 use everturn_core::access::Role;
-use everturn_engine::{Everturn, NewKey, Options};
 use everturn_server::Config;
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use crate::scripted_provider::ScriptedProvider;
 use crate::stage::{Stage, answer, config};
-use everturn_engine::Scope;
+use everturn::Scope;
 use everturn_server::App;
 use reqwest::Method;
 use serde_json::{Value, json};

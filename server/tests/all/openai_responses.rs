@@ -1,7 +1,7 @@
 //! Responses on the wire: the order of events, what is kept, what is not.
 
 use crate::openai::{events, read_events, stage, stage_and_scope};
-use everturn_engine::ListQuery;
+use everturn::ListQuery;
 use reqwest::Method;
 use serde_json::{Value, json};
 

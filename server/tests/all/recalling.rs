@@ -1,7 +1,7 @@
 //! Recall over HTTP.
 
 use crate::stage::{Stage, config};
-use everturn_engine::{Everturn, Options};
+use everturn::{Everturn, Options};
 use serde_json::json;
 
 /// "Nothing found" alone reads as "nobody said so".

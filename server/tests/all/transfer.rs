@@ -1,7 +1,7 @@
 //! Export, import and proof over REST.
 
 use crate::stage::{Stage, answer, config};
-use everturn_engine::{Everturn, NewTurn, Options};
+use everturn::{Everturn, NewTurn, Options};
 use everturn_server::Config;
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -2,8 +2,8 @@
 
 use crate::stage::{Stage, config};
 use crate::{succeeded, told};
-use everturn_engine::model::Embedder;
-use everturn_engine::{Everturn, Options};
+use everturn::model::Embedder;
+use everturn::{Everturn, Options};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::process::Command;

@@ -2,11 +2,9 @@
 
 use crate::stage::{Stage, config};
 use crate::{python, script};
+use everturn::model::{Configured, Endpoint, Generate, Generation, HttpModel, Kind, Provider, Request};
+use everturn::{Everturn, Options};
 use everturn_core::json::Raw;
-use everturn_engine::model::{
-    Configured, Endpoint, Generate, Generation, HttpModel, Kind, Provider, Request,
-};
-use everturn_engine::{Everturn, Options};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};

@@ -2,10 +2,10 @@
 
 use super::super::Updates;
 use super::http::{Problem, SILENCE_MAX, Server};
+use everturn::{Chunk, Update};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, TurnId};
-use everturn_engine::{Chunk, Update};
 use reqwest::Response;
 use serde::Deserialize;
 use std::collections::{HashMap, VecDeque};

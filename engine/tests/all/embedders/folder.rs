@@ -1,10 +1,10 @@
 //! Embedders from a folder: the feature `bert`.
 
 use super::{texts, tiny};
-use everturn_engine::model::{Embed, Embedder, FolderEmbedder, wait};
+use everturn::model::{Embed, Embedder, FolderEmbedder, wait};
 use std::path::Path;
 
-fn open(folder: &Path) -> Result<FolderEmbedder, everturn_engine::Error> {
+fn open(folder: &Path) -> Result<FolderEmbedder, everturn::Error> {
     FolderEmbedder::with_threads(folder, 2)
 }
 

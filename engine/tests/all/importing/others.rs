@@ -2,9 +2,9 @@
 
 use super::{import, kept, said, stands};
 use crate::stage::{Short, memory, refused};
+use everturn::{Error, Format, Imported, NewTurn, Scope};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
-use everturn_engine::{Error, Format, Imported, NewTurn, Scope};
 use serde_json::json;
 
 fn rollout() -> Vec<String> {
