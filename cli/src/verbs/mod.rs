@@ -56,7 +56,6 @@ pub fn overview() -> Result<(), Failure> {
     let command = FURTHER
         .iter()
         .fold(Args::command(), |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
-    let after =
-        format!("Further verbs: {further}.\n{}", command.get_after_help().cloned().unwrap_or_default());
+    let after = format!("More: {further}.\n{}", command.get_after_help().cloned().unwrap_or_default());
     output::text(command.after_help(after).render_help().ansi().to_string().trim_end())
 }
