@@ -805,7 +805,10 @@ impl Shared {
         self.stopping.store(true, Ordering::SeqCst);
         background::flush(self);
         self.queue.close();
+        // Whoever has looked whether the store closes, and does not wait yet, holds the lock: without it they would miss this.
+        drop(self.streams.open());
         self.streams.dirty.notify_all();
+        drop(self.idle.lock());
         self.wake.notify_all();
         self.changed.wake();
         self.indexer.wake();

@@ -117,7 +117,7 @@ where
     let layer = tracing_opentelemetry::layer().with_tracer(tracer);
     // All of our spans, however little is logged, and of our lines those that are logged by default.
     let exported = filter_fn(|metadata| {
-        metadata.target().starts_with("everturn_") && (metadata.is_span() || *metadata.level() <= Level::INFO)
+        metadata.target().starts_with("everturn") && (metadata.is_span() || *metadata.level() <= Level::INFO)
     });
     // Where in our source a span begins says nothing to whoever reads it.
     layer.with_location(false).with_threads(false).with_filter(exported).boxed()

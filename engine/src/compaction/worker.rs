@@ -77,7 +77,10 @@ impl Changed {
         self.waiting().remove(key);
     }
 
+    /// Wakes the worker to see that the store closes.
     pub fn wake(&self) {
+        // Whoever has looked and does not wait yet would miss it.
+        drop(self.waiting());
         self.news.notify_all();
     }
 
