@@ -29,8 +29,11 @@ pub enum Threads {
     /// On the thread that runs the operation.
     Here,
     /// Wherever this function takes it.
-    Elsewhere(fn(Box<dyn FnOnce() + Send>) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>),
+    Elsewhere(fn(Box<dyn FnOnce() + Send>) -> Elsewhere),
 }
+
+/// Work that is done elsewhere.
+pub type Elsewhere = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 impl Asker {
     /// Somebody who may block the thread.

@@ -35,7 +35,7 @@ pub mod turns;
 pub mod usage;
 
 pub use about::{About, Method, Noun, Work};
-pub use asker::{Asker, ConversationName, Threads};
+pub use asker::{Asker, ConversationName, Elsewhere, Threads};
 pub use page::Page;
 pub use table::{Reply, Row, TABLE};
 

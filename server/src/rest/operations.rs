@@ -16,10 +16,9 @@ use axum::routing::{MethodFilter, on};
 use everturn::model::wait;
 use everturn_api::given::{Given, Part, Wrong};
 use everturn_api::table::Request as Operation;
-use everturn_api::{About, Asker, Method, Reply, Row, TABLE, Threads, Work};
+use everturn_api::{About, Asker, Elsewhere, Method, Reply, Row, TABLE, Threads, Work};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
-use std::pin::Pin;
 use std::sync::Arc;
 
 /// Every operation that is not streamed.
@@ -80,7 +79,7 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
     }
 }
 
-fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
+fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Elsewhere {
     Box::pin(blocking(move || {
         work();
         Ok(())
