@@ -25,6 +25,7 @@ pub struct ListEvents {
     /// The conversation.
     pub conversation: ConversationName,
     /// The first event that is wanted; 1 by default.
+    #[serde(default, deserialize_with = "everturn_core::json::place")]
     #[schemars(range(min = 1))]
     pub from: Option<u64>,
     /// At most this many, 50 by default; a live stream has no limit.

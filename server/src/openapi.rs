@@ -365,6 +365,9 @@ fn take_text(schema: &mut Object) -> String {
 /// A parameter. It is left out rather than null.
 fn parameter(name: &str, place: &str, mut schema: Value, required: bool) -> Value {
     simplify(&mut schema);
+    if schema["default"].is_null() {
+        schema.as_object_mut().map(|fields| fields.remove("default"));
+    }
     let text = schema.as_object_mut().map(take_text).unwrap_or_default();
     if let Value::Array(types) = &schema["type"]
         && let [one, Value::String(null)] = types.as_slice()
@@ -440,7 +443,7 @@ fn add_problems(operation: &mut Value, parameters: &[Value], names: bool, change
     let (takes, has_body) = (!parameters.is_empty(), body.is_object());
     let has_json = body.as_object().is_some_and(|content| content.keys().eq(["application/json"]));
     let table = [
-        ("400", "Something about the request is wrong; `detail` says what to do.", takes || has_body),
+        ("400", "Something about the request is wrong; `detail` says what to do.", true),
         ("401", "A key is needed.", true),
         ("403", "The key may not do this.", true),
         ("404", "There is nothing with that id, or it is somebody else's.", names),

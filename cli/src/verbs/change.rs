@@ -98,7 +98,7 @@ pub fn archive(args: &Args, verb: &Archive) -> Result<(), Failure> {
 
 #[derive(ClapArgs)]
 #[command(
-    after_help = "A closed conversation can be read, exported and forked, and nothing is appended to it any more.\n\n\
+    after_help = "A closed conversation can be read, exported and forked; no more turns are appended to it.\n\n\
     Example:\n  everturn close @last --reason 'the trip is over'"
 )]
 pub struct Close {

@@ -18,7 +18,7 @@ pub struct Mcp {
     #[arg(long)]
     read_only: bool,
     /// Which tools are offered, separated by commas: default, all, destructive, or what they are about: conversations, turns,
-    /// events, state, facts, recall, context, generations, assets, transfer, keys, usage
+    /// events, state, facts, recall, context, generations, assets, transfer, usage
     #[arg(long, value_name = "SETS", default_value = "default")]
     toolsets: String,
     /// Record what is asked into a session file below this folder

@@ -7,6 +7,7 @@ use crate::output::Failure;
 use clap::Args as ClapArgs;
 use everturn::NewTurn;
 use everturn_api::turns::{GetTurn, SupersedeTurn};
+use everturn_core::Error;
 use everturn_core::id::TurnId;
 use everturn_core::turn::Role;
 
@@ -39,6 +40,11 @@ pub fn run(args: &Args, verb: &Supersede) -> Result<(), Failure> {
     let turn: TurnId = verb.turn.parse()?;
     let role: Option<Role> = verb.role.as_deref().map(str::parse).transpose()?;
     let text = if verb.text == "-" { standard_input()? } else { verb.text.clone() };
+    if text.trim().is_empty() && !verb.message {
+        let text =
+            "there is nothing to say instead: the text is empty; give it as TEXT, or on standard input";
+        return Err(Error::invalid("append.empty", text).into());
+    }
     let store = open::writing(args)?;
     let old = store.call(GetTurn { turn, conversation: None })?;
     let mut with = match verb.message {

@@ -9,11 +9,11 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
 use everturn_core::event::{Draft, Event, Visibility, kind};
 use everturn_core::id::{ConversationId, EventId, Key, TurnId};
-use everturn_core::json::Raw;
+use everturn_core::json::{Raw, quote};
 use everturn_core::limits::ASSET_INLINE_BYTES_MAX;
 use everturn_core::turn::{Role, Status, Turn, TurnBody};
 use everturn_core::write::{Action, SupersededBody, not_open};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 impl Scope {
@@ -144,7 +144,8 @@ impl Scope {
         }
     }
 
-    /// Ends an open turn. Without a message, what came in chunks is its content. In a message, `role` may be left out.
+    /// Ends an open turn. Without a message, or in one without content, what came in chunks is its content. In a message, `role`
+    /// may be left out.
     pub fn append_commit(&self, id: ConversationId, turn: TurnId, last: NewTurn) -> Commit<Turn> {
         self.end(id, turn, last, kind::COMMITTED, None, None)
     }
@@ -173,9 +174,10 @@ impl Scope {
         let key = self.key(id);
         let appended = self.append_with(id, AppendOptions::default(), Ok(None), |conversation, ingested| {
             let open = self.shared().open_turn(&key, turn).ok_or_else(|| self.not_open(&key, turn))?;
-            if last.message.is_empty() {
-                last.message = NewTurn::text(open.role, &open.text).message;
-            }
+            last.message = match last.message.is_empty() {
+                true => NewTurn::text(open.role, &open.text).message,
+                false => with_words(last.message, &open.text),
+            };
             last.actor = last.actor.or(open.actor);
             last.model = last.model.or(open.model);
             for (key, value) in open.metadata {
@@ -211,4 +213,16 @@ impl Scope {
             Ok(())
         })
     }
+}
+
+/// A message that says nothing itself, such as one with tool calls only, with the words that came in chunks.
+fn with_words(message: String, text: &str) -> String {
+    let fields: Option<Map<String, Value>> = serde_json::from_str(&message).ok();
+    let Some(fields) = fields.filter(|_| !text.is_empty()) else { return message };
+    if ["content", "parts", "type"].iter().any(|name| fields.contains_key(*name)) {
+        return message;
+    }
+    let rest = message.trim_start().strip_prefix('{').unwrap_or_default();
+    let comma = if fields.is_empty() { "" } else { "," };
+    format!("{{\"content\":{}{comma}{rest}", quote(text))
 }

@@ -4,7 +4,7 @@
 //! else it does not exist; and it ends when nobody has asked or listened for a while.
 
 use super::Shared;
-use super::service::Service;
+use super::service::{SentArguments, Service};
 use crate::access::{Caller, Lease, Reader};
 use crate::app::App;
 use crate::json;
@@ -21,6 +21,8 @@ use futures_util::StreamExt;
 use parking_lot::{Mutex, MutexGuard};
 use rmcp::transport::streamable_http_server::session::SessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -213,9 +215,28 @@ async fn guard(
 
 /// Reads the body of a request, inside the limits of the tenant.
 async fn read(app: &App, request: Request) -> Result<Request, Problem> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let bytes = json::bytes(Request::new(body), &app.config, app.config.body_bytes_max).await?;
+    if let Some(arguments) = arguments(&bytes) {
+        parts.extensions.insert(SentArguments(arguments));
+    }
     Ok(Request::from_parts(parts, Body::from(bytes)))
+}
+
+/// The arguments of a tool call, as they stand in the message: the SDK reads them into a value, in which numbers change.
+fn arguments(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(borrow)]
+        params: Option<Params<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Params<'a> {
+        #[serde(borrow)]
+        arguments: Option<&'a RawValue>,
+    }
+    let message: Message = serde_json::from_slice(body).ok()?;
+    Some(message.params?.arguments?.get().to_string())
 }
 
 fn session_id(headers: &HeaderMap) -> Option<String> {

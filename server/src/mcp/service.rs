@@ -5,6 +5,8 @@ use super::{Shared, prompts, protocol_error, resources, tools, watch};
 use crate::access::{Caller, Role};
 use crate::app::{blocking, large};
 use crate::lanes::Lane;
+use axum::extract::rejection::QueryRejection;
+use axum::http::Uri;
 use axum::http::request::Parts;
 use everturn::Scope;
 use everturn_api::{Asker, Work};
@@ -63,10 +65,22 @@ impl Who {
     }
 }
 
+/// The arguments of a tool call as a client sent them.
+#[derive(Clone)]
+pub struct SentArguments(pub String);
+
 /// The tool sets that `/mcp?toolsets=` names.
-fn toolsets(query: &str) -> Result<Toolsets, Error> {
-    let named = query.split('&').find_map(|pair| pair.strip_prefix("toolsets="));
-    named.map_or_else(|| Ok(Toolsets::default()), |names| names.replace("%2C", ",").parse())
+fn toolsets(uri: &Uri) -> Result<Toolsets, Error> {
+    let wrong = |e: QueryRejection| Error::invalid("query.shape", e.body_text());
+    let axum::extract::Query(query) =
+        axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(wrong)?;
+    if let Some((name, _)) = query.iter().find(|(name, _)| name != "toolsets") {
+        let text = format!("the query of /mcp is ?toolsets=, not {:?}", everturn_core::id::clip(name));
+        return Err(Error::invalid("query.shape", text));
+    }
+    let named: Vec<&str> =
+        query.iter().map(|(_, names)| names.as_str()).filter(|names| !names.trim().is_empty()).collect();
+    if named.is_empty() { Ok(Toolsets::default()) } else { named.join(",").parse() }
 }
 
 /// Answers one client.
@@ -93,9 +107,9 @@ impl Service {
     fn caller(&self, extensions: &Extensions) -> Result<Who, ErrorData> {
         let asked = || {
             let parts = extensions.get::<Parts>()?;
-            Some((parts.extensions.get::<Caller>()?, parts.uri.query().unwrap_or_default()))
+            Some((parts.extensions.get::<Caller>()?, &parts.uri))
         };
-        let Some((caller, query)) = asked() else {
+        let Some((caller, uri)) = asked() else {
             return self.local.clone().ok_or_else(|| {
                 let text = "access.unauthorized: this needs a key; send it as a bearer token";
                 ErrorData::invalid_request(text, None)
@@ -106,7 +120,7 @@ impl Service {
             role: caller.role,
             lane: Some(caller.lane.clone()),
             is_keyless: caller.who.is_none() && self.shared.may_be_keyless,
-            toolsets: toolsets(query).map_err(protocol_error)?,
+            toolsets: toolsets(uri).map_err(protocol_error)?,
         })
     }
 
@@ -135,7 +149,12 @@ impl Service {
         answer
     }
 
-    async fn call(&self, caller: Who, request: &CallToolRequestParams) -> Result<CallToolResult, ErrorData> {
+    async fn call(
+        &self,
+        caller: Who,
+        request: &CallToolRequestParams,
+        sent: Option<String>,
+    ) -> Result<CallToolResult, ErrorData> {
         let row = tools::find(&request.name, &caller.toolsets).ok_or_else(|| {
             let text = format!(
                 "there is no tool {:?} in the tool sets that are on; see tools/list, or ask for more with --toolsets or \
@@ -151,7 +170,9 @@ impl Service {
             );
             return Ok(tools::refused(&Error::invalid("access.role", text)));
         }
-        let arguments = request.arguments.clone().unwrap_or_default();
+        // As they were sent, where that is known: what is kept keeps its bytes.
+        let parsed = || serde_json::Value::Object(request.arguments.clone().unwrap_or_default()).to_string();
+        let arguments = sent.unwrap_or_else(parsed);
         let is_large = row.about.work == Work::Large;
         let asker = Asker { is_keyless: caller.is_keyless, ..Asker::here(caller.scope.clone()) };
         let answer = caller.blocking(is_large, move || Ok(tools::call(row, asker, arguments))).await;
@@ -231,7 +252,9 @@ impl ServerHandler for Service {
                 recorder.called(&request.name, request.arguments.as_ref().unwrap_or(&JsonObject::new()));
             (recorder, call)
         });
-        let answer = self.call(caller, &request).await;
+        let sent =
+            context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<SentArguments>());
+        let answer = self.call(caller, &request, sent.map(|sent| sent.0.clone())).await;
         if let Some((recorder, call)) = recorded {
             recorder.answered(call, &answer);
         }

@@ -40,7 +40,8 @@ impl FromStr for Toolsets {
     fn from_str(text: &str) -> Result<Toolsets, Error> {
         let known: Vec<&str> = [DEFAULT, ALL, DESTRUCTIVE]
             .into_iter()
-            .chain(Noun::ALL.iter().map(|noun| noun.as_str()))
+            // What is about keys is destructive.
+            .chain(Noun::ALL.iter().filter(|noun| **noun != Noun::Keys).map(|noun| noun.as_str()))
             .collect();
         let sets = text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(|name| {
             known.iter().find(|known| **known == name).copied().ok_or_else(|| {
@@ -92,19 +93,25 @@ pub fn describe(name: &str) -> Option<Tool> {
 }
 
 /// Does it. Blocks.
-pub fn call(row: &Row, asker: Asker, arguments: JsonObject) -> CallToolResult {
+pub fn call(row: &Row, asker: Asker, arguments: String) -> CallToolResult {
     let done = || {
-        let body = Value::Object(arguments).to_string();
-        let request = (row.read)(&Given { body: &body, ..Given::default() }).map_err(|wrong| {
+        everturn_core::json::check(&arguments)?;
+        let request = (row.read)(&Given { body: &arguments, ..Given::default() }).map_err(|wrong| {
             let text = format!("the arguments are not what is expected: {}", wrong.text);
             Error::invalid("arguments.shape", text)
         })?;
         let reply = wait(request.run(asker, String::new()))?;
-        serde_json::from_slice(&reply.json)
-            .map_err(|e| Error::internal("answer.json", format!("the answer cannot be read: {e}")))
+        let answer = serde_json::from_slice(&reply.json)
+            .map_err(|e| Error::internal("answer.json", format!("the answer cannot be read: {e}")))?;
+        Ok((answer, String::from_utf8_lossy(&reply.json).into_owned()))
     };
     match done() {
-        Ok(answer) => CallToolResult::structured(answer),
+        Ok((answer, text)) => {
+            let mut result = CallToolResult::structured(answer);
+            // The text is the answer itself, in which numbers are written as they were said.
+            result.content = vec![ContentBlock::text(text)];
+            result
+        }
         Err(error) => refused(&error),
     }
 }
@@ -131,6 +138,17 @@ fn tool(row: &Row) -> Tool {
     };
     if let Some(Value::String(text)) = input.pointer_mut("/properties/conversation/description") {
         text.push_str(" Its id, the beginning of one, or @last for the last changed.");
+    }
+    // The `next` of a page is a text, and goes on as one.
+    for name in ["before", "after", "from"] {
+        if let Some(Value::Array(types)) = input.pointer_mut(&format!("/properties/{name}/type"))
+            && types.contains(&json!("integer"))
+        {
+            types.push("string".into());
+        }
+    }
+    if input.get("additionalProperties").is_none() {
+        input.insert("additionalProperties".into(), false.into());
     }
     let input = whole(input.to_value(), generator.take_definitions(true));
     let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();

@@ -18,7 +18,7 @@ use everturn_api::given::{Given, Part, Wrong};
 use everturn_api::table::Request as Operation;
 use everturn_api::{About, Asker, Elsewhere, Method, Reply, Row, TABLE, Threads, Work};
 use everturn_core::Error;
-use everturn_core::id::ConversationId;
+use everturn_core::id::{ConversationId, clip};
 use std::sync::Arc;
 
 /// Every operation that is not streamed.
@@ -108,6 +108,13 @@ impl Asked {
         let Query(query) = Query::try_from_uri(&parts.uri).map_err(|e| {
             Error::invalid("query.shape", format!("the query is not what is expected: {}", e.body_text()))
         })?;
+        let query: Vec<(String, String)> = query;
+        // Beside a body, a query says at most where.
+        let beside = query.iter().find(|(name, _)| about.method.has_body() && name != "conversation");
+        if let Some((name, _)) = beside {
+            let text = format!("the query is not what is expected: {:?} belongs into the body", clip(name));
+            return Err(Error::invalid("query.shape", text).into());
+        }
         let mut headers = Vec::new();
         if about.once
             && let Some(key) = text(&parts.headers, &HeaderName::from_static("idempotency-key"))?
@@ -127,12 +134,16 @@ impl Asked {
             everturn_core::json::check(body)?;
         }
         let Asked { path, query, headers } = self;
-        (row.read)(&Given { path, query, headers, body }).map_err(refused)
+        (row.read)(&Given { path, query, headers, body }).map_err(|wrong| refused(&row.about, wrong))
     }
 }
 
-fn refused(Wrong { part, text }: Wrong) -> Error {
+fn refused(about: &About, Wrong { part, text }: Wrong) -> Error {
     match part {
+        // What is missing is in no part; without a body, it is missing in the query.
+        Part::Body if !about.method.has_body() => {
+            Error::invalid("query.shape", format!("the query is not what is expected: {text}"))
+        }
         Part::Path => Error::not_found("id.malformed", "the path names nothing that can exist; check the id"),
         Part::Query => Error::invalid("query.shape", format!("the query is not what is expected: {text}")),
         Part::Header => Error::invalid("header.shape", format!("a header is not what is expected: {text}")),
@@ -190,7 +201,7 @@ pub async fn read<O: everturn_api::Operation>(
         if !body.trim().is_empty() {
             everturn_core::json::check(&body)?;
         }
-        Given { path, query, headers, body: &body }.read().map_err(refused)
+        Given { path, query, headers, body: &body }.read().map_err(|wrong| refused(&O::ABOUT, wrong))
     };
     Ok((asker, blocking(read).await?))
 }

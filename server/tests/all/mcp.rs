@@ -469,3 +469,65 @@ async fn erased_words_leave_what_was_recorded() {
     assert!(read().contains("of no interest"), "{}", read());
     stage.stop().await;
 }
+
+/// What is said through a tool is kept as it was sent: the protocol's library alone would write its numbers anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_tool_is_given_keeps_its_bytes() {
+    let stage = Stage::new().await;
+    let client = Client::begin(&stage).await;
+    let id = client.call("create_conversation", json!({})).await["id"].as_str().unwrap().to_string();
+    let message = r#"{"role":"user","content":"x", "a":123456789012345678901234567890,"z":1.0e2,"b":1.10}"#;
+    let append = |message: &str| {
+        let arguments = format!(r#"{{"conversation":"{id}","turns":[{{"message":{message}}}]}}"#);
+        let call = format!(r#"{{"name":"append_turns","arguments":{arguments}}}"#);
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{call}}}"#);
+        client.request(Method::POST).body(text).send()
+    };
+    let said = last(append(message).await.unwrap()).await;
+    let text = said["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains(message), "{text}");
+    let page = stage.request(Method::GET, &format!("/api/v1/conversations/{id}/turns")).send().await.unwrap();
+    assert!(page.text().await.unwrap().contains(message));
+    let twice = last(append(r#"{"role":"user","content":"first","content":"second"}"#).await.unwrap()).await;
+    let text = twice["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(twice["result"]["isError"] == true && text.starts_with("json.duplicate_key: "), "{twice}");
+    stage.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tool_sets_are_asked_for_by_name() {
+    let stage = Stage::new().await;
+    let client = Client::begin(&stage).await;
+    let tools = async |query: &str| {
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}).to_string();
+        let request = stage.request(Method::POST, &format!("/mcp{query}"));
+        let request = request
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream")
+            .header("mcp-session-id", client.session.as_ref().unwrap())
+            .header("mcp-protocol-version", "2025-11-25");
+        let answer = last(request.body(message).send().await.unwrap()).await;
+        let tools = answer["result"]["tools"].as_array().cloned();
+        let names = |tools: Vec<Value>| {
+            tools.iter().map(|tool| tool["name"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+        };
+        tools.map(names).ok_or_else(|| answer["error"]["message"].as_str().unwrap().to_string())
+    };
+    let default = tools("").await.unwrap();
+    assert!(default.len() <= 20, "{}", default.len());
+    assert_eq!(tools("?toolsets=").await.unwrap(), default);
+    let facts = tools("?toolsets=facts").await.unwrap();
+    assert!(facts.contains(&"retract_fact".into()) && !facts.contains(&"append_turns".into()), "{facts:?}");
+    let both = tools("?toolsets=facts%2Cstate&toolsets=destructive").await.unwrap();
+    for name in ["get_fact", "get_state", "erase_turn", "delete_conversation", "create_key", "list_keys"] {
+        assert!(both.contains(&name.into()), "{name}: {both:?}");
+    }
+    let all = tools("?toolsets=all").await.unwrap();
+    assert!(
+        all.len() > 45 && !all.iter().any(|name| name.contains("erase") || name.contains("key")),
+        "{all:?}"
+    );
+    assert!(tools("?toolsets=magic").await.unwrap_err().contains("there are default, all, destructive"));
+    assert!(tools("?toolset=all").await.unwrap_err().contains("?toolsets="));
+    stage.stop().await;
+}

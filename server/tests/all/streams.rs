@@ -45,3 +45,25 @@ async fn a_turn_that_is_given_up_keeps_what_was_said() {
     assert_eq!(turn["content"][0]["text"], "final");
     stage.stop().await;
 }
+
+/// What came in chunks and was acknowledged stays, unless other words are given.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_without_words_keeps_what_came_in_chunks() {
+    let stage = Stage::new().await;
+    let id = stage.conversation().await;
+    let calls = json!([{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
+    for (last, content) in [
+        (json!({}), "kept"),
+        (json!({"role": "assistant"}), "kept"),
+        (json!({"tool_calls": calls}), "kept"),
+        (json!({"role": "assistant", "content": "other"}), "other"),
+    ] {
+        let open = stage.post(&format!("/api/v1/conversations/{id}/turns/open"), &json!({}), 201).await;
+        let turn = format!("/api/v1/turns/{}", open["id"].as_str().unwrap());
+        stage.post(&format!("{turn}/chunks"), &json!({"delta": "kept"}), 200).await;
+        let ended = stage.post(&format!("{turn}/commit"), &last, 200).await;
+        assert_eq!((&ended["content"], &ended["role"]), (&json!(content), &json!("assistant")), "{last}");
+        assert_eq!(ended.get("tool_calls"), last.get("tool_calls"), "{last}");
+    }
+    stage.stop().await;
+}

@@ -112,3 +112,20 @@ async fn an_erased_turn_keeps_its_envelope() {
     assert_eq!((&verdict["ok"], &verdict["erased"]), (&json!(true), &json!(1)));
     stage.stop().await;
 }
+
+/// A field has one place: what belongs into the body is not taken from the query.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_beside_a_body_is_refused() {
+    let stage = Stage::new().await;
+    let refused = stage.post("/api/v1/conversations?title=x", &json!({}), 400).await;
+    assert_eq!(refused["code"], "query.shape", "{refused}");
+    let id = stage.conversation().await;
+    let refused = stage.get("/api/v1/conversations/resolve", 400).await;
+    assert_eq!(refused["code"], "query.shape", "{refused}");
+    let unknown = stage.get(&format!("/api/v1/conversations/{id}/turns?zzz=1"), 400).await;
+    assert!(
+        unknown["code"] == "query.shape" && unknown["detail"].as_str().unwrap().contains("zzz"),
+        "{unknown}"
+    );
+    stage.stop().await;
+}
