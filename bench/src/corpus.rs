@@ -173,19 +173,23 @@ const WORDS: [&str; 32] = [
     "again",
 ];
 
+/// SplitMix64, by hand because texts must stay the same from one release to the next for rows to be comparable.
+pub fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
 impl Words {
     /// Begins elsewhere for every number.
     pub fn from(number: u64) -> Words {
         Words { state: number << 32 }
     }
 
-    /// SplitMix64.
     pub fn number(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        split_mix(&mut self.state)
     }
 
     /// A text of this many bytes.

@@ -3,6 +3,7 @@
 //! The same in every run. Words are drawn as in `recall`: a few very often, most of them hardly ever. Each session of the
 //! folder holds one decision, about one part of one thing, that is said nowhere else, so that a question has one answer.
 
+use crate::corpus::split_mix;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -309,13 +310,8 @@ impl Out {
 struct Words(u64);
 
 impl Words {
-    /// SplitMix64.
     fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        split_mix(&mut self.0)
     }
 
     /// A number between two, small ones more often.

@@ -8,20 +8,19 @@ use everturn_core::id::{Key, TurnId};
 use everturn_core::json::Raw;
 use everturn_views::state::{self, Fold};
 use everturn_views::tokens::Family;
-use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Events read at a time.
 const PAGE: u64 = 512;
 /// A fold is kept in the store about this often, so that nobody has to read more than this to know a state.
 const KEEP_EVERY: u64 = 1024;
-/// Past this the memory of folds starts over.
+/// Most folds in memory.
 const REMEMBERED_MAX: usize = 1024;
-/// Past this the memory of counts starts over.
-const COUNTED_MAX: usize = 200_000;
+/// Most token counts in memory.
+pub const COUNTED_MAX: usize = 200_000;
 
 /// A fold as it is kept in the store, with a hash that tells whether it is what was kept, and for this place.
 #[derive(Serialize, Deserialize)]
@@ -36,28 +35,20 @@ fn fold_hash(last: &Event, fold: &Raw) -> Hash {
 }
 
 /// Folds as of the last time they were asked for.
-#[derive(Default)]
-pub struct Folds(Mutex<HashMap<Key, Arc<Fold>>>);
+pub struct Folds(Cache<Key, Arc<Fold>>);
+
+impl Default for Folds {
+    fn default() -> Folds {
+        Folds(Cache::new(REMEMBERED_MAX))
+    }
+}
 
 impl Folds {
-    fn get(&self, key: &Key) -> Option<Arc<Fold>> {
-        self.0.lock().get(key).cloned()
-    }
-
-    fn put(&self, key: &Key, fold: Arc<Fold>) {
-        let mut folds = self.0.lock();
-        if folds.len() >= REMEMBERED_MAX {
-            folds.clear();
-        }
-        folds.insert(key.clone(), fold);
-    }
-
     /// A conversation is gone, or everything derived is made again.
     pub fn forget(&self, key: Option<&Key>) {
-        let mut folds = self.0.lock();
         match key {
-            Some(key) => drop(folds.remove(key)),
-            None => folds.clear(),
+            Some(key) => drop(self.0.remove(key)),
+            None => self.0.clear(),
         }
     }
 }
@@ -65,7 +56,7 @@ impl Folds {
 impl Shared {
     /// What a conversation's events up to a place add up to. Reads only what is newer than the fold that is known.
     pub fn fold(&self, key: &Key, through_seq: u64) -> Result<Arc<Fold>, Error> {
-        let known = self.folds.get(key).filter(|fold| fold.through_seq <= through_seq);
+        let known = self.folds.0.get(key).filter(|fold| fold.through_seq <= through_seq);
         if let Some(fold) = known.as_ref().filter(|fold| fold.through_seq == through_seq) {
             return Ok(fold.clone());
         }
@@ -96,8 +87,8 @@ impl Shared {
         }
         let fold = Arc::new(fold);
         // An older one, asked for by whoever looks back, must not push out the newest.
-        if self.folds.get(key).is_none_or(|newest| newest.through_seq < fold.through_seq) {
-            self.folds.put(key, fold.clone());
+        if self.folds.0.get(key).is_none_or(|newest| newest.through_seq < fold.through_seq) {
+            self.folds.0.insert(key.clone(), fold.clone());
         }
         Ok(fold)
     }
@@ -131,15 +122,11 @@ impl Shared {
 
     /// What a turn costs, counted once.
     pub fn count(&self, family: Family, turn: TurnId, message: &Value) -> u64 {
-        if let Some(count) = self.counts.lock().get(&(turn, family)) {
-            return *count;
+        if let Some(count) = self.counts.get(&(turn, family)) {
+            return count;
         }
         let count = family.message(message);
-        let mut counts = self.counts.lock();
-        if counts.len() >= COUNTED_MAX {
-            counts.clear();
-        }
-        counts.insert((turn, family), count);
+        self.counts.insert((turn, family), count);
         count
     }
 }

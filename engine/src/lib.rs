@@ -83,11 +83,12 @@ use everturn_store::memory::Memory;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{Assets, CheckedIndex, CheckedLog, Committed, Recall};
 use everturn_views::tokens::Family;
-use folds::Folds;
+use folds::{COUNTED_MAX, Folds};
 use generation::Generations;
 use load::{Load, Slots};
 use mirror::Mirror;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use quick_cache::sync::Cache;
 use recall::embedding::{self, Embeddings};
 use recall::indexer::{self, Indexer};
 use std::collections::{BTreeMap, HashMap};
@@ -240,7 +241,7 @@ pub(crate) struct Shared {
     overtaken: AtomicBool,
     pub folds: Folds,
     /// What turns cost, by who counts.
-    pub counts: Mutex<HashMap<(TurnId, Family), u64>>,
+    pub counts: Cache<(TurnId, Family), u64>,
     /// Conversations to look at.
     pub changed: Changed,
     pub budgets: compaction::budget::Budgets,
@@ -341,7 +342,7 @@ impl Everturn {
             known: Mutex::default(),
             overtaken: AtomicBool::new(false),
             folds: Folds::default(),
-            counts: Mutex::default(),
+            counts: Cache::new(COUNTED_MAX),
             changed: Changed::default(),
             budgets: compaction::budget::Budgets::default(),
             mirror,

@@ -261,10 +261,10 @@ impl Drop for Charge {
 }
 
 /// Bytes that carry their charge with them.
-pub fn charged(text: Vec<u8>, charge: Option<Charge>) -> Bytes {
+pub fn charged(bytes: Bytes, charge: Option<Charge>) -> Bytes {
     match charge {
-        Some(charge) => Bytes::from_owner(Held(text, charge)),
-        None => Bytes::from(text),
+        Some(charge) => Bytes::from_owner(Held(bytes, charge)),
+        None => bytes,
     }
 }
 

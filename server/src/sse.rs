@@ -2,63 +2,46 @@
 
 use crate::app::App;
 use crate::lanes::{self, Lane};
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName};
+use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use everturn::Position;
 use futures_core::Stream;
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use serde::Serialize;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// How long a client waits before it connects again, in milliseconds.
-const RETRY_MS: u32 = 1000;
+/// How long a client waits before it connects again.
+const RETRY: Duration = Duration::from_secs(1);
 
-/// One frame.
-pub struct Frame {
-    name: &'static str,
-    id: Option<String>,
-    data: String,
+/// A frame of this name with this as JSON.
+pub fn frame(name: &str, data: &impl Serialize) -> Event {
+    Event::default().event(name).data(text(data))
 }
 
-impl Frame {
-    /// A frame of this name with this as JSON.
-    pub fn new(name: &'static str, data: &impl Serialize) -> Frame {
-        Frame { name, id: None, data: serde_json::to_string(data).unwrap_or_default() }
-    }
+/// The same with a place to resume from.
+pub fn frame_at(name: &str, at: Position, data: &impl Serialize) -> Event {
+    Event::default().event(name).id(at.to_string()).data(text(data))
+}
 
-    /// The same with a place to resume from.
-    pub fn at(mut self, id: impl ToString) -> Frame {
-        self.id = Some(id.to_string());
-        self
-    }
-
-    /// As it is written. JSON that was stored with line breaks between its tokens goes on over several `data:` lines; a
-    /// reader puts them together again with line feeds, which is the same JSON.
-    fn text(&self) -> String {
-        let mut out = String::with_capacity(self.data.len() + 128);
-        out += &format!("event: {}\n", self.name);
-        if let Some(id) = &self.id {
-            out += &format!("id: {id}\n");
-        }
-        let mut line = |line: &str| ["data: ", line, "\n"].iter().for_each(|part| out.push_str(part));
-        if self.data.bytes().any(|byte| matches!(byte, b'\n' | b'\r')) {
-            self.data.replace("\r\n", "\n").split(['\n', '\r']).for_each(line);
-        } else {
-            line(&self.data);
-        }
-        out + "\n"
-    }
+/// JSON that was stored with line breaks between its tokens goes on over several `data:` lines; a reader puts them
+/// together again with line feeds, which is the same JSON. Few readers know that a carriage return ends a line too.
+fn text(data: &impl Serialize) -> String {
+    let text = serde_json::to_string(data).unwrap_or_default();
+    if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text }
 }
 
 /// What a stream of frames is made of.
 pub trait Frames: Send + 'static {
-    /// The next frame; `None` at the end. Dropping the future loses nothing.
-    fn next(&mut self) -> impl Future<Output = Option<Frame>> + Send;
+    /// The next frame; `None` at the end.
+    fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
 
     /// The last frame when the server stops.
-    fn stopping(&self) -> Frame;
+    fn stopping(&self) -> Event;
 }
 
 /// Whether the caller wants a stream.
@@ -75,43 +58,36 @@ pub fn answer(app: &Arc<App>, frames: impl Frames) -> Response {
         // Proxies that gather answers would hold back what is live.
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    let body = Body::from_stream(bytes(app.clone(), frames).map(Ok::<_, Infallible>));
-    (headers, body).into_response()
+    let lane = lanes::current().map(|errand| errand.lane.clone());
+    let events = events(app.clone(), frames, lane.clone()).map(Ok::<_, Infallible>);
+    let alive = KeepAlive::new().interval(app.config.heartbeat).text("still here");
+    let bytes = Sse::new(events).keep_alive(alive).into_response().into_body().into_data_stream();
+    let charged = bytes.map_ok(move |bytes| {
+        let charge = lane.as_ref().and_then(|lane| lane.charge(bytes.len()));
+        lanes::charged(bytes, charge)
+    });
+    (headers, Body::from_stream(charged)).into_response()
 }
 
 /// The next frame, once enough of what the tenant was sent is read.
-async fn next(frames: &mut impl Frames, lane: Option<&Lane>) -> Option<Frame> {
+async fn next(frames: &mut impl Frames, lane: Option<&Lane>) -> Option<Event> {
     if let Some(lane) = lane {
         lane.room().await;
     }
     frames.next().await
 }
 
-fn bytes(app: Arc<App>, frames: impl Frames) -> impl Stream<Item = Bytes> {
-    let begin = format!("retry: {RETRY_MS}\n\n");
-    let lane = lanes::current().map(|errand| errand.lane.clone());
-    futures_util::stream::unfold((Some(begin), Some(frames)), move |(begin, frames)| {
+fn events(app: Arc<App>, frames: impl Frames, lane: Option<Arc<Lane>>) -> impl Stream<Item = Event> {
+    let begin = futures_util::stream::iter([Event::default().retry(RETRY)]);
+    begin.chain(futures_util::stream::unfold(Some(frames), move |frames| {
         let (app, lane) = (app.clone(), lane.clone());
         async move {
-            if let Some(begin) = begin {
-                return Some((Bytes::from(begin), (None, frames)));
-            }
             let mut frames = frames?;
             tokio::select! {
                 biased;
-                () = app.stopping.cancelled() => {
-                    let last = format!("retry: {RETRY_MS}\n{}", frames.stopping().text());
-                    Some((Bytes::from(last), (None, None)))
-                }
-                frame = next(&mut frames, lane.as_deref()) => frame.map(|frame| {
-                    let text = frame.text();
-                    let charge = lane.and_then(|lane| lane.charge(text.len()));
-                    (lanes::charged(text.into_bytes(), charge), (None, Some(frames)))
-                }),
-                () = tokio::time::sleep(app.config.heartbeat) => {
-                    Some((Bytes::from_static(b": still here\n\n"), (None, Some(frames))))
-                }
+                () = app.stopping.cancelled() => Some((frames.stopping().retry(RETRY), None)),
+                frame = next(&mut frames, lane.as_deref()) => Some((frame?, Some(frames))),
             }
         }
-    })
+    }))
 }

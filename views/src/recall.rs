@@ -23,7 +23,7 @@ pub use score::{Counts, WordFit, has_phrases, score, word_fit};
 pub use snippet::{Snippet, snippet};
 pub use terms::{Terms, terms};
 use text::has_prose;
-pub use text::{searched_text, text_of};
+pub use text::{cut, searched_text, text_of};
 
 use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
 use everturn_core::time::Timestamp;

@@ -362,9 +362,5 @@ fn data(text: Option<&str>) -> Result<Fields, Error> {
 fn uuid() -> Result<String, Error> {
     let mut bytes = [0; 16];
     SystemWorld.fill(&mut bytes)?;
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex = |range: &[u8]| range.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let parts = [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]];
-    Ok(parts.map(hex).join("-"))
+    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())
 }

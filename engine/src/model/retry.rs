@@ -5,7 +5,7 @@ use crate::world::{SystemWorld, World};
 use everturn_core::time::Timestamp;
 use everturn_formats::wire::Failure;
 use reqwest::header::HeaderMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// An attempt that failed.
 pub struct Fault {
@@ -73,19 +73,17 @@ pub fn wait(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
         Some(ms) => ms / 1000.0,
         None => {
             let after = text("retry-after")?;
-            number(after).or_else(|| Some((date(after)?.0.saturating_sub(now.0)).max(0) as f64 / 1e6))?
+            number(after)
+                .or_else(|| Some(until(httpdate::parse_http_date(after).ok()?, now).as_secs_f64()))?
         }
     };
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// `Wed, 21 Oct 2026 07:28:00 GMT`, the one form of a date in HTTP that is written today.
-fn date(text: &str) -> Option<Timestamp> {
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let [_, day, month, year, time, "GMT"] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
-    let month = MONTHS.iter().position(|name| *name == month)? + 1;
-    format!("{year}-{month:02}-{day}T{time}Z").parse().ok()
+/// Nothing if it is past.
+fn until(date: SystemTime, now: Timestamp) -> Duration {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_micros(now.0.max(0) as u64);
+    date.duration_since(now).unwrap_or_default()
 }
 
 #[cfg(test)]

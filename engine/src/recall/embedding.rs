@@ -13,7 +13,7 @@ use everturn_core::Error;
 use everturn_core::fact::Fact;
 use everturn_core::id::Tenant;
 use everturn_store::{Behind, Unembedded};
-use everturn_views::recall::{EntryId, EntryNo, searched_text};
+use everturn_views::recall::{EntryId, EntryNo, cut, searched_text};
 use everturn_views::vectors::cosine;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ops::RangeInclusive;
@@ -113,7 +113,7 @@ pub fn of_question(shared: &Shared, tenant: &Tenant, text: &str) -> Result<Optio
     if let (Some(at_once), Some(dimensions)) = (embedder.at_once(), embedder.dimensions()) {
         return Ok(Some(Question { model: kept_as(&*embedder, dimensions), vector: at_once.question(text) }));
     }
-    let text = cut(text);
+    let text = cut(text, EMBEDDED_BYTES_MAX);
     match model::wait_for(embedder.embed(vec![text]), Some(QUESTION_PATIENCE)) {
         Some(vectors) => {
             let vector = vectors?.into_iter().next().ok_or_else(miscounted)?;
@@ -128,7 +128,8 @@ pub fn of_question(shared: &Shared, tenant: &Tenant, text: &str) -> Result<Optio
 
 /// How near texts are to a question in the eyes of another model.
 pub fn nearness(embedder: &dyn Embed, question: &str, texts: &[String]) -> Result<Vec<f64>, Error> {
-    let all = std::iter::once(question).chain(texts.iter().map(String::as_str)).map(cut).collect();
+    let all = std::iter::once(question).chain(texts.iter().map(String::as_str));
+    let all = all.map(|text| cut(text, EMBEDDED_BYTES_MAX)).collect();
     let Some(vectors) = model::wait_for(embedder.embed(all), Some(RERANK_PATIENCE)) else {
         return Err(slow(embedder, RERANK_PATIENCE));
     };
@@ -242,7 +243,7 @@ fn round(
         match text(shared, &entry)? {
             Some(text) => {
                 numbers.push(entry.no);
-                texts.push(if embedder.at_once().is_some() { text } else { cut(&text) });
+                texts.push(if embedder.at_once().is_some() { text } else { cut(&text, EMBEDDED_BYTES_MAX) });
             }
             // Erased since it was taken in, and soon out of the index as well.
             None => vectors.push((entry.no, Vec::new())),
@@ -337,18 +338,4 @@ fn text(shared: &Shared, entry: &Unembedded) -> Result<Option<String>, Error> {
         },
     };
     Ok(text.filter(|text| !text.trim().is_empty()))
-}
-
-fn cut(text: &str) -> String {
-    if text.len() <= EMBEDDED_BYTES_MAX {
-        return text.to_string();
-    }
-    let (mut head, mut tail) = (EMBEDDED_BYTES_MAX / 4 * 3, text.len() - EMBEDDED_BYTES_MAX / 4);
-    while !text.is_char_boundary(head) {
-        head -= 1;
-    }
-    while !text.is_char_boundary(tail) {
-        tail += 1;
-    }
-    format!("{}\n{}", &text[..head], &text[tail..])
 }

@@ -104,10 +104,7 @@ fn turn_piece(turn: &Turn, participants: &[String]) -> Option<Piece> {
         return None;
     }
     let text = text_of(&message);
-    let mut end = text.len().min(RECALLED_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
+    let end = text.floor_char_boundary(RECALLED_BYTES_MAX);
     let more = if end < text.len() { " …" } else { "" };
     let who = match &turn.actor {
         Some(actor) => format!("{actor} ({})", turn.role),

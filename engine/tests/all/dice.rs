@@ -1,28 +1,19 @@
 //! Random choices that come again from their seed.
 
-/// Xorshift: enough to vary a test, and the same on every machine.
-pub struct Dice(u64);
+pub struct Dice(fastrand::Rng);
 
 impl Dice {
     pub fn new(seed: u64) -> Dice {
-        let mut dice = Dice(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        // Neighbouring seeds begin alike; a few rounds apart they do not.
-        for _ in 0..8 {
-            dice.next();
-        }
-        dice
+        Dice(fastrand::Rng::with_seed(seed))
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
+        self.0.u64(..)
     }
 
     /// A number below `sides`.
     pub fn roll(&mut self, sides: usize) -> usize {
-        (self.next() % sides as u64) as usize
+        self.0.usize(..sides)
     }
 
     /// True once in `sides` times.

@@ -10,18 +10,21 @@ pub const SSE_EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub struct Event {
     /// Its name, if it has one.
     pub name: Option<String>,
+    /// The place to resume from that it brings.
+    pub id: Option<String>,
     /// Its data; several `data:` lines are joined by a line feed.
     pub data: String,
 }
 
 /// Cuts a stream of bytes into events.
 ///
-/// Lines end with LF, CRLF or CR; a piece may end anywhere, in the middle of a character as well. `id` and `retry` are
-/// left aside: a model's answer cannot be resumed.
+/// Lines end with LF, CRLF or CR; a piece may end anywhere, in the middle of a character as well. `retry` is for browsers
+/// and left aside.
 #[derive(Debug)]
 pub struct Parser {
     line: Vec<u8>,
     name: Option<String>,
+    id: Option<String>,
     data: Option<String>,
     /// The last byte was CR: an LF that follows belongs to it.
     after_cr: bool,
@@ -39,7 +42,15 @@ impl Default for Parser {
 impl Parser {
     /// A parser that refuses events above this size.
     pub fn new(event_bytes_max: usize) -> Parser {
-        Parser { line: Vec::new(), name: None, data: None, after_cr: false, first: true, event_bytes_max }
+        Parser {
+            line: Vec::new(),
+            name: None,
+            id: None,
+            data: None,
+            after_cr: false,
+            first: true,
+            event_bytes_max,
+        }
     }
 
     /// Takes the next bytes and adds the events they complete, also when something wrong comes after them.
@@ -109,7 +120,8 @@ impl Parser {
                 None => self.data = Some(value.to_string()),
             },
             "event" => self.name = Some(value.to_string()),
-            // A comment (its field is empty), `id`, `retry`, or something we do not know.
+            "id" => self.id = Some(value.to_string()),
+            // A comment (its field is empty), `retry`, or something we do not know.
             _ => {}
         }
         Ok(None)
@@ -117,7 +129,8 @@ impl Parser {
 
     fn dispatch(&mut self) -> Option<Event> {
         let name = self.name.take().filter(|name| !name.is_empty());
-        self.data.take().map(|data| Event { name, data })
+        let id = self.id.take();
+        self.data.take().map(|data| Event { name, id, data })
     }
 }
 
@@ -159,6 +172,19 @@ mod tests {
         ] {
             assert_eq!(read(&[bytes.as_bytes()]), expected, "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn an_id_belongs_to_its_event_alone() {
+        let mut events = Vec::new();
+        let text = "id: 1\n\nevent: x\nid: 4.7\ndata: {\"a\":\ndata: \"é\"}\n\ndata: b\r\n\r\n";
+        Parser::default().feed(text.as_bytes(), &mut events).unwrap();
+        let event = |name: Option<&str>, id: Option<&str>, data: &str| Event {
+            name: name.map(str::to_string),
+            id: id.map(str::to_string),
+            data: data.to_string(),
+        };
+        assert_eq!(events, [event(Some("x"), Some("4.7"), "{\"a\":\n\"é\"}"), event(None, None, "b")]);
     }
 
     #[test]

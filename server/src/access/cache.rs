@@ -9,17 +9,20 @@ use crate::problem::Problem;
 use everturn::Grant;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Past this many keys the memory starts over.
+/// Most keys in memory.
 const KEYS_MAX: usize = 10_000;
 
-#[derive(Default)]
 pub struct Cache {
-    found: Mutex<HashMap<Hash, Found>>,
+    found: quick_cache::sync::Cache<Hash, Arc<Found>>,
+}
+
+impl Default for Cache {
+    fn default() -> Cache {
+        Cache { found: quick_cache::sync::Cache::new(KEYS_MAX) }
+    }
 }
 
 struct Found {
@@ -31,15 +34,10 @@ struct Found {
 }
 
 impl Cache {
-    fn found(&self) -> MutexGuard<'_, HashMap<Hash, Found>> {
-        self.found.lock()
-    }
-
     /// The owner of these words, if they were found a moment ago.
     pub fn get(&self, app: &App, words: &str) -> Option<Caller> {
         let keys = app.store.keys();
-        let known = self.found();
-        let found = known.get(&Hash::of(words.as_bytes()))?;
+        let found = self.found.get(&Hash::of(words.as_bytes()))?;
         let good = found.at.elapsed() < BELIEVED
             && found.changes == keys.changes()
             && !keys.has_expired(&found.grant);
@@ -66,12 +64,7 @@ impl Cache {
         };
         let id = grant.key;
         let found = Found { grant, caller: caller.clone(), at: Instant::now(), changes };
-        let mut known = self.found();
-        if known.len() >= KEYS_MAX {
-            known.clear();
-        }
-        known.insert(Hash::of(words.as_bytes()), found);
-        drop(known);
+        self.found.insert(Hash::of(words.as_bytes()), Arc::new(found));
         // Nobody waits for the note.
         tokio::task::spawn_blocking(move || {
             if let Err(error) = keys.touch(id) {

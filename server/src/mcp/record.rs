@@ -161,7 +161,7 @@ fn start(
     // Not the protocol's session id: whoever reads the file could speak in the session with it.
     let mut bytes = [0; 16];
     SystemWorld.fill(&mut bytes)?;
-    let id = bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let id = hex::encode(bytes);
     let new = New {
         subject_key: "tenant".into(),
         agent_provider: client.map(|client| format!("{} {}", client.name, client.version)),

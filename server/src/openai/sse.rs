@@ -2,8 +2,8 @@
 
 use crate::app::App;
 use crate::lanes;
-use axum::body::{Body, Bytes};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use everturn::model::{Generation, Step};
 use everturn::{Generating, Progress};
@@ -46,21 +46,21 @@ pub fn endless() -> Error {
 }
 
 /// Where events go. A client that has gone does not mind.
-pub struct Feed(mpsc::Sender<Bytes>);
+pub struct Feed(mpsc::Sender<Event>);
 
 impl Feed {
     /// Sends an event. Whether anybody is still there.
     pub async fn send(&self, name: Option<&str>, data: &Value) -> bool {
-        let text = match name {
-            Some(name) => format!("event: {name}\ndata: {data}\n\n"),
-            None => format!("data: {data}\n\n"),
+        let event = match name {
+            Some(name) => Event::default().event(name),
+            None => Event::default(),
         };
-        self.0.send(text.into()).await.is_ok()
+        self.0.send(event.data(data.to_string())).await.is_ok()
     }
 
     /// The end, as chat completions have it.
     pub async fn done(&self) {
-        let _ = self.0.send(Bytes::from_static(b"data: [DONE]\n\n")).await;
+        let _ = self.0.send(Event::default().data("[DONE]")).await;
     }
 }
 
@@ -69,17 +69,10 @@ pub fn respond<F: Future<Output = ()> + Send + 'static>(app: &App, work: impl Fn
     let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
     tokio::spawn(lanes::inherited(lanes::current(), work(Feed(sender))));
     let stopping = app.stopping.clone();
-    let events = futures_util::stream::unfold((receiver, stopping), async |(mut receiver, stopping)| {
-        let next = tokio::select! {
-            next = tokio::time::timeout(HEARTBEAT, receiver.recv()) => next,
-            () = stopping.cancelled() => return None,
-        };
-        let bytes = match next {
-            Ok(next) => next?,
-            Err(_) => Bytes::from_static(b": still here\n\n"),
-        };
-        Some((Ok::<_, Infallible>(bytes), (receiver, stopping)))
+    let events = futures_util::stream::unfold(receiver, async |mut receiver| {
+        Some((Ok::<_, Infallible>(receiver.recv().await?), receiver))
     });
-    let headers = [(CONTENT_TYPE, "text/event-stream; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
-    (headers, Body::from_stream(events)).into_response()
+    let alive = KeepAlive::new().interval(HEARTBEAT).text("still here");
+    let events = Sse::new(events.take_until(stopping.cancelled_owned())).keep_alive(alive);
+    ([(CONTENT_TYPE, "text/event-stream; charset=utf-8")], events).into_response()
 }

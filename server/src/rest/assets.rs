@@ -23,6 +23,7 @@ use everturn_api::assets::GetAsset;
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::limits::ASSET_PIECE_BYTES;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::ops::Range;
 use std::sync::Arc;
@@ -170,16 +171,9 @@ fn shown(asset: &Asset) -> HeaderMap {
         name.chars().map(|c| if c.is_ascii_alphanumeric() || "._- ".contains(c) { c } else { '_' }).collect();
     let mut disposition = format!("{manner}; filename=\"{plain}\"");
     if plain != name {
-        let encoded: String = name.bytes().map(encoded).collect();
-        disposition += &format!("; filename*=UTF-8''{encoded}");
+        const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b'-');
+        disposition += &format!("; filename*=UTF-8''{}", utf8_percent_encode(name, ESCAPED));
     }
     headers.extend(disposition.parse().map(|value| (CONTENT_DISPOSITION, value)));
     headers
-}
-
-fn encoded(byte: u8) -> String {
-    match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    }
 }

@@ -5,11 +5,12 @@ use crate::app::{self, App};
 use crate::headers;
 use crate::lanes::{self, Charge, Lane};
 use crate::problem::Problem;
-use crate::sse::{self, Frame, Frames};
+use crate::sse::{self, Frames, frame, frame_at};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::HeaderName;
 use axum::response::Response;
+use axum::response::sse::Event;
 use axum::routing::get;
 use everturn::{Position, Subscription, Update};
 use everturn_api::Operation;
@@ -101,17 +102,17 @@ impl Following {
 }
 
 impl Frames for Following {
-    async fn next(&mut self) -> Option<Frame> {
+    async fn next(&mut self) -> Option<Event> {
         if let Source::Gone = self.subscription {
             return None;
         }
         let subscription = match self.read_ahead().await {
             Ok(subscription) => subscription,
-            Err(error) => return Some(Frame::new("error", &Problem::from(error).body())),
+            Err(error) => return Some(frame("error", &Problem::from(error).body())),
         };
         let update = match subscription.next().await? {
             Ok(update) => update,
-            Err(error) => return Some(Frame::new("error", &Problem::from(error).body())),
+            Err(error) => return Some(frame("error", &Problem::from(error).body())),
         };
         let at = subscription.position();
         if subscription.waiting_bytes() == 0 {
@@ -119,19 +120,17 @@ impl Frames for Following {
         }
         self.position = at;
         Some(match update {
-            Update::Event(event) => Frame::new("event", &*event).at(at),
+            Update::Event(event) => frame_at("event", at, &*event),
             Update::Chunk(chunk) => {
                 let data = json!({"turn": chunk.turn, "turn_seq": chunk.turn_seq, "offset": chunk.offset, "text": &*chunk.text});
-                Frame::new("chunk", &data).at(at)
+                frame_at("chunk", at, &data)
             }
-            Update::Lagged { resume_from } => {
-                Frame::new("lagged", &json!({"resume_from": resume_from})).at(at)
-            }
-            Update::Deleted => Frame::new("deleted", &json!({})),
+            Update::Lagged { resume_from } => frame_at("lagged", at, &json!({"resume_from": resume_from})),
+            Update::Deleted => frame("deleted", &json!({})),
         })
     }
 
-    fn stopping(&self) -> Frame {
-        Frame::new("stopping", &json!({"resume_from": self.position.seq + 1})).at(self.position)
+    fn stopping(&self) -> Event {
+        frame_at("stopping", self.position, &json!({"resume_from": self.position.seq + 1}))
     }
 }

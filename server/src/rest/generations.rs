@@ -3,9 +3,10 @@
 use super::operations;
 use crate::app::App;
 use crate::problem::Problem;
-use crate::sse::{self, Frame, Frames};
+use crate::sse::{self, Frames, frame};
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use everturn::model::Delta;
@@ -36,7 +37,7 @@ struct Answering {
 }
 
 impl Frames for Answering {
-    async fn next(&mut self) -> Option<Frame> {
+    async fn next(&mut self) -> Option<Event> {
         let generating = &mut self.generating;
         if !std::mem::replace(&mut self.begun, true) {
             let started = json!({
@@ -46,19 +47,17 @@ impl Frames for Answering {
                 "receipt_seq": generating.receipt_seq,
                 "input": generating.input,
             });
-            return Some(Frame::new("started", &started));
+            return Some(frame("started", &started));
         }
         Some(match generating.next().await? {
-            Ok(Progress::Delta(delta)) => Frame::new("delta", &shown(&delta)),
-            Ok(Progress::Done(generated)) => {
-                Frame::new("done", &GeneratedAnswer::new(generating, *generated))
-            }
-            Err(error) => Frame::new("error", &Problem::from(error).body()),
+            Ok(Progress::Delta(delta)) => frame("delta", &shown(&delta)),
+            Ok(Progress::Done(generated)) => frame("done", &GeneratedAnswer::new(generating, *generated)),
+            Err(error) => frame("error", &Problem::from(error).body()),
         })
     }
 
-    fn stopping(&self) -> Frame {
-        Frame::new("stopping", &json!({"id": self.generating.id, "turn": self.generating.turn}))
+    fn stopping(&self) -> Event {
+        frame("stopping", &json!({"id": self.generating.id, "turn": self.generating.turn}))
     }
 }
 

@@ -73,14 +73,7 @@ pub(super) fn chars(text: &[u8]) -> usize {
 }
 
 fn spell(digest: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut out = String::with_capacity("sha256:".len() + 2 * digest.len());
-    out.push_str("sha256:");
-    for byte in digest {
-        out.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        out.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    out
+    format!("sha256:{}", hex::encode(digest))
 }
 
 /// The same for one value of many. Recursion is bounded: what was parsed is not nested deeper than its parser allows. `keys` are those of the objects that
@@ -142,35 +135,13 @@ pub(super) fn string(text: &str, out: &mut Vec<u8>) {
             rest = &rest[BLOCK..];
         }
     }
-    short(rest, out);
-    out.push(b'"');
-}
-
-/// Adds what is shorter than a block: the end of a string, or all of it, as most keys are.
-fn short(text: &[u8], out: &mut Vec<u8>) {
-    let end = out.len() + text.len();
-    // Two pieces that overlap are all of it, and pieces whose length is known are taken over in one step each.
-    if let (Some(first), Some(last)) = (text.first_chunk::<8>(), text.last_chunk::<8>()) {
-        if escaped(*first) | escaped(*last) == 0 {
-            out.extend_from_slice(first);
-            out.truncate(end - last.len());
-            return out.extend_from_slice(last);
-        }
-    } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
-        let [a, b, c, d] = *first;
-        let [e, f, g, h] = *last;
-        if escaped([a, b, c, d, e, f, g, h]) == 0 {
-            out.extend_from_slice(first);
-            out.truncate(end - last.len());
-            return out.extend_from_slice(last);
-        }
-    }
-    for byte in text {
+    for byte in rest {
         match byte {
             b'"' | b'\\' | ..0x20 => escape(*byte, out),
             plain => out.push(*plain),
         }
     }
+    out.push(b'"');
 }
 
 const BLOCK: usize = 16;
@@ -194,26 +165,20 @@ fn escaped(bytes: [u8; 8]) -> u64 {
 }
 
 fn escape(byte: u8, out: &mut Vec<u8>) {
-    /// The letter behind the backslash, by the byte that it stands for. A list, because which byte comes next cannot be
-    /// foreseen, and a wrong guess costs a processor more than looking it up.
-    const LETTERS: [u8; 256] = {
-        let mut letters = [0; 256];
-        letters[b'\n' as usize] = b'n';
-        letters[b'\t' as usize] = b't';
-        letters[b'\r' as usize] = b'r';
-        letters[0x08] = b'b';
-        letters[0x0c] = b'f';
-        letters[b'"' as usize] = b'"';
-        letters[b'\\' as usize] = b'\\';
-        letters
-    };
-    match LETTERS[usize::from(byte)] {
-        0 => {
+    let letter = match byte {
+        b'\n' => b'n',
+        b'\t' => b't',
+        b'\r' => b'r',
+        0x08 => b'b',
+        0x0c => b'f',
+        b'"' | b'\\' => byte,
+        _ => {
             // Writing into memory does not fail.
             let _ = write!(out, "\\u{byte:04x}");
+            return;
         }
-        letter => out.extend_from_slice(&[b'\\', letter]),
-    }
+    };
+    out.extend_from_slice(&[b'\\', letter]);
 }
 
 #[cfg(test)]

@@ -40,10 +40,7 @@ pub struct Wanted {
 impl TextQuery {
     /// Reads `words`, `"phrases in quotation marks"` and `begin*`.
     pub fn parse(text: &str) -> TextQuery {
-        let mut end = text.len().min(QUERY_BYTES_MAX);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
+        let end = text.floor_char_boundary(QUERY_BYTES_MAX);
         let mut query = TextQuery::default();
         for (index, piece) in text[..end].split('"').enumerate() {
             // Between an odd and an even mark; one that is never closed is not a mark.

@@ -106,18 +106,12 @@ fn window(text: &str, place: &Range<usize>) -> Range<usize> {
     let mut from = place.start.saturating_sub(spare / 3);
     let mut to = (from + SNIPPET_BYTES_MAX).max(place.end).min(text.len());
     from = from.min(to.saturating_sub(SNIPPET_BYTES_MAX).min(place.start));
-    while !text.is_char_boundary(from) {
-        from -= 1;
-    }
-    while !text.is_char_boundary(to) {
-        to += 1;
-    }
+    from = text.floor_char_boundary(from);
+    to = text.ceil_char_boundary(to);
     if from > 0 {
         // Not in the middle of a word, unless the word is all there is.
         from += text[from..place.start.max(from)].find(char::is_whitespace).map_or(0, |space| space + 1);
-        while !text.is_char_boundary(from) {
-            from += 1;
-        }
+        from = text.ceil_char_boundary(from);
     }
     if to < text.len() {
         let behind = place.end.min(to);

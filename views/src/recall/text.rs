@@ -100,17 +100,12 @@ fn is_encoded(text: &str) -> bool {
 }
 
 /// The beginning, and where it is too long also the end: that is where errors stand.
-fn cut(text: &str, most: usize) -> String {
+pub fn cut(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_string();
     }
-    let (mut head, mut tail) = (most / 4 * 3, text.len() - most / 4);
-    while !text.is_char_boundary(head) {
-        head -= 1;
-    }
-    while !text.is_char_boundary(tail) {
-        tail += 1;
-    }
+    let head = text.floor_char_boundary(most / 4 * 3);
+    let tail = text.ceil_char_boundary(text.len() - most / 4);
     format!("{}\n{}", &text[..head], &text[tail..])
 }
 

@@ -3,13 +3,15 @@
 use everturn_views::vectors::{Codes, RESCORED, WEIGHED, code, normalized, pack, rank, similarity};
 use proptest::prelude::*;
 
-/// Numbers from a seed: enough like noise, and the same everywhere.
-struct Noise(u64);
+struct Noise(fastrand::Rng);
 
 impl Noise {
+    fn new(seed: u64) -> Noise {
+        Noise(fastrand::Rng::with_seed(seed))
+    }
+
     fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
+        2.0 * self.0.f32() - 1.0
     }
 
     fn vector(&mut self, dimensions: usize) -> Vec<f32> {
@@ -59,7 +61,7 @@ fn found(vectors: &[Vec<f32>], codes: &Codes, query: &[f32], keep: impl Fn(usize
 #[test]
 fn the_ten_nearest_of_clustered_vectors_are_found() {
     const DIMENSIONS: usize = 384;
-    let mut noise = Noise(7);
+    let mut noise = Noise::new(7);
     let centres: Vec<Vec<f32>> = (0..200).map(|_| noise.vector(DIMENSIONS)).collect();
     let vectors: Vec<Vec<f32>> =
         (0..6_000).map(|row| noise.near(&centres[row * 7 % centres.len()], 0.9)).collect();
@@ -84,7 +86,7 @@ fn the_ten_nearest_of_clustered_vectors_are_found() {
 #[test]
 fn the_ten_nearest_of_a_crowd_are_found() {
     const DIMENSIONS: usize = 384;
-    let mut noise = Noise(11);
+    let mut noise = Noise::new(11);
     let centres: Vec<Vec<f32>> = (0..4).map(|_| noise.vector(DIMENSIONS)).collect();
     let vectors: Vec<Vec<f32>> = (0..6_000).map(|row| noise.near(&centres[row % 4], 0.9)).collect();
     let codes = codes(&vectors, DIMENSIONS);
@@ -102,7 +104,7 @@ fn the_ten_nearest_of_a_crowd_are_found() {
 
 #[test]
 fn removed_rows_are_gone_and_the_others_stay_in_order() {
-    let mut noise = Noise(3);
+    let mut noise = Noise::new(3);
     let mut vectors: Vec<Vec<f32>> = (0..9).map(|_| noise.vector(70)).collect();
     let mut codes = codes(&vectors, 70);
     for every in [4, 2] {
@@ -143,7 +145,7 @@ proptest! {
     fn few_rows_are_ranked_as_a_plain_search_ranks_them(
         seed in any::<u64>(), rows in 1_usize..200, dimensions in 1_usize..130, every in 1_usize..4,
     ) {
-        let mut noise = Noise(seed);
+        let mut noise = Noise::new(seed);
         let vectors: Vec<Vec<f32>> = (0..rows).map(|_| noise.vector(dimensions)).collect();
         let query = noise.vector(dimensions);
         let keep = |row: usize| row.is_multiple_of(every);
@@ -167,7 +169,7 @@ proptest! {
         seed in any::<u64>(), rows in 1_usize..700, words in 1_usize..26, count in 1_usize..40,
     ) {
         let dimensions = words * 64 - (seed % 64) as usize;
-        let mut noise = Noise(seed);
+        let mut noise = Noise::new(seed);
         let vectors: Vec<Vec<f32>> = (0..rows).map(|_| noise.vector(dimensions)).collect();
         let query = noise.vector(dimensions);
         let differing = |row: &usize| {
@@ -200,7 +202,7 @@ proptest! {
     /// A packed vector is as similar as the vector was, within what a byte can tell.
     #[test]
     fn packing_loses_little(seed in any::<u64>(), dimensions in 1_usize..400) {
-        let mut noise = Noise(seed);
+        let mut noise = Noise::new(seed);
         let (vector, query) = (noise.vector(dimensions), noise.vector(dimensions));
         let unit = normalized(&query).unwrap();
         let packed = pack(&vector).unwrap();

@@ -6,6 +6,8 @@ use everturn::{Chunk, Update};
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, TurnId};
+use everturn_core::limits::STREAM_BYTES_MAX;
+use everturn_formats::wire::sse::{self, Parser};
 use reqwest::Response;
 use serde::Deserialize;
 use std::collections::{HashMap, VecDeque};
@@ -14,6 +16,8 @@ use std::time::Duration;
 
 /// How long to wait before a lost connection is tried again.
 const RETRY: Duration = Duration::from_millis(500);
+/// Largest frame, in bytes. The largest chunk has this size if every byte of it is escaped.
+const FRAME_BYTES_MAX: usize = 6 * STREAM_BYTES_MAX + 64 * 1024;
 
 /// A live stream that is taken up again where it broke off.
 pub struct Following {
@@ -26,8 +30,8 @@ pub struct Following {
     /// How much of each open turn was received: after a break the text of some comes again from its beginning.
     known: HashMap<TurnId, u64>,
     stream: Option<Response>,
-    reader: Reader,
-    frames: VecDeque<Frame>,
+    parser: Parser,
+    frames: VecDeque<sse::Event>,
 }
 
 impl Following {
@@ -40,7 +44,7 @@ impl Following {
             last: None,
             known: HashMap::new(),
             stream: None,
-            reader: Reader::default(),
+            parser: Parser::new(FRAME_BYTES_MAX),
             frames: VecDeque::new(),
         };
         following.connect()?;
@@ -51,7 +55,7 @@ impl Following {
         let id = self.id.to_string();
         let request = self.server.get(&["conversations", &id, "events"]).query("from", self.next_seq).live();
         let request = request.header("last-event-id", self.last.as_deref());
-        self.reader = Reader::default();
+        self.parser = Parser::new(FRAME_BYTES_MAX);
         self.stream = Some(self.server.wait(request.send())?);
         Ok(())
     }
@@ -78,18 +82,25 @@ impl Following {
         let Some(stream) = &mut self.stream else { return self.reconnect() };
         let piece = self.server.wait(async { tokio::time::timeout(SILENCE_MAX, stream.chunk()).await });
         match piece {
-            Ok(Ok(Some(bytes))) => self.reader.feed(&bytes, &mut self.frames),
-            _ => self.stream = None,
+            Ok(Ok(Some(bytes))) => {
+                let mut frames = Vec::new();
+                let fed = self.parser.feed(&bytes, &mut frames);
+                self.frames.extend(frames);
+                fed.map_err(|_| foreign("frames that are too large or not UTF-8"))
+            }
+            _ => {
+                self.stream = None;
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// What a frame says, if it is new.
-    fn take(&mut self, frame: Frame) -> Result<Option<Update>, Error> {
+    fn take(&mut self, frame: sse::Event) -> Result<Option<Update>, Error> {
         if frame.id.is_some() {
             self.last = frame.id;
         }
-        match frame.name.as_str() {
+        match frame.name.as_deref().unwrap_or_default() {
             "event" => {
                 let event: Event = self.server.read(&frame.data)?;
                 if event.seq < self.next_seq {
@@ -100,10 +111,10 @@ impl Following {
             }
             "chunk" => Ok(self.rest(self.server.read(&frame.data)?)),
             "deleted" => Ok(Some(Update::Deleted)),
-            "error" => Err(Problem::read(&frame.data).map_or_else(
-                || Error::internal("server.foreign", "the server sent an error that cannot be read"),
-                Problem::into_error,
-            )),
+            "error" => {
+                let problem = Problem::read(&frame.data);
+                Err(problem.map_or_else(|| foreign("an error that cannot be read"), Problem::into_error))
+            }
             // We were too slow, or the server stops: it says how far we are, and we ask again.
             "lagged" | "stopping" => {
                 self.stream = None;
@@ -145,81 +156,6 @@ struct Piece {
     text: String,
 }
 
-/// One frame of server-sent events.
-#[derive(Default, Debug, PartialEq)]
-struct Frame {
-    name: String,
-    id: Option<String>,
-    data: String,
-}
-
-/// Puts frames together from pieces that may end anywhere.
-#[derive(Default)]
-struct Reader {
-    line: Vec<u8>,
-    frame: Frame,
-    has_data: bool,
-}
-
-impl Reader {
-    fn feed(&mut self, bytes: &[u8], into: &mut VecDeque<Frame>) {
-        for byte in bytes {
-            if *byte != b'\n' {
-                self.line.push(*byte);
-                continue;
-            }
-            let line = std::mem::take(&mut self.line);
-            let line = String::from_utf8_lossy(&line);
-            match line.strip_suffix('\r').unwrap_or(&line) {
-                "" => {
-                    let frame = std::mem::take(&mut self.frame);
-                    if std::mem::take(&mut self.has_data) {
-                        into.push_back(frame);
-                    }
-                }
-                line => self.field(line),
-            }
-        }
-    }
-
-    fn field(&mut self, line: &str) {
-        let (name, value) = line.split_once(':').unwrap_or((line, ""));
-        let value = value.strip_prefix(' ').unwrap_or(value);
-        match name {
-            "event" => self.frame.name = value.to_string(),
-            "id" => self.frame.id = Some(value.to_string()),
-            "data" => {
-                if std::mem::replace(&mut self.has_data, true) {
-                    self.frame.data.push('\n');
-                }
-                self.frame.data.push_str(value);
-            }
-            // Comments say that the stream is alive; `retry` is for browsers.
-            _ => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frames_are_read_wherever_the_pieces_end() {
-        let text = "retry: 1000\n\n: still here\n\nevent: event\nid: 4.7\ndata: {\"a\":\ndata: \"é\"}\n\nevent: deleted\r\ndata: {}\r\n\r\n";
-        for size in [1, 2, 3, 7, 1000] {
-            let (mut reader, mut frames) = (Reader::default(), VecDeque::new());
-            text.as_bytes().chunks(size).for_each(|piece| reader.feed(piece, &mut frames));
-            let frame = |name: &str, id: Option<&str>, data: &str| Frame {
-                name: name.into(),
-                id: id.map(str::to_string),
-                data: data.into(),
-            };
-            assert_eq!(
-                frames,
-                [frame("event", Some("4.7"), "{\"a\":\n\"é\"}"), frame("deleted", None, "{}")],
-                "{size}"
-            );
-        }
-    }
+fn foreign(what: &str) -> Error {
+    Error::internal("server.foreign", format!("the server sent {what}"))
 }

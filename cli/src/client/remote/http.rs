@@ -4,6 +4,7 @@ use everturn_core::Error;
 use everturn_core::error::Detail;
 use everturn_core::event::check_name;
 use everturn_core::id::clip;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Body, Client, Method, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
@@ -15,6 +16,8 @@ use tokio::runtime::Runtime;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A live stream says every few seconds that it is alive; one that is silent for this long is dead.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// In a segment of a path. `Url` would leave out line breaks instead of escaping them.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'@');
 
 /// A server and the key to it.
 #[derive(Clone)]
@@ -64,7 +67,8 @@ impl Server {
     /// A request to a path below `api/v1`. Each part is one segment, whatever is in it.
     pub fn request(&self, method: Method, path: &[&str]) -> Request<'_> {
         let mut url = self.0.base.clone();
-        let path: String = path.iter().map(|segment| format!("/{}", escaped(segment))).collect();
+        let path: String =
+            path.iter().map(|part| format!("/{}", utf8_percent_encode(part, ESCAPED))).collect();
         url.set_path(&format!("{}/api/v1{path}", self.0.base.path().trim_end_matches('/')));
         Request { server: self, method, url, headers: Vec::new(), body: None, wrong: None }
     }
@@ -141,12 +145,6 @@ impl Server {
         }
         problem.error(status)
     }
-}
-
-/// A segment of a path. By hand, because a URL leaves out line breaks that are not escaped.
-fn escaped(segment: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~@".contains(&byte);
-    segment.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
 /// A URL that can be asked.

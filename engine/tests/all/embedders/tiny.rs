@@ -51,13 +51,10 @@ impl Tiny {
 
     fn make() -> Tiny {
         let mut weights = BTreeMap::new();
-        let mut seed = 1_u64;
+        let mut random = fastrand::Rng::with_seed(1);
         let mut add = |name: String, shape: Vec<usize>| {
             let count = shape.iter().product();
-            let numbers = (0..count).map(|_| {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (seed >> 40) as f32 / (1_u64 << 24) as f32 - 0.5
-            });
+            let numbers = (0..count).map(|_| random.f32() - 0.5);
             weights.insert(name, (shape, numbers.collect()));
         };
         for (name, rows) in [("word", WORDS.len()), ("position", POSITIONS), ("token_type", 2)] {

@@ -160,10 +160,7 @@ fn attribution(entry: &str) -> (Option<&str>, &str) {
 
 /// A speaker's name as [`attribution`] finds it again.
 pub(super) fn attributable(speaker: &str) -> String {
-    let end = (0..=SPEAKER_BYTES_MAX.min(speaker.len()))
-        .rev()
-        .find(|at| speaker.is_char_boundary(*at))
-        .unwrap_or(0);
+    let end = speaker.floor_char_boundary(SPEAKER_BYTES_MAX);
     speaker[..end].replace(char::is_whitespace, "_")
 }
 
@@ -384,7 +381,7 @@ fn clip_lines(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_string();
     }
-    let end = (0..=bytes_max - '…'.len_utf8()).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let end = text.floor_char_boundary(bytes_max - '…'.len_utf8());
     let cut = text[..end].rfind('\n').filter(|at| at * 2 > end).unwrap_or(end);
     format!("{}…", text[..cut].trim_end())
 }
