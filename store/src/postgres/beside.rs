@@ -4,8 +4,8 @@ use super::index::tombstone;
 use super::rows::{self, signed};
 use super::{Postgres, read};
 use crate::{
-    Backup, Behind, EVENT_BYTES, ErasedPage, Found, IndexChange, Keys, Member, Proposed, RecallIndex, Span, Unembedded, Unindexed,
-    VectorSearch, WordSearch, absent_key, absent_member, key_exists,
+    Backup, Behind, EVENT_BYTES, ErasedPage, Found, IndexChange, Keys, Member, Proposed, RecallIndex, Span,
+    Unembedded, Unindexed, VectorSearch, WordSearch, absent_key, absent_member, key_exists,
 };
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
@@ -36,7 +36,9 @@ fn access_key(row: &Row) -> Result<AccessKey, Error> {
 
 impl Keys for Postgres {
     fn put_key(&self, key: &AccessKey) -> Result<(), Error> {
-        let sql = format!("INSERT INTO access_keys ({KEY_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING");
+        let sql = format!(
+            "INSERT INTO access_keys ({KEY_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING"
+        );
         let time = |at: Option<Timestamp>| at.map(|at| at.0);
         let kept = self.db()?.execute(
             &sql,
@@ -111,7 +113,13 @@ impl Backup for Postgres {
         member(&row.ok_or_else(|| absent_member(no))?)
     }
 
-    fn member_events(&self, no: u64, after: u64, through: u64, bytes_max: usize) -> Result<Vec<Event>, Error> {
+    fn member_events(
+        &self,
+        no: u64,
+        after: u64,
+        through: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<Event>, Error> {
         let db = self.db()?;
         let lineage = read::lineage_at(&db, signed(no))?.ok_or_else(|| absent_member(no))?;
         let (mut out, mut bytes, mut from) = (Vec::new(), 0, after.max(lineage.0[0].floor));
@@ -129,11 +137,19 @@ impl Backup for Postgres {
         }
     }
 
-    fn requests(&self, no: u64, after: u64, through: u64, limit: usize) -> Result<Vec<AnsweredRequest>, Error> {
+    fn requests(
+        &self,
+        no: u64,
+        after: u64,
+        through: u64,
+        limit: usize,
+    ) -> Result<Vec<AnsweredRequest>, Error> {
         let sql = "SELECT scope = 0, key, fingerprint, first_seq, last_seq FROM (SELECT *, rank() OVER (ORDER BY last_seq) AS place
                  FROM answered_requests WHERE conversation = $1 AND last_seq > $2 AND last_seq <= $3) r
              WHERE place <= $4 ORDER BY last_seq, scope, key";
-        let found = self.db()?.query(sql, &[&signed(no), &signed(after), &signed(through), &signed(limit.max(1) as u64)])?;
+        let found = self
+            .db()?
+            .query(sql, &[&signed(no), &signed(after), &signed(through), &signed(limit.max(1) as u64)])?;
         let request = |row| {
             Ok(AnsweredRequest {
                 creation: rows::get(row, 0)?,
@@ -153,7 +169,10 @@ impl Backup for Postgres {
         for row in db.query(sql, &[&signed(from)])? {
             page.erased.push((rows::unsigned(&row, 0)?, rows::unsigned(&row, 1)?));
         }
-        let more = db.query_one("SELECT 1 FROM conversation_rows WHERE no > $1::bigint + 1000 LIMIT 1", &[&signed(from)])?;
+        let more = db.query_one(
+            "SELECT 1 FROM conversation_rows WHERE no > $1::bigint + 1000 LIMIT 1",
+            &[&signed(from)],
+        )?;
         page.next = more.map(|_| from + 1000);
         Ok(page)
     }
@@ -195,7 +214,13 @@ impl WordSearch for Postgres {
         no_recall()
     }
 
-    fn neighbours(&self, _: &Tenant, _: &Filter, _: &[EntryNo], _: usize) -> Result<Vec<Vec<(Found, usize)>>, Error> {
+    fn neighbours(
+        &self,
+        _: &Tenant,
+        _: &Filter,
+        _: &[EntryNo],
+        _: usize,
+    ) -> Result<Vec<Vec<(Found, usize)>>, Error> {
         no_recall()
     }
 }
@@ -209,7 +234,12 @@ impl VectorSearch for Postgres {
         no_recall()
     }
 
-    fn unembedded(&self, _: &str, _: Option<(&Tenant, &[EntryNo])>, _: usize) -> Result<Vec<Unembedded>, Error> {
+    fn unembedded(
+        &self,
+        _: &str,
+        _: Option<(&Tenant, &[EntryNo])>,
+        _: usize,
+    ) -> Result<Vec<Unembedded>, Error> {
         no_recall()
     }
 

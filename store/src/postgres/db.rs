@@ -129,10 +129,13 @@ fn explain(error: &tokio_postgres::Error) -> Broken {
     let class = code.map_or("", |code| &code.code()[..2]);
     let again = matches!(code, Some(c) if *c == SqlState::T_R_SERIALIZATION_FAILURE || *c == SqlState::T_R_DEADLOCK_DETECTED);
     let error = match (class, code) {
-        ("53", _) => Error::busy("store.full", format!("{text}; nothing of this request was written; try again")),
-        ("25", Some(c)) if *c == SqlState::READ_ONLY_SQL_TRANSACTION => {
-            Error::busy("store.overtaken", format!("{text}: this server is a standby now; connect to the primary"))
+        ("53", _) => {
+            Error::busy("store.full", format!("{text}; nothing of this request was written; try again"))
         }
+        ("25", Some(c)) if *c == SqlState::READ_ONLY_SQL_TRANSACTION => Error::busy(
+            "store.overtaken",
+            format!("{text}: this server is a standby now; connect to the primary"),
+        ),
         ("08" | "57", _) | (_, None) => Error::busy("store.unreachable", format!("{text}; try again")),
         _ => Error::internal("store.query", text),
     };

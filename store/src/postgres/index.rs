@@ -6,8 +6,8 @@ use super::read::{self, FAMILY, Level, Lineage};
 use super::rows::{self, json, signed};
 use super::write::Buffer;
 use crate::{
-    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Problem, Provenance, StoredTurn, TenantUsage,
-    TurnIndex, TurnQuery, Written, WrittenPage,
+    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Problem, Provenance,
+    StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
 };
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -42,7 +42,12 @@ impl ConversationIndex for Postgres {
         found.iter().map(|row| rows::conversation(rows::get(row, 0)?)).collect()
     }
 
-    fn starting_with(&self, tenant: &Tenant, prefix: &str, limit: usize) -> Result<Vec<ConversationId>, Error> {
+    fn starting_with(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<ConversationId>, Error> {
         // The spike reads all of them; SQLite has the range of bytes.
         let prefix = prefix.strip_prefix(ConversationId::PREFIX).unwrap_or(prefix).to_ascii_uppercase();
         let sql = "SELECT id FROM conversation_rows WHERE tenant = $1 AND deleted IS NULL ORDER BY id";
@@ -50,7 +55,8 @@ impl ConversationIndex for Postgres {
         for row in self.db()?.query(sql, &[&tenant.as_str()])? {
             ids.push(ConversationId::from_bytes(rows::bytes(&row, 0)?));
         }
-        let begins = |id: &ConversationId| id.to_string()[ConversationId::PREFIX.len()..].starts_with(&prefix);
+        let begins =
+            |id: &ConversationId| id.to_string()[ConversationId::PREFIX.len()..].starts_with(&prefix);
         Ok(ids.into_iter().filter(begins).take(limit).collect())
     }
 
@@ -79,7 +85,9 @@ impl ConversationIndex for Postgres {
                  (SELECT count(*) FROM own JOIN asset_rows a ON a.conversation = own.no WHERE a.sha256 IS NOT NULL),
                  (SELECT coalesce(sum((e.body::json ->> 'bytes')::bigint), 0)::bigint FROM own JOIN asset_rows a ON a.conversation = own.no
                   JOIN events e ON e.conversation = own.no AND e.seq = a.seq WHERE a.sha256 IS NOT NULL)";
-        let Some(row) = self.db()?.query_one(sql, &[&tenant.as_str()])? else { return Ok(TenantUsage::default()) };
+        let Some(row) = self.db()?.query_one(sql, &[&tenant.as_str()])? else {
+            return Ok(TenantUsage::default());
+        };
         let number = |column| rows::unsigned(&row, column);
         Ok(TenantUsage {
             conversations: number(0)?,
@@ -101,7 +109,8 @@ impl TurnIndex for Postgres {
         let sql = "SELECT c.no FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation
              WHERE t.id = $1 AND c.tenant = $2 AND c.deleted IS NULL AND t.seq > coalesce(c.parent_seq, 0)";
         let db = self.db()?;
-        let row = db.query_one(sql, &[&&id.to_bytes()[..], &tenant.as_str()])?.ok_or_else(|| absent_turn(id))?;
+        let row =
+            db.query_one(sql, &[&&id.to_bytes()[..], &tenant.as_str()])?.ok_or_else(|| absent_turn(id))?;
         let lineage = read::lineage_at(&db, rows::get(&row, 0)?)?.ok_or_else(|| absent_turn(id))?;
         let row = read::turn_row(&db, &lineage, id)?.ok_or_else(|| absent_turn(id))?;
         read::stored(&db, &lineage, row)
@@ -119,7 +128,8 @@ impl TurnIndex for Postgres {
     }
 
     fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
-        let sql = "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation
+        let sql =
+            "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation
              WHERE t.status = 'pending' AND c.deleted IS NULL";
         let found = self.db()?.query(sql, &[])?;
         found.iter().map(|row| Ok((key(row)?, TurnId::from_bytes(rows::bytes(row, 2)?)))).collect()
@@ -144,7 +154,10 @@ impl AssetIndex for Postgres {
     fn stored_asset(&self, key: &Key, id: &str) -> Result<Option<Event>, Error> {
         let (db, lineage) = self.reading(key)?;
         let nos: Vec<i64> = lineage.0.iter().map(|level| level.no).collect();
-        let found = db.query("SELECT conversation, seq FROM asset_rows WHERE conversation = ANY ($1) AND id = $2", &[&nos, &id])?;
+        let found = db.query(
+            "SELECT conversation, seq FROM asset_rows WHERE conversation = ANY ($1) AND id = $2",
+            &[&nos, &id],
+        )?;
         for level in &lineage.0 {
             for row in &found {
                 let seq = rows::unsigned(row, 1)?;
@@ -156,7 +169,12 @@ impl AssetIndex for Postgres {
         Ok(None)
     }
 
-    fn stored_assets_with_id(&self, tenant: &Tenant, id: &str, limit: usize) -> Result<Vec<(ConversationId, Event)>, Error> {
+    fn stored_assets_with_id(
+        &self,
+        tenant: &Tenant,
+        id: &str,
+        limit: usize,
+    ) -> Result<Vec<(ConversationId, Event)>, Error> {
         let db = self.db()?;
         let sql = "SELECT * FROM (SELECT DISTINCT ON (a.sha256) c.no, c.id, a.seq FROM asset_rows a
                  JOIN conversation_rows c ON c.no = a.conversation
@@ -277,7 +295,9 @@ impl Maintenance for Postgres {
             db.batch("DELETE FROM turn_rows; DELETE FROM asset_rows; DELETE FROM asset_references; DELETE FROM fact_statements;
                 DELETE FROM summary_rows; DELETE FROM echo_rows; DELETE FROM kept_folds")?;
             // Parents have smaller numbers than their forks. Also deleted ones, whose turns forks still read.
-            for row in db.query("SELECT no, row, deleted IS NOT NULL FROM conversation_rows ORDER BY no", &[])? {
+            for row in
+                db.query("SELECT no, row, deleted IS NOT NULL FROM conversation_rows ORDER BY no", &[])?
+            {
                 let (no, old): (i64, _) = (rows::get(&row, 0)?, rows::conversation(rows::get(&row, 1)?)?);
                 let deleted: bool = rows::get(&row, 2)?;
                 let Some(lineage) = read::lineage_at(&db, no)? else { continue };
@@ -315,7 +335,10 @@ impl Maintenance for Postgres {
                     let sql = "UPDATE conversation_rows SET row = $2, updated = $3, state = $4, expires = $5, title = $6 WHERE no = $1";
                     let expires = fresh.expires().map(|at| at.0);
                     let title = fresh.title.clone().map(String::into_bytes);
-                    db.execute(sql, &[&no, &json(&fresh)?, &fresh.updated.0, &fresh.state.as_str(), &expires, &title])?;
+                    db.execute(
+                        sql,
+                        &[&no, &json(&fresh)?, &fresh.updated.0, &fresh.state.as_str(), &expires, &title],
+                    )?;
                 }
             }
             Ok(())
@@ -338,6 +361,10 @@ fn key(row: &tokio_postgres::Row) -> Result<Key, Error> {
 /// A tombstone from its row, the time and the reason.
 pub(super) fn tombstone(row: &tokio_postgres::Row) -> Result<Tombstone, Error> {
     let husk = rows::conversation(rows::get(row, 0)?)?;
-    Ok(Tombstone { id: husk.id, head: husk.head, deleted: Timestamp(rows::get(row, 1)?), reason: rows::get(row, 2)? })
+    Ok(Tombstone {
+        id: husk.id,
+        head: husk.head,
+        deleted: Timestamp(rows::get(row, 1)?),
+        reason: rows::get(row, 2)?,
+    })
 }
-

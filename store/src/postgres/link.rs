@@ -28,12 +28,12 @@ const WAIT: Duration = Duration::from_secs(10);
 
 impl Link {
     pub fn open(url: &str, connections: usize) -> Result<Link, Error> {
-        let config: tokio_postgres::Config =
-            url.parse().map_err(|e| Error::invalid("store.url", format!("the PostgreSQL URL cannot be read: {e}")))?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|e| Error::internal("store.runtime", format!("cannot start the runtime of the connections: {e}")))?;
+        let config: tokio_postgres::Config = url
+            .parse()
+            .map_err(|e| Error::invalid("store.url", format!("the PostgreSQL URL cannot be read: {e}")))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| {
+            Error::internal("store.runtime", format!("cannot start the runtime of the connections: {e}"))
+        })?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         thread::Builder::new()
@@ -41,7 +41,9 @@ impl Link {
             .spawn(move || {
                 let _ = runtime.block_on(stopped);
             })
-            .map_err(|e| Error::internal("store.runtime", format!("cannot start the thread of the connections: {e}")))?;
+            .map_err(|e| {
+                Error::internal("store.runtime", format!("cannot start the thread of the connections: {e}"))
+            })?;
         let manager =
             Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let pool = Pool::builder(manager)
@@ -50,7 +52,9 @@ impl Link {
             .wait_timeout(Some(WAIT))
             .create_timeout(Some(WAIT))
             .build()
-            .map_err(|e| Error::internal("store.pool", format!("cannot make the pool of connections: {e}")))?;
+            .map_err(|e| {
+                Error::internal("store.pool", format!("cannot make the pool of connections: {e}"))
+            })?;
         Ok(Link { pool: Some(pool), runtime: handle, _stop: stop })
     }
 
@@ -60,7 +64,10 @@ impl Link {
         let _inside = self.runtime.enter();
         let pool = self.pool.as_ref().ok_or_else(|| Error::internal("store.pool", "the store is closed"))?;
         drive(pool.get()).map_err(|e| {
-            Error::busy("store.unreachable", format!("cannot get a connection to PostgreSQL ({e}); try again"))
+            Error::busy(
+                "store.unreachable",
+                format!("cannot get a connection to PostgreSQL ({e}); try again"),
+            )
         })
     }
 }

@@ -11,7 +11,8 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key, TurnId};
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{
-    AssetRow, EventRef, Fork, ForkParent, ForkPoint, Level, Lookup, Statement, StatementsOf, SummaryRow, Traces, Turns,
+    AssetRow, EventRef, Fork, ForkParent, ForkPoint, Level, Lookup, Statement, StatementsOf, SummaryRow,
+    Traces, Turns,
 };
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
@@ -114,8 +115,10 @@ impl Traces for InDatabase<'_> {
 
     fn summaries(&self, conversation: u64, seqs: RangeInclusive<u64>) -> Result<Vec<SummaryRow>, Error> {
         let sql = "SELECT seq, through_seq FROM summary_rows WHERE conversation = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq";
-        let found = self.db()?.query(sql, &[&signed(conversation), &signed(*seqs.start()), &signed(*seqs.end())])?;
-        let summary = |row| Ok(SummaryRow { seq: rows::unsigned(row, 0)?, through_seq: rows::unsigned(row, 1)? });
+        let found =
+            self.db()?.query(sql, &[&signed(conversation), &signed(*seqs.start()), &signed(*seqs.end())])?;
+        let summary =
+            |row| Ok(SummaryRow { seq: rows::unsigned(row, 0)?, through_seq: rows::unsigned(row, 1)? });
         found.iter().map(summary).collect()
     }
 
@@ -141,7 +144,8 @@ impl Traces for InDatabase<'_> {
 
     fn assets(&self, conversation: u64, seqs: RangeInclusive<u64>) -> Result<Vec<AssetRow>, Error> {
         let sql = "SELECT id, seq, sha256 FROM asset_rows WHERE conversation = $1 AND seq BETWEEN $2 AND $3";
-        let found = self.db()?.query(sql, &[&signed(conversation), &signed(*seqs.start()), &signed(*seqs.end())])?;
+        let found =
+            self.db()?.query(sql, &[&signed(conversation), &signed(*seqs.start()), &signed(*seqs.end())])?;
         found.iter().map(asset).collect()
     }
 

@@ -20,6 +20,8 @@ use everturn_core::id::{Key, TurnId};
 use everturn_core::turn::join_chunks;
 use everturn_core::write::{Write, absent, absent_turn};
 use link::Link;
+#[doc(hidden)]
+pub use link::drive;
 use read::Lineage;
 use rows::signed;
 
@@ -65,7 +67,8 @@ impl Postgres {
         let written = (|| {
             let failed = |error| db.broken().unwrap_or(unreachable(error));
             let mut open = write::Batch::begin(&db, &batch).map_err(failed)?;
-            let answers = batch.into_iter().map(|request| open.write(request)).collect::<Result<Vec<_>, _>>()?;
+            let answers =
+                batch.into_iter().map(|request| open.write(request)).collect::<Result<Vec<_>, _>>()?;
             open.commit().map_err(failed)?;
             Ok(answers)
         })();
@@ -127,10 +130,14 @@ impl Log for Postgres {
     fn open_text(&self, key: &Key, turn: TurnId) -> Result<String, Error> {
         let (db, lineage) = self.reading(key)?;
         let row = read::turn_row(&db, &lineage, turn)?.ok_or_else(|| absent_turn(turn))?;
-        let sql = "SELECT start, text FROM turn_chunks WHERE conversation = $1 AND turn_seq = $2 ORDER BY start";
+        let sql =
+            "SELECT start, text FROM turn_chunks WHERE conversation = $1 AND turn_seq = $2 ORDER BY start";
         let mut pieces = Vec::new();
         for row in db.query(sql, &[&lineage.0[0].no, &signed(row.seq)])? {
-            pieces.push((rows::unsigned(&row, 0)?, String::from_utf8(rows::get(&row, 1)?).map_err(rows::wrong)?));
+            pieces.push((
+                rows::unsigned(&row, 0)?,
+                String::from_utf8(rows::get(&row, 1)?).map_err(rows::wrong)?,
+            ));
         }
         Ok(join_chunks(pieces))
     }

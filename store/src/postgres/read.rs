@@ -85,7 +85,10 @@ pub fn hash_at(db: &Db, lineage: &Lineage, seq: u64) -> Result<Option<Hash>, Err
         return Ok(lineage.0.last().map(|oldest| Head::genesis(oldest.id).hash));
     }
     let Some(level) = lineage.owner(seq) else { return Ok(None) };
-    let row = db.query_one("SELECT hash FROM events WHERE conversation = $1 AND seq = $2", &[&level.no, &signed(seq)])?;
+    let row = db.query_one(
+        "SELECT hash FROM events WHERE conversation = $1 AND seq = $2",
+        &[&level.no, &signed(seq)],
+    )?;
     row.map(|row| rows::bytes(&row, 0).map(Hash)).transpose()
 }
 
@@ -125,12 +128,14 @@ pub fn events(db: &Db, lineage: &Lineage, after: u64, limit: usize) -> Result<Ve
 /// The events at some places, with their `prev`.
 pub fn events_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64, Event>, Error> {
     let mut found = HashMap::new();
-    let owned: Vec<(u64, &Level)> = seqs.iter().filter_map(|seq| Some((*seq, lineage.owner(*seq)?))).collect();
+    let owned: Vec<(u64, &Level)> =
+        seqs.iter().filter_map(|seq| Some((*seq, lineage.owner(*seq)?))).collect();
     if owned.is_empty() {
         return Ok(found);
     }
     let nos: Vec<i64> = owned.iter().map(|(_, level)| level.no).collect();
-    let before: Vec<Option<i64>> = owned.iter().map(|(seq, _)| lineage.owner(seq - 1).map(|level| level.no)).collect();
+    let before: Vec<Option<i64>> =
+        owned.iter().map(|(seq, _)| lineage.owner(seq - 1).map(|level| level.no)).collect();
     let places: Vec<i64> = owned.iter().map(|(seq, _)| signed(*seq)).collect();
     let sql = format!(
         "SELECT {EVENT_COLUMNS}, p.hash FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (conversation, seq, before)
@@ -152,7 +157,9 @@ pub fn events_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64
 
 pub fn turn_row(db: &Db, lineage: &Lineage, id: TurnId) -> Result<Option<TurnRow>, Error> {
     let (nos, _, _) = lineage.arrays();
-    let sql = format!("SELECT {TURN_COLUMNS}, t.conversation FROM turn_rows t WHERE t.conversation = ANY ($1) AND t.id = $2");
+    let sql = format!(
+        "SELECT {TURN_COLUMNS}, t.conversation FROM turn_rows t WHERE t.conversation = ANY ($1) AND t.id = $2"
+    );
     let found = db.query(&sql, &[&nos, &&id.to_bytes()[..]])?;
     for (depth, level) in lineage.0.iter().enumerate() {
         for row in &found {
@@ -166,7 +173,14 @@ pub fn turn_row(db: &Db, lineage: &Lineage, id: TurnId) -> Result<Option<TurnRow
 }
 
 /// Rows between two places, of all levels, the youngest level's where several have one.
-fn turn_page(db: &Db, lineage: &Lineage, low: u64, high: u64, descending: bool, limit: usize) -> Result<Vec<TurnRow>, Error> {
+fn turn_page(
+    db: &Db,
+    lineage: &Lineage,
+    low: u64,
+    high: u64,
+    descending: bool,
+    limit: usize,
+) -> Result<Vec<TurnRow>, Error> {
     let (nos, _, caps) = lineage.arrays();
     let order = if descending { "DESC" } else { "ASC" };
     let sql = format!(
@@ -190,7 +204,11 @@ pub fn turns(db: &Db, lineage: &Lineage, query: &TurnQuery) -> Result<Vec<Stored
     while low <= high && rows.len() < query.limit {
         let page = turn_page(db, lineage, low, high, query.descending, query.limit)?;
         let Some(last) = page.last().map(|row| row.seq) else { break };
-        if query.descending { high = last - 1 } else { low = last + 1 }
+        if query.descending {
+            high = last - 1
+        } else {
+            low = last + 1
+        }
         let seen = |row: TurnRow| match query.as_of {
             Some(seq) => row.as_of(seq),
             None => row,
@@ -235,10 +253,15 @@ pub fn count_turns(db: &Db, lineage: &Lineage, through: u64) -> Result<u64, Erro
 }
 
 pub fn forks(db: &Db, conversation: u64) -> Result<Vec<Fork>, Error> {
-    let sql = "SELECT no, parent_seq, deleted IS NOT NULL FROM conversation_rows WHERE parent = $1 ORDER BY no";
+    let sql =
+        "SELECT no, parent_seq, deleted IS NOT NULL FROM conversation_rows WHERE parent = $1 ORDER BY no";
     let found = db.query(sql, &[&signed(conversation)])?;
     let fork = |row| {
-        Ok(Fork { conversation: rows::unsigned(row, 0)?, at_seq: rows::unsigned(row, 1)?, deleted: rows::get(row, 2)? })
+        Ok(Fork {
+            conversation: rows::unsigned(row, 0)?,
+            at_seq: rows::unsigned(row, 1)?,
+            deleted: rows::get(row, 2)?,
+        })
     };
     found.iter().map(fork).collect()
 }
@@ -256,7 +279,9 @@ pub fn statements(db: &Db, tenant: &Tenant, of: StatementsOf) -> Result<Vec<Stat
     let tenant = tenant.as_str();
     let found = match of {
         StatementsOf::Source(turn) => read("f.source_turn = $2", &[&tenant, &&turn.to_bytes()[..]])?,
-        StatementsOf::Fact(fact) => read("(f.id = $2 OR f.corrects = $2)", &[&tenant, &&fact.to_bytes()[..]])?,
+        StatementsOf::Fact(fact) => {
+            read("(f.id = $2 OR f.corrects = $2)", &[&tenant, &&fact.to_bytes()[..]])?
+        }
         StatementsOf::Event(at) => {
             read("f.conversation = $2 AND f.seq = $3", &[&tenant, &signed(at.conversation), &signed(at.seq)])?
         }

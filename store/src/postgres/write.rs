@@ -13,7 +13,8 @@ use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{
-    self, Action, Answered, AnsweredRequest, Append, Changes, Deletion, Erasure, EventRef, Existing, Place, Plan, Write,
+    self, Action, Answered, AnsweredRequest, Append, Changes, Deletion, Erasure, EventRef, Existing, Place,
+    Plan, Write,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -76,8 +77,20 @@ impl Buffer {
 
     /// Sends everything that waits in one round trip, with a command after it.
     pub fn flush(&mut self, db: &Db, after: &str) -> Result<(), Error> {
-        let Buffer { rows, new, events, turns, assets, references, facts, summaries, echoes, requests, chunks, ended } =
-            std::mem::take(self);
+        let Buffer {
+            rows,
+            new,
+            events,
+            turns,
+            assets,
+            references,
+            facts,
+            summaries,
+            echoes,
+            requests,
+            chunks,
+            ended,
+        } = std::mem::take(self);
         let mut all: Vec<Pending> = Vec::new();
         let (fresh, known): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(no, _)| new.contains_key(no));
         for (is_new, rows) in [(true, fresh), (false, known)] {
@@ -366,8 +379,12 @@ impl<'a> Batch<'a> {
         let mut requests = HashMap::new();
         for row in answers.get(4).into_iter().flatten() {
             let name = (rows::get(row, 0)?, rows::get(row, 1)?, rows::get(row, 2)?);
-            let request =
-                (rows::get(row, 3)?, Hash(rows::bytes(row, 4)?), rows::unsigned(row, 5)?, rows::unsigned(row, 6)?);
+            let request = (
+                rows::get(row, 3)?,
+                Hash(rows::bytes(row, 4)?),
+                rows::unsigned(row, 5)?,
+                rows::unsigned(row, 6)?,
+            );
             requests.insert(name, request);
         }
         Ok(Batch { db, buffer: RefCell::default(), known, tombstones, requests, numbers })
@@ -438,7 +455,8 @@ impl<'a> Batch<'a> {
                 self.delete(no, &conversation, &deletion)?;
                 self.known.insert(key.clone(), None);
                 self.tombstones.insert(key);
-                self.requests.retain(|_, request| deletion.purges.iter().all(|p| signed(p.conversation) != request.0));
+                self.requests
+                    .retain(|_, request| deletion.purges.iter().all(|p| signed(p.conversation) != request.0));
                 Ok(Committed { released: deletion.released, ..Committed::new(conversation, Vec::new()) })
             }
         }
@@ -454,7 +472,9 @@ impl<'a> Batch<'a> {
     fn answered(&mut self, key: &Key, scope: Option<i64>, name: &[u8]) -> Result<Option<Answered>, Error> {
         let Some(scope) = scope else { return Ok(None) };
         let asked = (key.tenant.to_string(), scope, name.to_vec());
-        let Some((no, fingerprint, first, last)) = self.requests.get(&asked).copied() else { return Ok(None) };
+        let Some((no, fingerprint, first, last)) = self.requests.get(&asked).copied() else {
+            return Ok(None);
+        };
         self.flush()?;
         let lineage = read::lineage_at(self.db, no)?.ok_or_else(|| write::absent(key))?;
         let key = Key { tenant: key.tenant.clone(), id: lineage.0[0].id };
@@ -539,11 +559,15 @@ impl<'a> Batch<'a> {
         ];
         for (table, column, places) in tables {
             let (nos, seqs) = arrays(places);
-            let sql = format!("DELETE FROM {table} t USING {at} WHERE t.conversation = n.conversation AND t.{column} = n.seq");
+            let sql = format!(
+                "DELETE FROM {table} t USING {at} WHERE t.conversation = n.conversation AND t.{column} = n.seq"
+            );
             self.db.execute(&sql, &[&nos, &seqs])?;
         }
         for at in &erasure.folds {
-            let sql = format!("{FAMILY} DELETE FROM kept_folds WHERE seq >= $2 AND conversation IN (SELECT no FROM family)");
+            let sql = format!(
+                "{FAMILY} DELETE FROM kept_folds WHERE seq >= $2 AND conversation IN (SELECT no FROM family)"
+            );
             self.db.execute(&sql, &[&signed(at.conversation), &signed(at.seq)])?;
         }
         for (no, checkpoint) in &erasure.checkpoints {
@@ -552,17 +576,28 @@ impl<'a> Batch<'a> {
             let Some(row) = row else { continue };
             let mut conversation = rows::conversation(rows::get(&row, 0)?)?;
             conversation.set_checkpoint(*checkpoint);
-            self.db.execute("UPDATE conversation_rows SET row = $2 WHERE no = $1", &[&no, &json(&conversation)?])?;
+            self.db.execute(
+                "UPDATE conversation_rows SET row = $2 WHERE no = $1",
+                &[&no, &json(&conversation)?],
+            )?;
         }
         let place = |row| {
-            Ok(Place { conversation: ConversationId::from_bytes(rows::bytes(row, 0)?), seq: rows::unsigned(row, 1)? })
+            Ok(Place {
+                conversation: ConversationId::from_bytes(rows::bytes(row, 0)?),
+                seq: rows::unsigned(row, 1)?,
+            })
         };
         places.iter().map(place).collect()
     }
 
     fn delete(&mut self, no: i64, conversation: &Conversation, deletion: &Deletion) -> Result<(), Error> {
         self.flush()?;
-        let mut husk = Conversation::new(conversation.id, conversation.tenant.clone(), conversation.created, deletion.tombstone.head);
+        let mut husk = Conversation::new(
+            conversation.id,
+            conversation.tenant.clone(),
+            conversation.created,
+            deletion.tombstone.head,
+        );
         husk.parent = conversation.parent;
         let tombstone = &deletion.tombstone;
         self.db.execute(

@@ -159,7 +159,8 @@ fn two_writers_give_one_order() {
     let url_of_schema = format!("{url}{and}options=-csearch_path%3D{schema}");
     // Opened at once: the tables are made by one of them.
     let stores: Vec<Postgres> = std::thread::scope(|scope| {
-        let opening: Vec<_> = (0..4).map(|_| scope.spawn(|| Postgres::open(&url_of_schema).unwrap())).collect();
+        let opening: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| Postgres::open(&url_of_schema).unwrap())).collect();
         opening.into_iter().map(|one| one.join().unwrap()).collect()
     });
     let m = Maker::default();
@@ -177,9 +178,15 @@ fn two_writers_give_one_order() {
                     }
                     let write = |key: &everturn_core::id::Key| {
                         let name = format!("round {round}");
-                        let idempotency = Idempotency { request: Hash::of(name.as_bytes()), key: name, only_repeat: None };
-                        let action = |idempotency| Action::Append { drafts: vec![m.say("hello")], expected_seq: None, idempotency };
-                        [None, Some(idempotency)].map(|asked| Write { key: key.clone(), action: action(asked) })
+                        let idempotency =
+                            Idempotency { request: Hash::of(name.as_bytes()), key: name, only_repeat: None };
+                        let action = |idempotency| Action::Append {
+                            drafts: vec![m.say("hello")],
+                            expected_seq: None,
+                            idempotency,
+                        };
+                        [None, Some(idempotency)]
+                            .map(|asked| Write { key: key.clone(), action: action(asked) })
                     };
                     keys.into_iter().flat_map(write).collect()
                 })
