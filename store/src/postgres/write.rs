@@ -21,6 +21,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 type At = (i64, i64);
+/// Tenant, scope and key.
+type RequestName = (String, i64, Vec<u8>);
 
 /// Rows that wait to be written, the last of each place.
 #[derive(Default)]
@@ -34,7 +36,7 @@ pub struct Buffer {
     facts: BTreeMap<At, write::FactRow>,
     summaries: BTreeMap<At, i64>,
     echoes: BTreeSet<(i64, i64, i32)>,
-    requests: BTreeMap<(String, i64, Vec<u8>), (Hash, i64, i64, i64)>,
+    requests: BTreeMap<RequestName, (Hash, i64, i64, i64)>,
     chunks: BTreeMap<(i64, i64, i64), String>,
     ended: BTreeSet<At>,
 }
@@ -284,7 +286,7 @@ pub struct Batch<'a> {
     db: &'a Db,
     buffer: RefCell<Buffer>,
     known: HashMap<Key, Option<(i64, Arc<Conversation>)>>,
-    requests: HashMap<(String, i64, Vec<u8>), Known>,
+    requests: HashMap<RequestName, Known>,
     numbers: Vec<i64>,
     tombstones: BTreeSet<Key>,
 }
