@@ -180,8 +180,9 @@ pub trait Provenance: Send + Sync {
     /// Events of an actor whose bodies are not erased, over all conversations of a tenant, in the order of arrival. Looks at
     /// a bounded part of the log after a position (0 at first); `None` behind its end.
     fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error>;
-    /// Number of bodies erased so far, as the store counts them: see [`Action::Derive`](everturn_core::write::Action::Derive).
-    fn erasures(&self) -> Result<u64, Error>;
+    /// Number of bodies of a tenant erased so far, as the store counts them; a store may count those of all tenants together.
+    /// See [`Action::Derive`](everturn_core::write::Action::Derive).
+    fn erasures(&self, tenant: &Tenant) -> Result<u64, Error>;
 }
 
 /// A page of an actor's events.

@@ -28,6 +28,8 @@ mod index;
 mod keys;
 mod log;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod recall;
 mod search;
 pub mod sqlite;

@@ -225,7 +225,7 @@ impl Scope {
     /// The turns after the checkpoint, or those between two places.
     fn unsummarized(&self, id: ConversationId, range: Option<(u64, u64)>) -> Result<Unsummarized, Error> {
         let key = self.key(id);
-        let mark = self.shared().index.erasures()?;
+        let mark = self.shared().index.erasures(&key.tenant)?;
         let conversation = self.shared().index.conversation(&key)?;
         let fold = self.shared().fold(&key, conversation.head.seq)?;
         let previous = match range {
@@ -446,7 +446,7 @@ impl Scope {
             restores,
         };
         // It has no words.
-        self.append_compaction(key, &revert, self.shared().index.erasures()?).map(drop)
+        self.append_compaction(key, &revert, self.shared().index.erasures(&key.tenant)?).map(drop)
     }
 
     /// After the checkpoint in force was erased, and the log says which one is in force instead: what it covered is

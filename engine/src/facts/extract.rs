@@ -168,7 +168,7 @@ impl Reader<'_> {
             before: Some(to.saturating_add(1)),
             ..TurnQuery::default()
         };
-        let mark = self.scope.shared().index.erasures()?;
+        let mark = self.scope.shared().index.erasures(&self.key().tenant)?;
         let mut batch = Batch { from, to, mark, turns: Vec::new() };
         self.scope.each_turn(&self.key(), query, |turn| {
             let stands = matches!(turn.status, Status::Complete | Status::Interrupted) && !turn.erased;

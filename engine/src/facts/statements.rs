@@ -181,7 +181,7 @@ impl Scope {
         wrong: FactId,
         correction: Correction,
     ) -> Result<Fact, Error> {
-        let mark = self.shared().index.erasures()?;
+        let mark = self.shared().index.erasures(&self.tenant)?;
         let old = self.fact_in(id, wrong)?;
         if old.status == Status::Retracted {
             return Err(taken_back(wrong));

@@ -69,7 +69,7 @@ pub fn what_was_made_of_erased_words_is_not_written(store: &dyn Backend) {
     done(store, m.fork(&apart, &key, 2));
     append(store, &key, vec![two]);
     done(store, m.fork(&fork, &key, 3));
-    let mark = || store.erasures().expect("it is counted");
+    let mark = || store.erasures(&key.tenant).expect("it is counted");
     let derive = |key: &Key, mark| {
         let drafts = vec![compaction(&m, first, 2, json!(null))];
         Write { key: key.clone(), action: Action::Derive { drafts, mark } }

@@ -272,7 +272,7 @@ impl Provenance for Memory {
         Ok(Some(WrittenPage { events, through: through as u64 }))
     }
 
-    fn erasures(&self) -> Result<u64, Error> {
+    fn erasures(&self, _: &Tenant) -> Result<u64, Error> {
         Ok(self.kept().erasures.count())
     }
 }

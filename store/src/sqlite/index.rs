@@ -341,7 +341,7 @@ impl Provenance for Sqlite {
         self.reading(|db| Ok(read::written_by(db, tenant, actor, after)?))
     }
 
-    fn erasures(&self) -> Result<u64, Error> {
+    fn erasures(&self, _: &Tenant) -> Result<u64, Error> {
         Ok(self.erasures.load(Ordering::SeqCst))
     }
 }

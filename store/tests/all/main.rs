@@ -6,6 +6,8 @@ mod dice;
 mod diverged;
 mod erasure;
 mod files;
+#[cfg(feature = "postgres")]
+mod in_postgres;
 mod indexes;
 mod load;
 mod promises;

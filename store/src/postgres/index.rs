@@ -1,0 +1,370 @@
+//! Reading rows that follow from the log, and making them again.
+
+use super::Postgres;
+use super::lookup::InDatabase;
+use super::read::{self, FAMILY, Level, Lineage};
+use super::rows::{self, json, signed};
+use super::write::Buffer;
+use crate::{
+    AssetIndex, ConversationIndex, ConversationQuery, FoldCache, Maintenance, Problem, Provenance,
+    StoredTurn, TenantUsage, TurnIndex, TurnQuery, Written, WrittenPage,
+};
+use everturn_core::Error;
+use everturn_core::chain::{Hash, Head};
+use everturn_core::conversation::{Conversation, Tombstone};
+use everturn_core::echo::Words;
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::json::Raw;
+use everturn_core::time::Timestamp;
+use everturn_core::write::{self, Changes, ForkPoint, Learned, Place, absent_turn, learned};
+use std::cell::RefCell;
+
+impl ConversationIndex for Postgres {
+    fn conversation(&self, key: &Key) -> Result<Conversation, Error> {
+        let found = read::conversation(&self.db()?, key)?;
+        found.map(|(_, conversation)| conversation).ok_or_else(|| write::absent(key))
+    }
+
+    fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error> {
+        let (updated, id) = match query.after {
+            Some((updated, id)) => (updated.0, id.to_bytes()),
+            None => (i64::MAX, [0xff; 16]),
+        };
+        let sql = "SELECT row FROM conversation_rows WHERE tenant = $1 AND deleted IS NULL AND (updated, id) < ($2, $3)
+             AND ($4::text IS NULL OR position(lower($4) IN lower(convert_from(title, 'UTF8'))) > 0)
+             AND ($5::text IS NULL OR state = $5) ORDER BY updated DESC, id DESC LIMIT $6";
+        let state = query.state.map(|state| state.as_str());
+        let found = self.db()?.query(
+            sql,
+            &[&tenant.as_str(), &updated, &&id[..], &query.text, &state, &signed(query.limit as u64)],
+        )?;
+        found.iter().map(|row| rows::conversation(rows::get(row, 0)?)).collect()
+    }
+
+    fn starting_with(
+        &self,
+        tenant: &Tenant,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<ConversationId>, Error> {
+        // The spike reads all of them; SQLite has the range of bytes.
+        let prefix = prefix.strip_prefix(ConversationId::PREFIX).unwrap_or(prefix).to_ascii_uppercase();
+        let sql = "SELECT id FROM conversation_rows WHERE tenant = $1 AND deleted IS NULL ORDER BY id";
+        let mut ids = Vec::new();
+        for row in self.db()?.query(sql, &[&tenant.as_str()])? {
+            ids.push(ConversationId::from_bytes(rows::bytes(&row, 0)?));
+        }
+        let begins =
+            |id: &ConversationId| id.to_string()[ConversationId::PREFIX.len()..].starts_with(&prefix);
+        Ok(ids.into_iter().filter(begins).take(limit).collect())
+    }
+
+    fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error> {
+        let sql = "SELECT tenant, id FROM conversation_rows WHERE expires <= $1 AND deleted IS NULL ORDER BY expires LIMIT $2";
+        self.db()?.query(sql, &[&now.0, &signed(limit as u64)])?.iter().map(key).collect()
+    }
+
+    fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {
+        let sql = "SELECT row, deleted, deleted_reason FROM conversation_rows
+             WHERE tenant = $1 AND deleted IS NOT NULL AND NOT replaced ORDER BY deleted DESC";
+        self.db()?.query(sql, &[&tenant.as_str()])?.iter().map(tombstone).collect()
+    }
+
+    fn tenants(&self) -> Result<Vec<Tenant>, Error> {
+        let sql = "SELECT tenant FROM conversation_rows GROUP BY tenant ORDER BY tenant COLLATE \"C\"";
+        let found = self.db()?.query(sql, &[])?;
+        found.iter().map(|row| Tenant::new(rows::get::<String>(row, 0)?)).collect()
+    }
+
+    fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error> {
+        let sql = "WITH own AS (SELECT no, parent_seq FROM conversation_rows WHERE tenant = $1 AND deleted IS NULL)
+             SELECT (SELECT count(*) FROM own),
+                 (SELECT count(*) FROM own JOIN turn_rows t ON t.conversation = own.no AND t.seq > coalesce(own.parent_seq, 0)),
+                 (SELECT coalesce(sum(octet_length(e.body)), 0)::bigint FROM own JOIN events e ON e.conversation = own.no),
+                 (SELECT count(*) FROM own JOIN asset_rows a ON a.conversation = own.no WHERE a.sha256 IS NOT NULL),
+                 (SELECT coalesce(sum((e.body::json ->> 'bytes')::bigint), 0)::bigint FROM own JOIN asset_rows a ON a.conversation = own.no
+                  JOIN events e ON e.conversation = own.no AND e.seq = a.seq WHERE a.sha256 IS NOT NULL)";
+        let Some(row) = self.db()?.query_one(sql, &[&tenant.as_str()])? else {
+            return Ok(TenantUsage::default());
+        };
+        let number = |column| rows::unsigned(&row, column);
+        Ok(TenantUsage {
+            conversations: number(0)?,
+            turns: number(1)?,
+            bytes: number(2)?,
+            assets: number(3)?,
+            asset_bytes: number(4)?,
+        })
+    }
+}
+
+impl TurnIndex for Postgres {
+    fn stored_turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<StoredTurn>, Error> {
+        let (db, lineage) = self.reading(key)?;
+        read::turns(&db, &lineage, query)
+    }
+
+    fn stored_turn(&self, tenant: &Tenant, id: TurnId) -> Result<StoredTurn, Error> {
+        let sql = "SELECT c.no FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation
+             WHERE t.id = $1 AND c.tenant = $2 AND c.deleted IS NULL AND t.seq > coalesce(c.parent_seq, 0)";
+        let db = self.db()?;
+        let row =
+            db.query_one(sql, &[&&id.to_bytes()[..], &tenant.as_str()])?.ok_or_else(|| absent_turn(id))?;
+        let lineage = read::lineage_at(&db, rows::get(&row, 0)?)?.ok_or_else(|| absent_turn(id))?;
+        let row = read::turn_row(&db, &lineage, id)?.ok_or_else(|| absent_turn(id))?;
+        read::stored(&db, &lineage, row)
+    }
+
+    fn stored_turn_in(&self, key: &Key, id: TurnId) -> Result<StoredTurn, Error> {
+        let (db, lineage) = self.reading(key)?;
+        let row = read::turn_row(&db, &lineage, id)?.ok_or_else(|| absent_turn(id))?;
+        read::stored(&db, &lineage, row)
+    }
+
+    fn fallen_after(&self, key: &Key, seq: u64) -> Result<u64, Error> {
+        let (db, lineage) = self.reading(key)?;
+        read::fallen_after(&db, &lineage, seq)
+    }
+
+    fn open_turns(&self) -> Result<Vec<(Key, TurnId)>, Error> {
+        let sql =
+            "SELECT c.tenant, c.id, t.id FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation
+             WHERE t.status = 'pending' AND c.deleted IS NULL";
+        let found = self.db()?.query(sql, &[])?;
+        found.iter().map(|row| Ok((key(row)?, TurnId::from_bytes(rows::bytes(row, 2)?)))).collect()
+    }
+}
+
+impl AssetIndex for Postgres {
+    fn stored_assets(&self, key: &Key) -> Result<Vec<Event>, Error> {
+        let (db, lineage) = self.reading(key)?;
+        let nos: Vec<i64> = lineage.0.iter().map(|level| level.no).collect();
+        let sql = "SELECT conversation, seq FROM asset_rows WHERE conversation = ANY ($1) ORDER BY seq";
+        let mut seqs = Vec::new();
+        for row in db.query(sql, &[&nos])? {
+            let seq = rows::unsigned(&row, 1)?;
+            let no: i64 = rows::get(&row, 0)?;
+            seqs.extend(lineage.owner(seq).filter(|level| level.no == no).map(|_| seq));
+        }
+        let mut events = read::events_at(&db, &lineage, &seqs)?;
+        Ok(seqs.iter().filter_map(|seq| events.remove(seq)).collect())
+    }
+
+    fn stored_asset(&self, key: &Key, id: &str) -> Result<Option<Event>, Error> {
+        let (db, lineage) = self.reading(key)?;
+        let nos: Vec<i64> = lineage.0.iter().map(|level| level.no).collect();
+        let found = db.query(
+            "SELECT conversation, seq FROM asset_rows WHERE conversation = ANY ($1) AND id = $2",
+            &[&nos, &id],
+        )?;
+        for level in &lineage.0 {
+            for row in &found {
+                let seq = rows::unsigned(row, 1)?;
+                if rows::get::<i64>(row, 0)? == level.no && seq <= level.cap {
+                    return Ok(read::events_at(&db, &lineage, &[seq])?.remove(&seq));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn stored_assets_with_id(
+        &self,
+        tenant: &Tenant,
+        id: &str,
+        limit: usize,
+    ) -> Result<Vec<(ConversationId, Event)>, Error> {
+        let db = self.db()?;
+        let sql = "SELECT * FROM (SELECT DISTINCT ON (a.sha256) c.no, c.id, a.seq FROM asset_rows a
+                 JOIN conversation_rows c ON c.no = a.conversation
+                 WHERE a.id = $1 AND c.tenant = $2 AND c.deleted IS NULL ORDER BY a.sha256, c.id) f ORDER BY f.id LIMIT $3";
+        let mut found = Vec::new();
+        for row in db.query(sql, &[&id, &tenant.as_str(), &signed(limit as u64)])? {
+            let seq = rows::unsigned(&row, 2)?;
+            let Some(lineage) = read::lineage_at(&db, rows::get(&row, 0)?)? else { continue };
+            let event = read::events_at(&db, &lineage, &[seq])?.remove(&seq);
+            found.extend(event.map(|event| (lineage.0[0].id, event)));
+        }
+        Ok(found)
+    }
+
+    fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
+        Ok(read::asset_count(&self.db()?, tenant, sha256)? > 0)
+    }
+}
+
+impl Provenance for Postgres {
+    fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error> {
+        let sql = "SELECT c.id FROM fact_statements f JOIN conversation_rows c ON c.no = f.conversation
+             WHERE f.id = $1 AND f.corrects IS DISTINCT FROM f.id AND c.tenant = $2 AND c.deleted IS NULL ORDER BY c.no LIMIT 1";
+        let row = self.db()?.query_one(sql, &[&&id.to_bytes()[..], &tenant.as_str()])?;
+        row.map(|row| rows::bytes(&row, 0).map(ConversationId::from_bytes)).transpose()
+    }
+
+    fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error> {
+        let db = self.db()?;
+        learned(turn, |of| read::statements(&db, tenant, of))
+    }
+
+    fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error> {
+        let (db, lineage) = self.reading(key)?;
+        let row = read::turn_row(&db, &lineage, turn)?.ok_or_else(|| absent_turn(turn))?;
+        let message = read::stored(&db, &lineage, row.clone())?.message();
+        let (Some(message), Some(level)) = (message, lineage.owner(row.seq)) else { return Ok(Vec::new()) };
+        let words = Words::of(&message);
+        let buckets: Vec<i32> = words.buckets().into_iter().map(i32::from).collect();
+        let sql = format!(
+            "{FAMILY} SELECT DISTINCT e.conversation, e.seq FROM family f JOIN echo_rows e ON e.conversation = f.no
+             WHERE e.bucket = ANY ($3) ORDER BY 1, 2"
+        );
+        let mut events = Vec::new();
+        for row in db.query(&sql, &[&level.no, &signed(row.seq), &buckets])? {
+            let seq = rows::unsigned(&row, 1)?;
+            let Some(lineage) = read::lineage_at(&db, rows::get(&row, 0)?)? else { continue };
+            let event = read::events_at(&db, &lineage, &[seq])?.remove(&seq);
+            events.extend(event.filter(|event| words.are_repeated_by(event)));
+        }
+        Ok(events)
+    }
+
+    /// A position is a conversation, not a place in the order of arrival: see the decision.
+    fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error> {
+        let db = self.db()?;
+        let sql = "SELECT max(no) FROM (SELECT no FROM conversation_rows WHERE no > $1 AND tenant = $2 ORDER BY no LIMIT 100) c";
+        let Some(row) = db.query_one(sql, &[&signed(after), &tenant.as_str()])? else { return Ok(None) };
+        let Some(through) = rows::get::<Option<i64>>(&row, 0)? else { return Ok(None) };
+        let sql = "SELECT c.no, c.id, c.deleted IS NOT NULL, e.seq, e.kind, e.turn FROM conversation_rows c
+             JOIN events e ON e.conversation = c.no
+             WHERE c.no > $1 AND c.no <= $2 AND c.tenant = $4 AND e.actor = $3 AND e.body IS NOT NULL ORDER BY c.no, e.seq";
+        let mut events = Vec::new();
+        for row in db.query(sql, &[&signed(after), &through, &actor, &tenant.as_str()])? {
+            let conversation = ConversationId::from_bytes(rows::bytes(&row, 1)?);
+            let place = Place { conversation, seq: rows::unsigned(&row, 3)? };
+            let mut seen_in = conversation;
+            if rows::get(&row, 2)? {
+                let sql = format!(
+                    "{FAMILY} SELECT c.id FROM family f JOIN conversation_rows c ON c.no = f.no WHERE c.deleted IS NULL LIMIT 1"
+                );
+                let fork = db.query_one(&sql, &[&rows::get::<i64>(&row, 0)?, &signed(place.seq)])?;
+                let Some(fork) = fork else { continue };
+                seen_in = ConversationId::from_bytes(rows::bytes(&fork, 0)?);
+            }
+            let turn = rows::optional_bytes(&row, 5)?.map(TurnId::from_bytes);
+            events.push(Written { place, seen_in, kind: rows::get(&row, 4)?, turn });
+        }
+        Ok(Some(WrittenPage { events, through: through as u64 }))
+    }
+
+    fn erasures(&self, tenant: &Tenant) -> Result<u64, Error> {
+        let sql = "SELECT coalesce(max(no), 0) FROM erased_bodies WHERE tenant = $1";
+        let row = self.db()?.query_one(sql, &[&tenant.as_str()])?;
+        row.map_or(Ok(0), |row| rows::unsigned(&row, 0))
+    }
+}
+
+impl FoldCache for Postgres {
+    fn fold(&self, key: &Key, at_or_before: u64) -> Result<Option<(u64, Raw)>, Error> {
+        let (db, lineage) = self.reading(key)?;
+        for Level { no, cap, .. } in &lineage.0 {
+            let sql = "SELECT seq, fold FROM kept_folds WHERE conversation = $1 AND seq <= $2 ORDER BY seq DESC LIMIT 1";
+            if let Some(row) = db.query_one(sql, &[no, &signed(at_or_before.min(*cap))])? {
+                let fold = Raw::new(rows::get::<String>(&row, 1)?).ok();
+                return Ok(fold.zip(Some(rows::unsigned(&row, 0)?)).map(|(fold, seq)| (seq, fold)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn keep_fold(&self, key: &Key, seq: u64, fold: &Raw) -> Result<(), Error> {
+        let (db, lineage) = self.reading(key)?;
+        let sql = "INSERT INTO kept_folds VALUES ($1, $2, $3) ON CONFLICT (conversation, seq) DO UPDATE SET fold = excluded.fold";
+        db.execute(sql, &[&lineage.0[0].no, &signed(seq), &fold.get()]).map(drop)
+    }
+}
+
+impl Maintenance for Postgres {
+    fn check(&self) -> Result<Vec<Problem>, Error> {
+        Ok(Vec::new())
+    }
+
+    fn rebuild(&self) -> Result<(), Error> {
+        let db = self.db()?;
+        db.batch("BEGIN; LOCK TABLE conversation_rows IN EXCLUSIVE MODE")?;
+        let rebuilt = (|| {
+            db.batch("DELETE FROM turn_rows; DELETE FROM asset_rows; DELETE FROM asset_references; DELETE FROM fact_statements;
+                DELETE FROM summary_rows; DELETE FROM echo_rows; DELETE FROM kept_folds")?;
+            // Parents have smaller numbers than their forks. Also deleted ones, whose turns forks still read.
+            for row in
+                db.query("SELECT no, row, deleted IS NOT NULL FROM conversation_rows ORDER BY no", &[])?
+            {
+                let (no, old): (i64, _) = (rows::get(&row, 0)?, rows::conversation(rows::get(&row, 1)?)?);
+                let deleted: bool = rows::get(&row, 2)?;
+                let Some(lineage) = read::lineage_at(&db, no)? else { continue };
+                let key = Key { tenant: old.tenant.clone(), id: old.id };
+                let fork = match old.parent {
+                    None => None,
+                    Some(parent) => {
+                        let above = Lineage(lineage.0[1..].to_vec());
+                        let hash = match read::hash_at(&db, &above, parent.at_seq)? {
+                            Some(hash) => hash,
+                            // Neither is read any more.
+                            None if deleted => continue,
+                            None => return Err(rows::wrong("a parent is damaged")),
+                        };
+                        let turns = read::count_turns(&db, &above, parent.at_seq)?;
+                        Some((parent, ForkPoint { head: Head { seq: parent.at_seq, hash }, turns }))
+                    }
+                };
+                let mut fresh = write::new_conversation(&key, old.created, fork);
+                let buffer = RefCell::new(Buffer::default());
+                let mut after = lineage.0[0].floor;
+                loop {
+                    let page = read::events(&db, &lineage, after, 1000)?;
+                    let Some(last) = page.last().map(|event| event.seq) else { break };
+                    after = last;
+                    for event in &page {
+                        let mut changes = Changes::default();
+                        let lookup = InDatabase { db: &db, buffer: &buffer, key: &key };
+                        write::fold(&mut fresh, event, &mut changes, &lookup)?;
+                        buffer.borrow_mut().changes(no, changes);
+                    }
+                }
+                buffer.borrow_mut().flush(&db, "")?;
+                if !deleted {
+                    let sql = "UPDATE conversation_rows SET row = $2, updated = $3, state = $4, expires = $5, title = $6 WHERE no = $1";
+                    let expires = fresh.expires().map(|at| at.0);
+                    let title = fresh.title.clone().map(String::into_bytes);
+                    db.execute(
+                        sql,
+                        &[&no, &json(&fresh)?, &fresh.updated.0, &fresh.state.as_str(), &expires, &title],
+                    )?;
+                }
+            }
+            Ok(())
+        })();
+        db.batch(if rebuilt.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
+        rebuilt
+    }
+
+    fn compact(&self) -> Result<(), Error> {
+        // What was erased is in old versions of rows until they are vacuumed.
+        self.db()?.batch("VACUUM events")
+    }
+}
+
+fn key(row: &tokio_postgres::Row) -> Result<Key, Error> {
+    let tenant = Tenant::new(rows::get::<String>(row, 0)?)?;
+    Ok(Key { tenant, id: ConversationId::from_bytes(rows::bytes(row, 1)?) })
+}
+
+/// A tombstone from its row, the time and the reason.
+pub(super) fn tombstone(row: &tokio_postgres::Row) -> Result<Tombstone, Error> {
+    let husk = rows::conversation(rows::get(row, 0)?)?;
+    Ok(Tombstone {
+        id: husk.id,
+        head: husk.head,
+        deleted: Timestamp(rows::get(row, 1)?),
+        reason: rows::get(row, 2)?,
+    })
+}

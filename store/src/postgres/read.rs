@@ -1,0 +1,313 @@
+//! Reading, on any connection. Each function is one round trip, whatever the number of rows and ancestors.
+
+use super::db::Db;
+use super::rows::{self, EVENT_COLUMNS, TURN_COLUMNS, signed};
+use crate::{StoredTurn, TurnQuery};
+use everturn_core::Error;
+use everturn_core::chain::{Hash, Head};
+use everturn_core::conversation::Conversation;
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::limits::PAGE_BYTES_MAX;
+use everturn_core::turn::TurnRow;
+use everturn_core::write::{EventRef, FactRow, Fork, Statement, StatementsOf};
+use std::collections::{BTreeMap, HashMap};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Level {
+    pub no: i64,
+    pub id: ConversationId,
+    pub floor: u64,
+    pub cap: u64,
+    pub deleted: bool,
+}
+
+/// A conversation, its parent, the parent's parent, …
+pub struct Lineage(pub Vec<Level>);
+
+impl Lineage {
+    pub fn owner(&self, seq: u64) -> Option<&Level> {
+        self.0.iter().find(|level| seq > level.floor && seq <= level.cap)
+    }
+
+    fn seen(&self, depth: usize, row: TurnRow) -> TurnRow {
+        if depth == 0 { row } else { row.as_of(self.0[depth].cap) }
+    }
+
+    fn arrays(&self) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
+        let of = |value: fn(&Level) -> i64| self.0.iter().map(value).collect();
+        (of(|l| l.no), of(|l| signed(l.floor)), of(|l| signed(l.cap)))
+    }
+}
+
+pub fn conversation(db: &Db, key: &Key) -> Result<Option<(i64, Conversation)>, Error> {
+    let sql = "SELECT no, row FROM conversation_rows WHERE tenant = $1 AND id = $2 AND NOT replaced AND deleted IS NULL";
+    let row = db.query_one(sql, &[&key.tenant.as_str(), &&key.id.to_bytes()[..]])?;
+    row.map(|row| Ok((rows::get(&row, 0)?, rows::conversation(rows::get(&row, 1)?)?))).transpose()
+}
+
+/// A living conversation with its ancestors.
+pub fn lineage_of(db: &Db, key: &Key) -> Result<Option<Lineage>, Error> {
+    let start = "tenant = $1 AND id = $2 AND NOT replaced AND deleted IS NULL";
+    lineage_where(db, start, &[&key.tenant.as_str(), &&key.id.to_bytes()[..]])
+}
+
+/// The same of any conversation, by its number.
+pub fn lineage_at(db: &Db, no: i64) -> Result<Option<Lineage>, Error> {
+    lineage_where(db, "no = $1", &[&no])
+}
+
+fn lineage_where(
+    db: &Db,
+    start: &str,
+    params: &[&(dyn tokio_postgres::types::ToSql + Sync)],
+) -> Result<Option<Lineage>, Error> {
+    let sql = format!(
+        "WITH RECURSIVE line AS (
+             SELECT no, id, parent, parent_seq, deleted, 0 AS depth FROM conversation_rows WHERE {start}
+             UNION ALL SELECT c.no, c.id, c.parent, c.parent_seq, c.deleted, l.depth + 1
+             FROM line l JOIN conversation_rows c ON c.no = l.parent WHERE l.depth < 1000)
+         SELECT no, id, coalesce(parent_seq, 0), deleted IS NOT NULL FROM line ORDER BY depth"
+    );
+    let mut cap = i64::MAX as u64;
+    let mut levels = Vec::new();
+    for row in db.query(&sql, params)? {
+        let floor = rows::unsigned(&row, 2)?;
+        let id = ConversationId::from_bytes(rows::bytes(&row, 1)?);
+        levels.push(Level { no: rows::get(&row, 0)?, id, floor, cap, deleted: rows::get(&row, 3)? });
+        cap = cap.min(floor);
+    }
+    Ok((!levels.is_empty()).then_some(Lineage(levels)))
+}
+
+pub fn hash_at(db: &Db, lineage: &Lineage, seq: u64) -> Result<Option<Hash>, Error> {
+    if seq == 0 {
+        return Ok(lineage.0.last().map(|oldest| Head::genesis(oldest.id).hash));
+    }
+    let Some(level) = lineage.owner(seq) else { return Ok(None) };
+    let row = db.query_one(
+        "SELECT hash FROM events WHERE conversation = $1 AND seq = $2",
+        &[&level.no, &signed(seq)],
+    )?;
+    row.map(|row| rows::bytes(&row, 0).map(Hash)).transpose()
+}
+
+/// A page of events. The hash before the first comes with it: the event before is read as well.
+pub fn events(db: &Db, lineage: &Lineage, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
+    let (nos, floors, caps) = lineage.arrays();
+    let sql = format!(
+        "SELECT {EVENT_COLUMNS}, l.depth FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS l (no, floor, cap, depth)
+         CROSS JOIN LATERAL (SELECT * FROM events e WHERE e.conversation = l.no AND e.seq > greatest($4, l.floor) AND e.seq <= l.cap
+             ORDER BY e.seq LIMIT $5) e ORDER BY e.seq LIMIT $5"
+    );
+    let from = after.saturating_sub(1);
+    let wanted = signed(limit as u64).saturating_add(signed(after - from));
+    let (mut out, mut bytes, mut prev): (Vec<Event>, usize, Option<(u64, Hash)>) = (Vec::new(), 0, None);
+    for row in db.query(&sql, &[&nos, &floors, &caps, &signed(from), &wanted])? {
+        let depth = rows::get::<i64>(&row, 13)? as usize - 1;
+        let seq = rows::unsigned(&row, 0)?;
+        let before = match prev {
+            Some((at, hash)) if at + 1 == seq => hash,
+            _ if seq == 1 => Head::genesis(lineage.0[depth].id).hash,
+            _ => Hash([0; 32]),
+        };
+        let event = rows::event(&row, lineage.0[depth].id, before)?;
+        prev = Some((seq, event.hash));
+        if seq <= after || out.len() >= limit {
+            continue;
+        }
+        bytes += event.text().map_or(0, str::len);
+        out.push(event);
+        if bytes >= PAGE_BYTES_MAX {
+            break;
+        }
+    }
+    Ok(out)
+}
+
+/// The events at some places, with their `prev`.
+pub fn events_at(db: &Db, lineage: &Lineage, seqs: &[u64]) -> Result<HashMap<u64, Event>, Error> {
+    let mut found = HashMap::new();
+    let owned: Vec<(u64, &Level)> =
+        seqs.iter().filter_map(|seq| Some((*seq, lineage.owner(*seq)?))).collect();
+    if owned.is_empty() {
+        return Ok(found);
+    }
+    let nos: Vec<i64> = owned.iter().map(|(_, level)| level.no).collect();
+    let before: Vec<Option<i64>> =
+        owned.iter().map(|(seq, _)| lineage.owner(seq - 1).map(|level| level.no)).collect();
+    let places: Vec<i64> = owned.iter().map(|(seq, _)| signed(*seq)).collect();
+    let sql = format!(
+        "SELECT {EVENT_COLUMNS}, p.hash FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (conversation, seq, before)
+         JOIN events e ON e.conversation = w.conversation AND e.seq = w.seq
+         LEFT JOIN events p ON p.conversation = w.before AND p.seq = w.seq - 1"
+    );
+    for row in db.query(&sql, &[&nos, &places, &before])? {
+        let seq = rows::unsigned(&row, 0)?;
+        let Some(level) = lineage.owner(seq) else { continue };
+        let prev = match rows::optional_bytes(&row, 13)? {
+            Some(hash) => Hash(hash),
+            None if seq == 1 => Head::genesis(level.id).hash,
+            None => Hash([0; 32]),
+        };
+        found.insert(seq, rows::event(&row, level.id, prev)?);
+    }
+    Ok(found)
+}
+
+pub fn turn_row(db: &Db, lineage: &Lineage, id: TurnId) -> Result<Option<TurnRow>, Error> {
+    let (nos, _, _) = lineage.arrays();
+    let sql = format!(
+        "SELECT {TURN_COLUMNS}, t.conversation FROM turn_rows t WHERE t.conversation = ANY ($1) AND t.id = $2"
+    );
+    let found = db.query(&sql, &[&nos, &&id.to_bytes()[..]])?;
+    for (depth, level) in lineage.0.iter().enumerate() {
+        for row in &found {
+            if rows::get::<i64>(row, 9)? == level.no {
+                let row = rows::turn(row)?;
+                return Ok((row.seq <= level.cap).then(|| lineage.seen(depth, row)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Rows between two places, of all levels, the youngest level's where several have one.
+fn turn_page(
+    db: &Db,
+    lineage: &Lineage,
+    low: u64,
+    high: u64,
+    descending: bool,
+    limit: usize,
+) -> Result<Vec<TurnRow>, Error> {
+    let (nos, _, caps) = lineage.arrays();
+    let order = if descending { "DESC" } else { "ASC" };
+    let sql = format!(
+        "SELECT {TURN_COLUMNS}, l.depth FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS l (no, cap, depth)
+         CROSS JOIN LATERAL (SELECT * FROM turn_rows t WHERE t.conversation = l.no AND t.seq >= $3 AND t.seq <= least($4, l.cap)
+             ORDER BY t.seq {order} LIMIT $5) t ORDER BY l.depth"
+    );
+    let mut merged: BTreeMap<u64, TurnRow> = BTreeMap::new();
+    for row in db.query(&sql, &[&nos, &caps, &signed(low), &signed(high), &signed(limit as u64)])? {
+        let depth = rows::get::<i64>(&row, 9)? as usize - 1;
+        let row = rows::turn(&row)?;
+        merged.entry(row.seq).or_insert_with(|| lineage.seen(depth, row));
+    }
+    let in_order = merged.into_values();
+    Ok(if descending { in_order.rev().take(limit).collect() } else { in_order.take(limit).collect() })
+}
+
+pub fn turns(db: &Db, lineage: &Lineage, query: &TurnQuery) -> Result<Vec<StoredTurn>, Error> {
+    let (mut low, mut high) = query.range();
+    let mut rows: Vec<TurnRow> = Vec::new();
+    while low <= high && rows.len() < query.limit {
+        let page = turn_page(db, lineage, low, high, query.descending, query.limit)?;
+        let Some(last) = page.last().map(|row| row.seq) else { break };
+        if query.descending {
+            high = last - 1
+        } else {
+            low = last + 1
+        }
+        let seen = |row: TurnRow| match query.as_of {
+            Some(seq) => row.as_of(seq),
+            None => row,
+        };
+        let wanted = page.into_iter().map(seen).filter(|row| query.takes(row));
+        rows.extend(wanted.take(query.limit - rows.len()));
+    }
+    let (mut turns, mut bytes) = (Vec::new(), 0);
+    for group in rows.chunks(64) {
+        let mut events = events_at(db, lineage, &group.iter().flat_map(TurnRow::places).collect::<Vec<_>>())?;
+        for row in group {
+            turns.push(stored_from(lineage, row.clone(), &mut events));
+            if query.is_full(&turns, &mut bytes) {
+                return Ok(turns);
+            }
+        }
+    }
+    Ok(turns)
+}
+
+fn stored_from(lineage: &Lineage, row: TurnRow, events: &mut HashMap<u64, Event>) -> StoredTurn {
+    let events = row.places().filter_map(|seq| events.get(&seq).cloned()).collect();
+    StoredTurn { conversation: lineage.0[0].id, row, events }
+}
+
+pub fn stored(db: &Db, lineage: &Lineage, row: TurnRow) -> Result<StoredTurn, Error> {
+    let mut events = events_at(db, lineage, &row.places().collect::<Vec<_>>())?;
+    Ok(stored_from(lineage, row, &mut events))
+}
+
+pub fn fallen_after(db: &Db, lineage: &Lineage, after: u64) -> Result<u64, Error> {
+    let rows = turn_page(db, lineage, after.saturating_add(1), i64::MAX as u64, false, i64::MAX as usize)?;
+    Ok(rows.into_iter().filter(|row| row.superseded_by.is_some()).count() as u64)
+}
+
+pub fn count_turns(db: &Db, lineage: &Lineage, through: u64) -> Result<u64, Error> {
+    let (nos, floors, caps) = lineage.arrays();
+    let sql = "SELECT count(*) FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS l (no, floor, cap)
+         JOIN turn_rows t ON t.conversation = l.no AND t.seq > l.floor AND t.seq <= least(l.cap, $4)";
+    let row = db.query_one(sql, &[&nos, &floors, &caps, &signed(through)])?;
+    row.map_or(Ok(0), |row| rows::unsigned(&row, 0))
+}
+
+pub fn forks(db: &Db, conversation: u64) -> Result<Vec<Fork>, Error> {
+    let sql =
+        "SELECT no, parent_seq, deleted IS NOT NULL FROM conversation_rows WHERE parent = $1 ORDER BY no";
+    let found = db.query(sql, &[&signed(conversation)])?;
+    let fork = |row| {
+        Ok(Fork {
+            conversation: rows::unsigned(row, 0)?,
+            at_seq: rows::unsigned(row, 1)?,
+            deleted: rows::get(row, 2)?,
+        })
+    };
+    found.iter().map(fork).collect()
+}
+
+pub fn statements(db: &Db, tenant: &Tenant, of: StatementsOf) -> Result<Vec<Statement>, Error> {
+    let read = |which: &str, params: &[&(dyn tokio_postgres::types::ToSql + Sync)]| {
+        db.query(
+            &format!(
+                "SELECT f.conversation, c.id, f.seq, f.id, f.source_turn, f.corrects FROM fact_statements f
+                 JOIN conversation_rows c ON c.no = f.conversation WHERE c.tenant = $1 AND {which} ORDER BY f.conversation, f.seq"
+            ),
+            params,
+        )
+    };
+    let tenant = tenant.as_str();
+    let found = match of {
+        StatementsOf::Source(turn) => read("f.source_turn = $2", &[&tenant, &&turn.to_bytes()[..]])?,
+        StatementsOf::Fact(fact) => {
+            read("(f.id = $2 OR f.corrects = $2)", &[&tenant, &&fact.to_bytes()[..]])?
+        }
+        StatementsOf::Event(at) => {
+            read("f.conversation = $2 AND f.seq = $3", &[&tenant, &signed(at.conversation), &signed(at.seq)])?
+        }
+    };
+    let statement = |row| {
+        let seq = rows::unsigned(row, 2)?;
+        Ok(Statement {
+            conversation: ConversationId::from_bytes(rows::bytes(row, 1)?),
+            at: EventRef { conversation: rows::unsigned(row, 0)?, seq },
+            row: FactRow {
+                id: FactId::from_bytes(rows::bytes(row, 3)?),
+                seq,
+                source_turn: rows::optional_bytes(row, 4)?.map(TurnId::from_bytes),
+                corrects: rows::optional_bytes(row, 5)?.map(FactId::from_bytes),
+            },
+        })
+    };
+    found.iter().map(statement).collect()
+}
+
+pub fn asset_count(db: &Db, tenant: &Tenant, sha256: Hash) -> Result<u64, Error> {
+    let sql = "SELECT count(*) FROM asset_rows a JOIN conversation_rows c ON c.no = a.conversation WHERE a.sha256 = $1 AND c.tenant = $2";
+    let row = db.query_one(sql, &[&&sha256.0[..], &tenant.as_str()])?;
+    row.map_or(Ok(0), |row| rows::unsigned(&row, 0))
+}
+
+/// A conversation ($1) and all forks that see one of its places ($2).
+pub const FAMILY: &str = "WITH RECURSIVE family (no) AS
+    (SELECT $1::bigint UNION SELECT c.no FROM conversation_rows c JOIN family f ON c.parent = f.no WHERE c.parent_seq >= $2)";

@@ -1,0 +1,630 @@
+//! Writing, inside one transaction. The first round trip begins it, takes the locks and reads what plans need; the last one
+//! writes everything and commits. Only requests that ask about more than their own conversation need others in between.
+
+use super::db::{Broken, Db, Pending, boxed};
+use super::lookup::InDatabase;
+use super::read::{self, FAMILY};
+use super::rows::{self, json, signed};
+use crate::Committed;
+use everturn_core::Error;
+use everturn_core::chain::Hash;
+use everturn_core::conversation::Conversation;
+use everturn_core::event::Event;
+use everturn_core::id::{ConversationId, Key};
+use everturn_core::turn::TurnRow;
+use everturn_core::write::{
+    self, Action, Answered, AnsweredRequest, Append, Changes, Deletion, Erasure, EventRef, Existing, Place,
+    Plan, Write,
+};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+type At = (i64, i64);
+/// Tenant, scope and key.
+type RequestName = (String, i64, Vec<u8>);
+
+/// Rows that wait to be written, the last of each place.
+#[derive(Default)]
+pub struct Buffer {
+    rows: BTreeMap<i64, Arc<Conversation>>,
+    new: BTreeMap<i64, (Option<i64>, Option<i64>)>,
+    events: Vec<(i64, Event)>,
+    turns: BTreeMap<At, TurnRow>,
+    assets: BTreeMap<(i64, String), (i64, Option<Hash>)>,
+    references: BTreeSet<(i64, i64, String)>,
+    facts: BTreeMap<At, write::FactRow>,
+    summaries: BTreeMap<At, i64>,
+    echoes: BTreeSet<(i64, i64, i32)>,
+    requests: BTreeMap<RequestName, (Hash, i64, i64, i64)>,
+    chunks: BTreeMap<(i64, i64, i64), String>,
+    ended: BTreeSet<At>,
+}
+
+fn column<T, R, V>(rows: &[R], value: impl Fn(&R) -> V) -> Vec<T>
+where
+    V: Into<T>,
+{
+    rows.iter().map(|row| value(row).into()).collect()
+}
+
+impl Buffer {
+    pub fn changes(&mut self, no: i64, changes: Changes) {
+        for row in changes.turns {
+            self.turns.insert((no, signed(row.seq)), row);
+        }
+        for asset in changes.assets {
+            self.assets.insert((no, asset.id), (signed(asset.seq), asset.sha256));
+        }
+        self.references.extend(changes.references.into_iter().map(|r| (no, signed(r.turn_seq), r.asset)));
+        for fact in changes.facts {
+            self.facts.insert((no, signed(fact.seq)), fact);
+        }
+        self.summaries.extend(changes.summaries.iter().map(|s| ((no, signed(s.seq)), signed(s.through_seq))));
+        self.echoes.extend(changes.echoes.iter().map(|e| (no, signed(e.seq), i32::from(e.bucket))));
+        for turn in changes.ended {
+            let turn = signed(turn);
+            self.chunks.retain(|(of, at, _), _| (*of, *at) != (no, turn));
+            self.ended.insert((no, turn));
+        }
+    }
+
+    fn remember(&mut self, key: &Key, no: i64, request: AnsweredRequest) {
+        let scope = if request.creation { 0 } else { no };
+        self.requests.insert(
+            (key.tenant.to_string(), scope, request.key.into_bytes()),
+            (request.fingerprint, no, signed(request.first_seq), signed(request.last_seq)),
+        );
+    }
+
+    /// Sends everything that waits in one round trip, with a command after it.
+    pub fn flush(&mut self, db: &Db, after: &str) -> Result<(), Error> {
+        let Buffer {
+            rows,
+            new,
+            events,
+            turns,
+            assets,
+            references,
+            facts,
+            summaries,
+            echoes,
+            requests,
+            chunks,
+            ended,
+        } = std::mem::take(self);
+        let mut all: Vec<Pending> = Vec::new();
+        let (fresh, known): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(no, _)| new.contains_key(no));
+        for (is_new, rows) in [(true, fresh), (false, known)] {
+            if rows.is_empty() {
+                continue;
+            }
+            let texts = rows.iter().map(|(_, c)| json(&**c)).collect::<Result<Vec<String>, _>>()?;
+            let mut params = boxed![
+                column::<i64, _, _>(&rows, |(no, _)| *no),
+                column::<Option<Vec<u8>>, _, _>(&rows, |(_, c)| c.title.clone().map(String::into_bytes)),
+                column::<String, _, _>(&rows, |(_, c)| c.state.as_str()),
+                column::<i64, _, _>(&rows, |(_, c)| c.updated.0),
+                column::<Option<i64>, _, _>(&rows, |(_, c)| c.expires().map(|at| at.0)),
+                texts,
+            ];
+            if is_new {
+                params.extend(boxed![
+                    column::<String, _, _>(&rows, |(_, c)| c.tenant.to_string()),
+                    column::<Vec<u8>, _, _>(&rows, |(_, c)| c.id.to_bytes()),
+                    column::<Option<i64>, _, _>(&rows, |(no, _)| new[no].0),
+                    column::<Option<i64>, _, _>(&rows, |(no, _)| new[no].1),
+                ]);
+            }
+            let sql = match is_new {
+                true => "INSERT INTO conversation_rows (no, title, state, updated, expires, row, tenant, id, parent, parent_seq)
+                     SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[],
+                         $8::bytea[], $9::bigint[], $10::bigint[])",
+                false => "UPDATE conversation_rows c SET title = n.title, state = n.state, updated = n.updated, expires = n.expires, row = n.row
+                     FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::text[])
+                         AS n (no, title, state, updated, expires, row) WHERE c.no = n.no",
+            };
+            all.push(Pending { sql, params });
+        }
+        if !events.is_empty() {
+            let e = &events;
+            all.push(Pending {
+                sql: "INSERT INTO events (conversation, seq, id, at, occurred_at, kind, actor, role, visibility, turn, body_hash, hash, salt, body)
+                     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::text[],
+                         $9::text[], $10::bytea[], $11::bytea[], $12::bytea[], $13::bytea[], $14::text[])",
+                params: boxed![
+                    column::<i64, _, _>(e, |(no, _)| *no),
+                    column::<i64, _, _>(e, |(_, e)| signed(e.seq)),
+                    column::<Vec<u8>, _, _>(e, |(_, e)| e.id.to_bytes()),
+                    column::<i64, _, _>(e, |(_, e)| e.at.0),
+                    column::<Option<i64>, _, _>(e, |(_, e)| e.occurred_at.map(|at| at.0)),
+                    column::<String, _, _>(e, |(_, e)| e.kind.clone()),
+                    column::<Option<String>, _, _>(e, |(_, e)| e.actor.clone()),
+                    column::<Option<String>, _, _>(e, |(_, e)| e.role.map(|role| role.as_str().to_string())),
+                    column::<String, _, _>(e, |(_, e)| e.visibility.as_str()),
+                    column::<Option<Vec<u8>>, _, _>(e, |(_, e)| e.turn.map(|turn| turn.to_bytes().to_vec())),
+                    column::<Vec<u8>, _, _>(e, |(_, e)| e.body_hash.0),
+                    column::<Vec<u8>, _, _>(e, |(_, e)| e.hash.0),
+                    column::<Option<Vec<u8>>, _, _>(e, |(_, e)| e.body.as_ref().map(|body| body.salt.to_vec())),
+                    column::<Option<String>, _, _>(e, |(_, e)| e.body.as_ref().map(|body| body.text.clone())),
+                ],
+            });
+        }
+        if !turns.is_empty() {
+            let t: Vec<(At, TurnRow)> = turns.into_iter().collect();
+            all.push(Pending {
+                sql: "INSERT INTO turn_rows (conversation, seq, id, actor, role, status, created, content_seq, superseded_by, superseded_seq)
+                     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
+                         $9::text[], $10::bigint[])
+                     ON CONFLICT (conversation, seq) DO UPDATE SET status = excluded.status, content_seq = excluded.content_seq,
+                         superseded_by = excluded.superseded_by, superseded_seq = excluded.superseded_seq",
+                params: boxed![
+                    column::<i64, _, _>(&t, |(at, _)| at.0),
+                    column::<i64, _, _>(&t, |(at, _)| at.1),
+                    column::<Vec<u8>, _, _>(&t, |(_, t)| t.id.to_bytes()),
+                    column::<Option<String>, _, _>(&t, |(_, t)| t.actor.clone()),
+                    column::<String, _, _>(&t, |(_, t)| t.role.as_str()),
+                    column::<String, _, _>(&t, |(_, t)| t.status.as_str()),
+                    column::<i64, _, _>(&t, |(_, t)| t.created.0),
+                    column::<Option<i64>, _, _>(&t, |(_, t)| t.content_seq.map(signed)),
+                    column::<Option<String>, _, _>(&t, |(_, t)| t.superseded_by.map(|by| by.to_string())),
+                    column::<Option<i64>, _, _>(&t, |(_, t)| t.superseded_seq.map(signed)),
+                ],
+            });
+        }
+        if !assets.is_empty() {
+            let a: Vec<_> = assets.into_iter().collect();
+            all.push(Pending {
+                sql: "INSERT INTO asset_rows SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bytea[])
+                     ON CONFLICT (conversation, id) DO UPDATE SET seq = excluded.seq, sha256 = excluded.sha256",
+                params: boxed![
+                    column::<i64, _, _>(&a, |a| a.0.0),
+                    column::<String, _, _>(&a, |a| a.0.1.clone()),
+                    column::<i64, _, _>(&a, |a| a.1.0),
+                    column::<Option<Vec<u8>>, _, _>(&a, |a| a.1.1.map(|hash| hash.0.to_vec())),
+                ],
+            });
+        }
+        if !references.is_empty() {
+            let r: Vec<_> = references.into_iter().collect();
+            all.push(Pending {
+                sql: "INSERT INTO asset_references SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[]) ON CONFLICT DO NOTHING",
+                params: boxed![
+                    column::<i64, _, _>(&r, |r| r.0),
+                    column::<i64, _, _>(&r, |r| r.1),
+                    column::<String, _, _>(&r, |r| r.2.clone()),
+                ],
+            });
+        }
+        if !facts.is_empty() {
+            let f: Vec<_> = facts.into_iter().collect();
+            all.push(Pending {
+                sql: "INSERT INTO fact_statements SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[], $5::bytea[])
+                     ON CONFLICT DO NOTHING",
+                params: boxed![
+                    column::<i64, _, _>(&f, |f| f.0.0),
+                    column::<i64, _, _>(&f, |f| f.0.1),
+                    column::<Vec<u8>, _, _>(&f, |f| f.1.id.to_bytes()),
+                    column::<Option<Vec<u8>>, _, _>(&f, |f| f.1.source_turn.map(|turn| turn.to_bytes().to_vec())),
+                    column::<Option<Vec<u8>>, _, _>(&f, |f| f.1.corrects.map(|fact| fact.to_bytes().to_vec())),
+                ],
+            });
+        }
+        if !summaries.is_empty() {
+            let s: Vec<_> = summaries.into_iter().collect();
+            all.push(Pending {
+                sql: "INSERT INTO summary_rows SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) ON CONFLICT DO NOTHING",
+                params: boxed![
+                    column::<i64, _, _>(&s, |s| s.0.0),
+                    column::<i64, _, _>(&s, |s| s.0.1),
+                    column::<i64, _, _>(&s, |s| s.1)
+                ],
+            });
+        }
+        if !echoes.is_empty() {
+            let e: Vec<_> = echoes.into_iter().collect();
+            all.push(Pending {
+                sql: "INSERT INTO echo_rows SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::integer[]) ON CONFLICT DO NOTHING",
+                params: boxed![
+                    column::<i64, _, _>(&e, |e| e.0),
+                    column::<i64, _, _>(&e, |e| e.1),
+                    column::<i32, _, _>(&e, |e| e.2)
+                ],
+            });
+        }
+        if !requests.is_empty() {
+            let r: Vec<_> = requests.into_iter().collect();
+            all.push(Pending {
+                sql: "INSERT INTO answered_requests
+                     SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[])
+                     ON CONFLICT (tenant, scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
+                         conversation = excluded.conversation, first_seq = excluded.first_seq, last_seq = excluded.last_seq",
+                params: boxed![
+                    column::<String, _, _>(&r, |r| r.0.0.clone()),
+                    column::<i64, _, _>(&r, |r| r.0.1),
+                    column::<Vec<u8>, _, _>(&r, |r| r.0.2.clone()),
+                    column::<Vec<u8>, _, _>(&r, |r| r.1.0.0),
+                    column::<i64, _, _>(&r, |r| r.1.1),
+                    column::<i64, _, _>(&r, |r| r.1.2),
+                    column::<i64, _, _>(&r, |r| r.1.3),
+                ],
+            });
+        }
+        if !chunks.is_empty() {
+            let c: Vec<_> = chunks.into_iter().collect();
+            all.push(Pending {
+                sql: "INSERT INTO turn_chunks SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[])
+                     ON CONFLICT (conversation, turn_seq, start) DO UPDATE SET text = excluded.text",
+                params: boxed![
+                    column::<i64, _, _>(&c, |c| c.0.0),
+                    column::<i64, _, _>(&c, |c| c.0.1),
+                    column::<i64, _, _>(&c, |c| c.0.2),
+                    column::<Vec<u8>, _, _>(&c, |c| c.1.clone().into_bytes()),
+                ],
+            });
+        }
+        if !ended.is_empty() {
+            let e: Vec<_> = ended.into_iter().collect();
+            all.push(Pending {
+                sql: "DELETE FROM turn_chunks c USING unnest($1::bigint[], $2::bigint[]) AS n (conversation, seq)
+                     WHERE c.conversation = n.conversation AND c.turn_seq = n.seq",
+                params: boxed![column::<i64, _, _>(&e, |e| e.0), column::<i64, _, _>(&e, |e| e.1)],
+            });
+        }
+        if all.is_empty() && after.is_empty() {
+            return Ok(());
+        }
+        db.together("", &all, after).map(drop)
+    }
+}
+
+/// A request that came before: the number of its conversation, its fingerprint, first and last place.
+type Known = (i64, Hash, u64, u64);
+
+/// A batch on its way into the database.
+pub struct Batch<'a> {
+    db: &'a Db,
+    buffer: RefCell<Buffer>,
+    known: HashMap<Key, Option<(i64, Arc<Conversation>)>>,
+    requests: HashMap<RequestName, Known>,
+    numbers: Vec<i64>,
+    tombstones: BTreeSet<Key>,
+}
+
+/// The name of a lock: the beginning of a hash. Two that are the same by chance only wait for each other.
+fn lock(parts: [&[u8]; 3]) -> i64 {
+    let Hash(hash) = Hash::of(&parts.join(&0xff));
+    i64::from_be_bytes(std::array::from_fn(|at| hash[at]))
+}
+
+impl<'a> Batch<'a> {
+    /// Begins the transaction. Whoever appends holds the lock of the conversation, and that of its tenant together with
+    /// others; whoever takes words away holds the tenant's alone. All in one order, so that nobody waits in a circle.
+    pub fn begin(db: &'a Db, batch: &[Write]) -> Result<Batch<'a>, Error> {
+        let mut tenants: BTreeMap<i64, bool> = BTreeMap::new();
+        let mut alone: BTreeSet<i64> = BTreeSet::new();
+        let mut keys: BTreeSet<&Key> = BTreeSet::new();
+        let mut asked: Vec<(String, Vec<u8>, bool, Key)> = Vec::new();
+        for write in batch {
+            let tenant = write.key.tenant.as_str();
+            *tenants.entry(lock([b"tenant", tenant.as_bytes(), b""])).or_default() |= write.action.removes();
+            alone.insert(lock([b"conversation", tenant.as_bytes(), &write.key.id.to_bytes()]));
+            keys.insert(&write.key);
+            if let Some((creation, asks)) = write.action.idempotency() {
+                if creation {
+                    alone.insert(lock([b"creation", tenant.as_bytes(), asks.key.as_bytes()]));
+                }
+                asked.push((tenant.to_string(), asks.key.clone().into_bytes(), creation, write.key.clone()));
+            }
+        }
+        let of_tenants: Vec<(i64, bool)> = tenants.into_iter().collect();
+        let keys: Vec<&Key> = keys.into_iter().collect();
+        let begins = batch.iter().filter(|write| {
+            matches!(write.action, Action::Create { .. } | Action::Begin { .. } | Action::Restore { .. })
+        });
+        let mut all = vec![
+            Pending {
+                sql: "SELECT CASE WHEN l.alone THEN pg_advisory_xact_lock(l.name) ELSE pg_advisory_xact_lock_shared(l.name) END
+                     FROM unnest($1::bigint[], $2::boolean[]) AS l (name, alone)",
+                params: boxed![
+                    column::<i64, _, _>(&of_tenants, |l| l.0),
+                    column::<bool, _, _>(&of_tenants, |l| l.1)
+                ],
+            },
+            Pending {
+                sql: "SELECT pg_advisory_xact_lock(name) FROM unnest($1::bigint[]) AS l (name)",
+                params: boxed![alone.into_iter().collect::<Vec<i64>>()],
+            },
+            // A statement sees what was committed before it began, so what is read under the lock is the last there is.
+            Pending {
+                sql: "SELECT c.deleted IS NOT NULL, c.no, c.row FROM unnest($1::text[], $2::bytea[]) AS k (tenant, id)
+                     JOIN conversation_rows c ON c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced",
+                params: boxed![
+                    column::<String, _, _>(&keys, |key| key.tenant.to_string()),
+                    column::<Vec<u8>, _, _>(&keys, |key| key.id.to_bytes())
+                ],
+            },
+            Pending {
+                sql: "SELECT nextval('conversation_numbers') FROM generate_series(1, $1::bigint)",
+                params: boxed![begins.count() as i64],
+            },
+        ];
+        if !asked.is_empty() {
+            all.push(Pending {
+                sql: "SELECT r.tenant, r.scope, r.key, r.conversation, r.fingerprint, r.first_seq, r.last_seq
+                     FROM unnest($1::text[], $2::bytea[], $3::boolean[], $4::bytea[]) AS k (tenant, key, creation, id)
+                     LEFT JOIN conversation_rows c ON c.tenant = k.tenant AND c.id = k.id AND NOT c.replaced
+                     JOIN answered_requests r ON r.tenant = k.tenant AND r.key = k.key
+                         AND r.scope = CASE WHEN k.creation THEN 0 ELSE c.no END",
+                params: boxed![
+                    column::<String, _, _>(&asked, |a| a.0.clone()),
+                    column::<Vec<u8>, _, _>(&asked, |a| a.1.clone()),
+                    column::<bool, _, _>(&asked, |a| a.2),
+                    column::<Vec<u8>, _, _>(&asked, |a| a.3.id.to_bytes()),
+                ],
+            });
+        }
+        let answers = db.together("BEGIN", &all, "")?;
+        let mut known: HashMap<Key, Option<(i64, Arc<Conversation>)>> =
+            keys.iter().map(|key| ((*key).clone(), None)).collect();
+        let mut tombstones = BTreeSet::new();
+        for row in &answers[2] {
+            let conversation = rows::conversation(rows::get(row, 2)?)?;
+            let key = Key { tenant: conversation.tenant.clone(), id: conversation.id };
+            if rows::get(row, 0)? {
+                tombstones.insert(key);
+            } else {
+                known.insert(key, Some((rows::get(row, 1)?, Arc::new(conversation))));
+            }
+        }
+        let numbers = answers[3].iter().map(|row| rows::get(row, 0)).collect::<Result<_, _>>()?;
+        let mut requests = HashMap::new();
+        for row in answers.get(4).into_iter().flatten() {
+            let name = (rows::get(row, 0)?, rows::get(row, 1)?, rows::get(row, 2)?);
+            let request = (
+                rows::get(row, 3)?,
+                Hash(rows::bytes(row, 4)?),
+                rows::unsigned(row, 5)?,
+                rows::unsigned(row, 6)?,
+            );
+            requests.insert(name, request);
+        }
+        Ok(Batch { db, buffer: RefCell::default(), known, tombstones, requests, numbers })
+    }
+
+    /// Writes the rest and commits, in one round trip.
+    pub fn commit(self) -> Result<(), Error> {
+        self.buffer.into_inner().flush(self.db, "COMMIT")
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.buffer.borrow_mut().flush(self.db, "")
+    }
+
+    fn get(&mut self, key: &Key) -> Result<Option<(i64, Arc<Conversation>)>, Error> {
+        if let Some(known) = self.known.get(key) {
+            return Ok(known.clone());
+        }
+        self.flush()?;
+        let found = read::conversation(self.db, key)?.map(|(no, conversation)| (no, Arc::new(conversation)));
+        self.known.insert(key.clone(), found.clone());
+        Ok(found)
+    }
+
+    /// One request. The outer error is one of the database: the whole batch fails.
+    pub fn write(&mut self, request: Write) -> Result<Result<Committed, Error>, Broken> {
+        let answer = self.write_once(request);
+        match self.db.broken() {
+            Some(broken) => Err(broken),
+            None => Ok(answer),
+        }
+    }
+
+    fn write_once(&mut self, request: Write) -> Result<Committed, Error> {
+        let Write { key, action } = request;
+        let existing = self.get(&key)?;
+        let answered = match action.idempotency() {
+            Some((creation, asked)) => {
+                let scope = if creation { Some(0) } else { existing.as_ref().map(|(no, _)| *no) };
+                self.answered(&key, scope, asked.key.as_bytes())?
+            }
+            None => None,
+        };
+        let plan = {
+            let conversation = existing.as_ref().map(|(_, conversation)| &**conversation);
+            let lookup = InDatabase { db: self.db, buffer: &self.buffer, key: &key };
+            write::plan(&key, action, Existing { conversation, answered }, &lookup)?
+        };
+        let there = |existing: Option<(i64, Arc<Conversation>)>| existing.ok_or_else(|| write::absent(&key));
+        match plan {
+            Plan::Repeat(Answered { conversation, events, .. }) => {
+                Ok(Committed { repeated: true, ..Committed::new(conversation, events) })
+            }
+            Plan::Append(append) => self.append(&key, existing.map(|(no, _)| no), *append),
+            Plan::Chunk(chunk) => {
+                let (no, conversation) = there(existing)?;
+                let at = (no, signed(chunk.turn_seq), signed(chunk.offset));
+                self.buffer.borrow_mut().chunks.insert(at, chunk.text);
+                Ok(Committed::new(conversation, Vec::new()))
+            }
+            Plan::Remember(requests) => {
+                let (no, conversation) = there(existing)?;
+                requests.into_iter().for_each(|request| self.remember(&key, no, request));
+                Ok(Committed::new(conversation, Vec::new()))
+            }
+            Plan::Delete(deletion) => {
+                let (no, conversation) = there(existing)?;
+                self.delete(no, &conversation, &deletion)?;
+                self.known.insert(key.clone(), None);
+                self.tombstones.insert(key);
+                self.requests
+                    .retain(|_, request| deletion.purges.iter().all(|p| signed(p.conversation) != request.0));
+                Ok(Committed { released: deletion.released, ..Committed::new(conversation, Vec::new()) })
+            }
+        }
+    }
+
+    fn remember(&mut self, key: &Key, no: i64, request: AnsweredRequest) {
+        let scope = if request.creation { 0 } else { no };
+        let name = (key.tenant.to_string(), scope, request.key.clone().into_bytes());
+        self.requests.insert(name, (no, request.fingerprint, request.first_seq, request.last_seq));
+        self.buffer.borrow_mut().remember(key, no, request);
+    }
+
+    fn answered(&mut self, key: &Key, scope: Option<i64>, name: &[u8]) -> Result<Option<Answered>, Error> {
+        let Some(scope) = scope else { return Ok(None) };
+        let asked = (key.tenant.to_string(), scope, name.to_vec());
+        let Some((no, fingerprint, first, last)) = self.requests.get(&asked).copied() else {
+            return Ok(None);
+        };
+        self.flush()?;
+        let lineage = read::lineage_at(self.db, no)?.ok_or_else(|| write::absent(key))?;
+        let key = Key { tenant: key.tenant.clone(), id: lineage.0[0].id };
+        let (_, conversation) = self.get(&key)?.ok_or_else(|| write::absent(&key))?;
+        let count = (last + 1).saturating_sub(first) as usize;
+        let events = read::events(self.db, &lineage, first.saturating_sub(1), count)?;
+        Ok(Some(Answered { fingerprint, conversation, events }))
+    }
+
+    fn append(&mut self, key: &Key, no: Option<i64>, append: Append) -> Result<Committed, Error> {
+        let Append { conversation, events, changes, request, erasure } = append;
+        let conversation = Arc::new(conversation);
+        let no = match no {
+            Some(no) => no,
+            None => self.insert(key, &conversation)?,
+        };
+        {
+            let mut buffer = self.buffer.borrow_mut();
+            buffer.rows.insert(no, conversation.clone());
+            buffer.events.extend(events.iter().map(|event| (no, event.clone())));
+            buffer.changes(no, changes);
+        }
+        self.known.insert(key.clone(), Some((no, conversation.clone())));
+        if let Some(request) = request {
+            self.remember(key, no, request);
+        }
+        let mut committed = Committed::new(conversation, events);
+        if let Some(erasure) = erasure {
+            committed.erased = self.erase(key, &erasure)?;
+            committed.released = erasure.released;
+            // Any conversation of the tenant may have another checkpoint now.
+            self.known.clear();
+        }
+        Ok(committed)
+    }
+
+    /// A new row, in the place of a tombstone if there is one.
+    fn insert(&mut self, key: &Key, conversation: &Conversation) -> Result<i64, Error> {
+        let no = self.numbers.pop().ok_or_else(|| Error::internal("store.numbers", "no number was taken"))?;
+        let mut parent = None;
+        if let Some(above) = conversation.parent {
+            let found = self.get(&Key { tenant: key.tenant.clone(), id: above.conversation })?;
+            parent = Some(found.ok_or_else(|| write::absent(key))?.0);
+        }
+        if self.tombstones.remove(key) {
+            self.db.execute(
+                "UPDATE conversation_rows SET replaced = true WHERE tenant = $1 AND id = $2 AND NOT replaced",
+                &[&key.tenant.as_str(), &&key.id.to_bytes()[..]],
+            )?;
+        }
+        let at = conversation.parent.map(|parent| signed(parent.at_seq));
+        self.buffer.borrow_mut().new.insert(no, (parent, at));
+        Ok(no)
+    }
+
+    fn erase(&mut self, key: &Key, erasure: &Erasure) -> Result<Vec<Place>, Error> {
+        self.flush()?;
+        let arrays = |places: &[EventRef]| -> (Vec<i64>, Vec<i64>) {
+            places.iter().map(|at| (signed(at.conversation), signed(at.seq))).unzip()
+        };
+        let (nos, seqs) = arrays(&erasure.bodies);
+        let at = "unnest($1::bigint[], $2::bigint[]) AS n (conversation, seq)";
+        let places = self.db.query(
+            "WITH gone AS (UPDATE events e SET body = NULL, salt = NULL, erased = true
+                 FROM unnest($1::bigint[], $2::bigint[]) AS n (conversation, seq)
+                 WHERE e.conversation = n.conversation AND e.seq = n.seq)
+             SELECT c.id, n.seq FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS n (conversation, seq, nth)
+             JOIN conversation_rows c ON c.no = n.conversation ORDER BY n.nth",
+            &[&nos, &seqs],
+        )?;
+        self.db.execute(
+            "INSERT INTO erased_bodies SELECT $3, n.nth + (SELECT coalesce(max(no), 0) FROM erased_bodies WHERE tenant = $3), n.conversation, n.seq
+             FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS n (conversation, seq, nth)",
+            &[&nos, &seqs, &key.tenant.as_str()],
+        )?;
+        let tables = [
+            ("asset_rows", "seq", &erasure.assets),
+            ("fact_statements", "seq", &erasure.facts),
+            ("summary_rows", "seq", &erasure.bodies),
+            ("echo_rows", "seq", &erasure.bodies),
+            ("asset_references", "turn_seq", &erasure.references),
+        ];
+        for (table, column, places) in tables {
+            let (nos, seqs) = arrays(places);
+            let sql = format!(
+                "DELETE FROM {table} t USING {at} WHERE t.conversation = n.conversation AND t.{column} = n.seq"
+            );
+            self.db.execute(&sql, &[&nos, &seqs])?;
+        }
+        for at in &erasure.folds {
+            let sql = format!(
+                "{FAMILY} DELETE FROM kept_folds WHERE seq >= $2 AND conversation IN (SELECT no FROM family)"
+            );
+            self.db.execute(&sql, &[&signed(at.conversation), &signed(at.seq)])?;
+        }
+        for (no, checkpoint) in &erasure.checkpoints {
+            let no = signed(*no);
+            let row = self.db.query_one("SELECT row FROM conversation_rows WHERE no = $1", &[&no])?;
+            let Some(row) = row else { continue };
+            let mut conversation = rows::conversation(rows::get(&row, 0)?)?;
+            conversation.set_checkpoint(*checkpoint);
+            self.db.execute(
+                "UPDATE conversation_rows SET row = $2 WHERE no = $1",
+                &[&no, &json(&conversation)?],
+            )?;
+        }
+        let place = |row| {
+            Ok(Place {
+                conversation: ConversationId::from_bytes(rows::bytes(row, 0)?),
+                seq: rows::unsigned(row, 1)?,
+            })
+        };
+        places.iter().map(place).collect()
+    }
+
+    fn delete(&mut self, no: i64, conversation: &Conversation, deletion: &Deletion) -> Result<(), Error> {
+        self.flush()?;
+        let mut husk = Conversation::new(
+            conversation.id,
+            conversation.tenant.clone(),
+            conversation.created,
+            deletion.tombstone.head,
+        );
+        husk.parent = conversation.parent;
+        let tombstone = &deletion.tombstone;
+        self.db.execute(
+            "UPDATE conversation_rows SET deleted = $2, deleted_reason = $3, row = $4, title = NULL, expires = NULL WHERE no = $1",
+            &[&no, &tombstone.deleted.0, &tombstone.reason, &json(&husk)?],
+        )?;
+        for purge in &deletion.purges {
+            let (no, keep) = (signed(purge.conversation), signed(purge.keep));
+            for (table, column) in [
+                ("events", "seq"),
+                ("turn_rows", "seq"),
+                ("asset_rows", "seq"),
+                ("asset_references", "turn_seq"),
+                ("fact_statements", "seq"),
+                ("summary_rows", "seq"),
+                ("echo_rows", "seq"),
+                ("kept_folds", "seq"),
+            ] {
+                let sql = format!("DELETE FROM {table} WHERE conversation = $1 AND {column} > $2");
+                self.db.execute(&sql, &[&no, &keep])?;
+            }
+            for table in ["turn_chunks", "answered_requests"] {
+                self.db.execute(&format!("DELETE FROM {table} WHERE conversation = $1"), &[&no])?;
+            }
+        }
+        Ok(())
+    }
+}

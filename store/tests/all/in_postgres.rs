@@ -1,0 +1,217 @@
+//! The promises, on a PostgreSQL server that `EVERTURN_TEST_POSTGRES` names by its URL. Each has a schema of its own there.
+
+use everturn_store::conformance::Backend;
+use everturn_store::postgres::Postgres;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static SCHEMAS: AtomicU32 = AtomicU32::new(0);
+
+/// Runs a promise, or says that it is skipped.
+fn kept(promise: fn(&dyn Backend)) {
+    let Ok(url) = std::env::var("EVERTURN_TEST_POSTGRES") else {
+        eprintln!("skipped: EVERTURN_TEST_POSTGRES names no PostgreSQL server");
+        return;
+    };
+    let schema = format!("promise_{}_{}", std::process::id(), SCHEMAS.fetch_add(1, Ordering::SeqCst));
+    let admin = |sql: String| everturn_store::postgres::run(&url, &sql).unwrap();
+    admin(format!("CREATE SCHEMA {schema}"));
+    let and = if url.contains('?') { '&' } else { '?' };
+    let store = Postgres::open(&format!("{url}{and}options=-csearch_path%3D{schema}")).unwrap();
+    promise(&store);
+    drop(store);
+    admin(format!("DROP SCHEMA {schema} CASCADE"));
+}
+
+macro_rules! promises {
+    ($($promise:ident)*) => {
+        $(
+            #[test]
+            fn $promise() {
+                kept(everturn_store::conformance::$promise);
+            }
+        )*
+    };
+}
+
+// All but those about recall, which the spike leaves out.
+promises! {
+    events_come_back_byte_for_byte
+    erasing_reaches_checkpoints_of_forks_and_those_that_were_taken_back
+    what_was_made_of_erased_words_is_not_written
+    a_correction_goes_with_the_last_source_of_its_fact
+    a_correction_goes_when_all_sources_of_its_fact_are_erased_at_once
+    a_checkpoint_goes_with_the_event_that_took_it_over
+    titles_and_imported_lines_that_repeat_a_turn_are_found
+    events_of_any_kind_can_be_erased
+    what_an_actor_wrote_is_found_wherever_it_can_be_read
+    a_batch_is_answered_in_order_and_each_request_sees_the_ones_before
+    a_refused_request_leaves_no_trace_and_does_not_disturb_the_others
+    seq_is_dense_whatever_the_clocks_say
+    updated_never_goes_back
+    stale_expected_seq_is_a_conflict_that_names_the_head
+    a_repeated_key_gives_the_first_answer_and_writes_nothing
+    a_key_reused_for_another_body_is_a_conflict
+    a_key_still_works_after_its_first_event_was_erased
+    a_repeated_creation_gives_the_first_conversation
+    a_request_that_may_only_repeat_writes_nothing_new
+    creating_what_exists_is_a_conflict
+    an_empty_append_is_refused
+    a_store_that_takes_commits_is_ready
+    a_batch_above_the_limit_is_refused_with_both_numbers
+    unknown_kinds_are_stored_and_served
+    an_event_about_an_absent_turn_is_refused
+    a_conversation_that_is_not_active_takes_no_turns
+    another_tenant_sees_nothing
+    another_tenant_can_change_nothing
+    the_same_id_lives_apart_in_two_tenants
+    every_tenant_is_listed_once
+    events_are_read_in_pages
+    pages_end_when_their_bytes_do
+    what_a_tenant_stores_is_counted
+    history_pages_join_to_the_whole
+    history_leaves_out_what_is_superseded_unless_asked
+    a_turn_is_superseded_once
+    settings_fold_into_the_conversation
+    participants_are_those_who_spoke
+    conversations_are_listed_last_changed_first
+    listing_filters_by_title_and_state
+    ids_are_found_by_their_beginning
+    expired_lists_exactly_what_is_due
+    an_open_turn_collects_text_until_it_is_committed
+    an_aborted_turn_keeps_what_was_said_and_is_superseded_by_the_abort
+    an_interrupted_turn_stays_in_the_history
+    a_turn_ends_once
+    a_repeated_chunk_changes_nothing
+    open_turns_are_listed_over_all_tenants
+    a_fork_inherits_history_without_copying_it
+    both_sides_of_a_fork_go_on_alone
+    a_fork_does_not_see_what_its_parent_superseded_later
+    a_turn_that_was_aborted_at_a_fork_is_aborted_there_for_ever
+    an_open_turn_is_not_erased
+    what_is_in_use_again_is_not_deleted_as_expired
+    a_file_cannot_say_a_turn_twice
+    a_made_up_parent_is_no_parent
+    settling_changes_no_answer
+    an_open_turn_reads_as_interrupted_in_a_fork_and_goes_on_in_the_parent
+    a_fork_of_a_fork_reads_through_both
+    a_fork_needs_a_place_that_exists
+    forks_are_as_deep_as_the_limit_says
+    a_turn_is_found_where_it_was_said
+    a_deleted_parent_keeps_its_children_readable_until_the_last_is_gone
+    a_new_conversation_under_a_deleted_parents_id_leaves_its_children_alone
+    erasing_keeps_the_envelope_and_records_it
+    erasing_an_absent_turn_erases_nothing
+    erasing_in_a_fork_leaves_the_parents_later_turns_alone
+    erasing_releases_assets_that_only_the_erased_turns_showed
+    bytes_that_another_asset_shares_are_not_released
+    an_asset_that_a_fork_still_shows_is_not_released
+    deleting_leaves_one_tombstone
+    deleting_releases_assets
+    deleting_in_one_tenant_leaves_the_keys_of_another
+    restoring_into_an_empty_store_gives_the_same_chain
+    restoring_again_adds_nothing_and_a_longer_file_adds_the_rest
+    a_file_that_diverges_is_a_conflict
+    a_broken_link_is_corrupt
+    a_deleted_conversation_can_be_restored
+    a_fork_is_restored_onto_its_parent
+    rebuilding_gives_the_same_answers
+    turns_are_read_as_they_stood_then
+    kept_folds_are_found_and_are_never_the_only_copy
+    a_fold_that_is_kept_at_once_miscounts_nothing
+    an_asset_is_found_by_its_id
+    an_asset_is_found_by_its_id_alone
+    a_fact_is_found_by_its_id_alone
+    what_was_learned_from_a_turn_is_erased_with_it_wherever_it_was_stated
+    turns_that_fell_are_counted
+    erasing_takes_the_bodies_of_other_events_along
+    of_two_compactions_one_wins_and_one_can_be_taken_back
+    what_goes_over_the_budget_is_refused
+    a_budget_refuses_nothing_by_default
+    a_key_comes_back_as_it_was_kept
+    keys_are_listed_by_their_tenant_only
+    a_key_is_revoked_once_and_by_its_tenant_only
+    the_last_use_of_a_key_never_goes_back
+    a_store_knows_whether_any_key_is_valid
+    every_conversation_is_a_member_with_its_own_events
+    a_deleted_parent_is_a_member_with_what_its_forks_need
+    what_a_backup_reads_gives_the_same_answers_elsewhere
+    erased_bodies_are_listed_wherever_they_were
+    a_restored_request_is_answered_and_not_repeated
+    keys_of_all_tenants_are_read_at_once
+}
+
+/// Two processes (here: two stores with connections of their own) append to one conversation at once: one order, no gap,
+/// nothing lost, and a key that both send is answered once.
+#[test]
+fn two_writers_give_one_order() {
+    use everturn_core::chain::Hash;
+    use everturn_core::write::{Action, Idempotency, Write};
+    use everturn_store::conformance::{Maker, create};
+    use everturn_store::{CheckedLog, Log};
+    let Ok(url) = std::env::var("EVERTURN_TEST_POSTGRES") else {
+        eprintln!("skipped: EVERTURN_TEST_POSTGRES names no PostgreSQL server");
+        return;
+    };
+    let schema = format!("writers_{}", std::process::id());
+    let admin = |sql: String| everturn_store::postgres::run(&url, &sql).unwrap();
+    admin(format!("CREATE SCHEMA {schema}"));
+    let and = if url.contains('?') { '&' } else { '?' };
+    let url_of_schema = format!("{url}{and}options=-csearch_path%3D{schema}");
+    // Opened at once: the tables are made by one of them.
+    let stores: Vec<Postgres> = std::thread::scope(|scope| {
+        let opening: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| Postgres::open(&url_of_schema).unwrap())).collect();
+        opening.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let m = Maker::default();
+    let (one, other) = (m.key(), m.key());
+    create(&stores[0], &one, vec![m.created()]);
+    create(&stores[1], &other, vec![m.created()]);
+    let batches: Vec<Vec<Vec<Write>>> = (0..4)
+        .map(|writer| {
+            (0..25)
+                .map(|round| {
+                    // In either order of conversations, so that locks taken as they come would wait in a circle.
+                    let mut keys = vec![&one, &other];
+                    if writer % 2 == 0 {
+                        keys.reverse();
+                    }
+                    let write = |key: &everturn_core::id::Key| {
+                        let name = format!("round {round}");
+                        let idempotency =
+                            Idempotency { request: Hash::of(name.as_bytes()), key: name, only_repeat: None };
+                        let action = |idempotency| Action::Append {
+                            drafts: vec![m.say("hello")],
+                            expected_seq: None,
+                            idempotency,
+                        };
+                        [None, Some(idempotency)]
+                            .map(|asked| Write { key: key.clone(), action: action(asked) })
+                    };
+                    keys.into_iter().flat_map(write).collect()
+                })
+                .collect()
+        })
+        .collect();
+    let repeated: usize = std::thread::scope(|scope| {
+        let writing: Vec<_> = stores
+            .iter()
+            .zip(batches)
+            .map(|(store, batches)| {
+                scope.spawn(move || {
+                    let answers = batches.into_iter().flat_map(|batch| store.commit(batch));
+                    answers.filter(|answer| answer.as_ref().unwrap().repeated).count()
+                })
+            })
+            .collect();
+        writing.into_iter().map(|one| one.join().unwrap()).sum()
+    });
+    assert_eq!(repeated, 3 * 25 * 2);
+    for key in [&one, &other] {
+        let events = stores[3].events(key, 0, 1000).unwrap();
+        assert_eq!(events.len(), 1 + 4 * 25 + 25);
+        assert!(events.windows(2).all(|two| two[1].prev == two[0].hash && two[1].seq == two[0].seq + 1));
+    }
+    drop(stores);
+    admin(format!("DROP SCHEMA {schema} CASCADE"));
+}
