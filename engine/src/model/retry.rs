@@ -5,7 +5,7 @@ use crate::world::{SystemWorld, World};
 use everturn_core::time::Timestamp;
 use everturn_formats::wire::Failure;
 use reqwest::header::HeaderMap;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// An attempt that failed.
 pub struct Fault {
@@ -73,17 +73,16 @@ pub fn wait(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
         Some(ms) => ms / 1000.0,
         None => {
             let after = text("retry-after")?;
-            number(after)
-                .or_else(|| Some(until(httpdate::parse_http_date(after).ok()?, now).as_secs_f64()))?
+            number(after).or_else(|| Some(until(after, now)?.as_secs_f64()))?
         }
     };
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// Nothing if it is past.
-fn until(date: SystemTime, now: Timestamp) -> Duration {
-    let now = SystemTime::UNIX_EPOCH + Duration::from_micros(now.0.max(0) as u64);
-    date.duration_since(now).unwrap_or_default()
+/// How long it is until a date of HTTP's; no time if it is past.
+fn until(date: &str, now: Timestamp) -> Option<Duration> {
+    let now = UNIX_EPOCH + Duration::from_micros(now.0.max(0) as u64);
+    Some(httpdate::parse_http_date(date).ok()?.duration_since(now).unwrap_or_default())
 }
 
 #[cfg(test)]
