@@ -142,7 +142,9 @@ nouns!(
 );
 
 impl About {
-    const fn new(
+    /// What an operation is about, its name, its path, its title, and what a success answers. By its method it is for readers or for
+    /// writers.
+    pub const fn new(
         method: Method,
         noun: Noun,
         name: &'static str,
@@ -171,61 +173,6 @@ impl About {
             in_default_toolset: false,
             streams: false,
         }
-    }
-
-    /// Something that is read: name, path, title, and what is answered.
-    pub const fn get(
-        noun: Noun,
-        name: &'static str,
-        path: &'static str,
-        title: &'static str,
-        answer: &'static str,
-    ) -> About {
-        About::new(Method::Get, noun, name, path, title, answer)
-    }
-
-    /// Something that is done.
-    pub const fn post(
-        noun: Noun,
-        name: &'static str,
-        path: &'static str,
-        title: &'static str,
-        answer: &'static str,
-    ) -> About {
-        About::new(Method::Post, noun, name, path, title, answer)
-    }
-
-    /// Something that is set.
-    pub const fn put(
-        noun: Noun,
-        name: &'static str,
-        path: &'static str,
-        title: &'static str,
-        answer: &'static str,
-    ) -> About {
-        About::new(Method::Put, noun, name, path, title, answer)
-    }
-
-    /// Something that is changed.
-    pub const fn patch(
-        noun: Noun,
-        name: &'static str,
-        path: &'static str,
-        title: &'static str,
-        answer: &'static str,
-    ) -> About {
-        About::new(Method::Patch, noun, name, path, title, answer)
-    }
-
-    /// Something that is taken away.
-    pub const fn delete(
-        noun: Noun,
-        name: &'static str,
-        path: &'static str,
-        title: &'static str,
-        answer: &'static str,
-    ) -> About {
-        About::new(Method::Delete, noun, name, path, title, answer)
     }
 
     /// Also under another name and path.

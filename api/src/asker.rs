@@ -71,6 +71,15 @@ impl Asker {
         }
     }
 
+    /// Has something written that takes a look at the disk first.
+    pub async fn writing<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Scope) -> Result<Commit<T>, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let commit = self.blocking(work).await?;
+        self.committed(commit).await
+    }
+
     /// The conversation that is meant.
     pub fn id(&self, name: &ConversationName) -> Result<ConversationId, Error> {
         name.id(&self.tenant)

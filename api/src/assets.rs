@@ -1,6 +1,6 @@
 //! Assets: large or non-text payloads and their descriptors. Their bytes go over HTTP by themselves.
 
-use crate::{About, Asker, ConversationName, Noun, Operation, Page};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use schemars::JsonSchema;
@@ -16,7 +16,8 @@ pub struct ListAssets {
 
 impl Operation for ListAssets {
     type Answer = Page<Asset>;
-    const ABOUT: About = About::get(Noun::Assets, "list_assets", "/assets", "List assets", "All of them.");
+    const ABOUT: About =
+        About::new(Method::Get, Noun::Assets, "list_assets", "/assets", "List assets", "All of them.");
 
     async fn run(self, asker: &Asker) -> Result<Page<Asset>, Error> {
         asker.tenant.assets(asker.id(&self.conversation)?).map(Page::whole)
@@ -46,7 +47,8 @@ impl GetAsset {
 
 impl Operation for GetAsset {
     type Answer = Asset;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Assets,
         "get_asset",
         "/assets/{asset}",

@@ -2,7 +2,7 @@
 
 use crate::conversations::version;
 use crate::given::split;
-use crate::{About, Asker, ConversationName, Noun, Operation};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation};
 use everturn::{CompactOptions, Compacted, Summary};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
@@ -25,7 +25,8 @@ split!(Compact { conversation: ConversationName } options);
 
 impl Operation for Compact {
     type Answer = Compacted;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Context,
         "compact",
         "/conversations/{conversation}/compact",
@@ -50,7 +51,8 @@ pub struct RevertCompaction {
 
 impl Operation for RevertCompaction {
     type Answer = Conversation;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Context,
         "revert_compaction",
         "/conversations/{conversation}/compact/revert",
@@ -84,7 +86,8 @@ pub struct Summarize {
 
 impl Operation for Summarize {
     type Answer = Summary;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Context,
         "summarize",
         "/conversations/{conversation}/summarize",

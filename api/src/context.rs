@@ -1,7 +1,7 @@
 //! What a model call is given.
 
 use crate::given::split;
-use crate::{About, Asker, ConversationName, Noun, Operation};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation};
 use everturn::script::options;
 use everturn::{Context, ContextOptions, Digest, RecallRequest};
 use everturn_core::Error;
@@ -94,7 +94,8 @@ split!(BuildContext { conversation: ConversationName } request);
 
 impl Operation for BuildContext {
     type Answer = Context;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Context,
         "build_context",
         "/conversations/{conversation}/context",
@@ -145,7 +146,8 @@ impl<'de> Deserialize<'de> for RecordedContext {
 
 impl Operation for RecordContext {
     type Answer = RecordedContext;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Context,
         "record_context",
         "/conversations/{conversation}/contexts",
@@ -178,7 +180,8 @@ pub struct ReplayContext {
 
 impl Operation for ReplayContext {
     type Answer = Context;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Context,
         "replay_context",
         "/conversations/{conversation}/contexts/{seq}",

@@ -1,7 +1,7 @@
 //! Conversations: begin, find, change, fork, end.
 
 use crate::given::present;
-use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
 use everturn::{Change, ListQuery, NewConversation};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Retention, Settings, State, SystemPrompt, Tombstone};
@@ -42,7 +42,8 @@ pub struct CreateConversation {
 
 impl Operation for CreateConversation {
     type Answer = Conversation;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Conversations,
         "create_conversation",
         "/conversations",
@@ -106,7 +107,8 @@ pub struct ListConversations {
 
 impl Operation for ListConversations {
     type Answer = Page<Conversation>;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Conversations,
         "list_conversations",
         "/conversations",
@@ -149,7 +151,8 @@ pub struct ResolveConversation {
 
 impl Operation for ResolveConversation {
     type Answer = Conversation;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Conversations,
         "resolve_conversation",
         "/conversations/resolve",
@@ -176,7 +179,8 @@ pub struct GetConversation {
 
 impl Operation for GetConversation {
     type Answer = Conversation;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Conversations,
         "get_conversation",
         "/conversations/{conversation}",
@@ -232,7 +236,8 @@ pub struct ChangeConversation {
 
 impl Operation for ChangeConversation {
     type Answer = Conversation;
-    const ABOUT: About = About::patch(
+    const ABOUT: About = About::new(
+        Method::Patch,
         Noun::Conversations,
         "change_conversation",
         "/conversations/{conversation}",
@@ -281,7 +286,8 @@ pub struct DeleteConversation {
 
 impl Operation for DeleteConversation {
     type Answer = Tombstone;
-    const ABOUT: About = About::delete(
+    const ABOUT: About = About::new(
+        Method::Delete,
         Noun::Conversations,
         "delete_conversation",
         "/conversations/{conversation}",
@@ -311,7 +317,8 @@ pub struct ForkConversation {
 
 impl Operation for ForkConversation {
     type Answer = Conversation;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Conversations,
         "fork_conversation",
         "/conversations/{conversation}/fork",
@@ -347,7 +354,8 @@ pub struct ResetConversation {
 
 impl Operation for ResetConversation {
     type Answer = Conversation;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Conversations,
         "reset_conversation",
         "/conversations/{conversation}/reset",
@@ -377,7 +385,8 @@ pub struct ListTombstones {}
 
 impl Operation for ListTombstones {
     type Answer = Page<Tombstone>;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Conversations,
         "list_tombstones",
         "/tombstones",

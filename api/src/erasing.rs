@@ -1,6 +1,6 @@
 //! Erasing what was said. Envelopes and hashes stay, so that the chain still verifies.
 
-use crate::{About, Asker, ConversationName, Noun, Operation};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation};
 use everturn::ErasedActor;
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
@@ -25,10 +25,16 @@ pub struct EraseTurn {
 
 impl Operation for EraseTurn {
     type Answer = Turn;
-    const ABOUT: About =
-        About::post(Noun::Turns, "erase_turn", "/turns/{turn}/erase", "Erase a turn's words", "What stays.")
-            .destructive()
-            .idempotent();
+    const ABOUT: About = About::new(
+        Method::Post,
+        Noun::Turns,
+        "erase_turn",
+        "/turns/{turn}/erase",
+        "Erase a turn's words",
+        "What stays.",
+    )
+    .destructive()
+    .idempotent();
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let tenant = &asker.tenant;
@@ -55,7 +61,8 @@ pub struct EraseEvents {
 
 impl Operation for EraseEvents {
     type Answer = Conversation;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Events,
         "erase_events",
         "/conversations/{conversation}/events/erase",
@@ -88,7 +95,8 @@ pub struct EraseActor {
 
 impl Operation for EraseActor {
     type Answer = ErasedActor;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Events,
         "erase_actor",
         "/erase",

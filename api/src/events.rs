@@ -1,6 +1,7 @@
 //! The log itself, as pages. A server also sends it live.
 
-use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
+use everturn::Scope;
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::json::Raw;
@@ -35,7 +36,8 @@ pub struct ListEvents {
 
 impl Operation for ListEvents {
     type Answer = Page<Event>;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Events,
         "list_events",
         "/conversations/{conversation}/events",
@@ -77,7 +79,8 @@ pub struct AppendEvent {
 
 impl Operation for AppendEvent {
     type Answer = Event;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Events,
         "append_event",
         "/conversations/{conversation}/events",
@@ -88,10 +91,9 @@ impl Operation for AppendEvent {
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
-        let append = move |tenant: &everturn::Scope| {
+        let append = move |tenant: &Scope| {
             Ok(tenant.append_event(self.conversation.id(tenant)?, &self.kind, self.actor, self.body))
         };
-        let commit = asker.blocking(append).await?;
-        asker.committed(commit).await
+        asker.writing(append).await
     }
 }

@@ -1,7 +1,7 @@
 //! Facts: what was learned from what was said.
 
 use crate::given::split;
-use crate::{About, Asker, ConversationName, Noun, Operation, Page};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page};
 use everturn::{Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
@@ -24,7 +24,8 @@ split!(ListFacts { conversation: ConversationName } query);
 
 impl Operation for ListFacts {
     type Answer = Page<Fact>;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Facts,
         "list_facts",
         "/conversations/{conversation}/facts",
@@ -53,7 +54,8 @@ split!(AddFact { conversation: ConversationName } new);
 
 impl Operation for AddFact {
     type Answer = Fact;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Facts,
         "add_fact",
         "/conversations/{conversation}/facts",
@@ -83,7 +85,8 @@ split!(ExtractFacts { conversation: ConversationName } options);
 
 impl Operation for ExtractFacts {
     type Answer = Extraction;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Facts,
         "extract_facts",
         "/conversations/{conversation}/facts/extract",
@@ -107,8 +110,14 @@ pub struct GetFact {
 
 impl Operation for GetFact {
     type Answer = Fact;
-    const ABOUT: About =
-        About::get(Noun::Facts, "get_fact", "/facts/{fact}", "Read a fact", "The fact as it is now.");
+    const ABOUT: About = About::new(
+        Method::Get,
+        Noun::Facts,
+        "get_fact",
+        "/facts/{fact}",
+        "Read a fact",
+        "The fact as it is now.",
+    );
 
     async fn run(self, asker: &Asker) -> Result<Fact, Error> {
         asker.tenant.fact(self.fact)
@@ -136,7 +145,8 @@ split!(CorrectFact { fact: FactId, conversation: Option<ConversationName> } corr
 
 impl Operation for CorrectFact {
     type Answer = Fact;
-    const ABOUT: About = About::patch(
+    const ABOUT: About = About::new(
+        Method::Patch,
         Noun::Facts,
         "correct_fact",
         "/facts/{fact}",
@@ -166,7 +176,8 @@ pub struct RetractFact {
 
 impl Operation for RetractFact {
     type Answer = Fact;
-    const ABOUT: About = About::delete(
+    const ABOUT: About = About::new(
+        Method::Delete,
         Noun::Facts,
         "retract_fact",
         "/facts/{fact}",

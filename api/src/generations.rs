@@ -2,7 +2,7 @@
 
 use crate::context::ContextRequest;
 use crate::turns::{TurnInput, new_turns};
-use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
 use everturn::{AppendOptions, GenerateOptions, Generated, Generating, GenerationStatus, Progress};
 use everturn_core::Error;
 use everturn_core::id::GenerationId;
@@ -93,7 +93,8 @@ impl Generate {
 
 impl Operation for Generate {
     type Answer = GeneratedAnswer;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Generations,
         "generate",
         "/conversations/{conversation}/generate",
@@ -208,7 +209,8 @@ pub struct ListGenerations {
 
 impl Operation for ListGenerations {
     type Answer = Page<GenerationStatus>;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Generations,
         "list_generations",
         "/conversations/{conversation}/generations",
@@ -233,7 +235,8 @@ pub struct GetGeneration {
 
 impl Operation for GetGeneration {
     type Answer = GenerationStatus;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Generations,
         "get_generation",
         "/generations/{generation}",
@@ -257,7 +260,8 @@ pub struct StopGeneration {
 
 impl Operation for StopGeneration {
     type Answer = GenerationStatus;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Generations,
         "stop_generation",
         "/generations/{generation}/stop",
@@ -289,7 +293,7 @@ pub struct ListModels {}
 impl Operation for ListModels {
     type Answer = Page<Model>;
     const ABOUT: About =
-        About::get(Noun::Generations, "list_models", "/models", "List models", "All of them.")
+        About::new(Method::Get, Noun::Generations, "list_models", "/models", "List models", "All of them.")
             .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Page<Model>, Error> {

@@ -1,6 +1,6 @@
 //! Keys: who may ask, of the caller's own tenant.
 
-use crate::{About, Asker, Noun, Operation, Page};
+use crate::{About, Asker, Method, Noun, Operation, Page};
 use everturn::NewKey;
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, Role};
@@ -40,7 +40,7 @@ pub struct MadeKey {
 impl Operation for CreateKey {
     type Answer = MadeKey;
     const ABOUT: About =
-        About::post(Noun::Keys, "create_key", "/keys", "Make a key", "The key, and its words.")
+        About::new(Method::Post, Noun::Keys, "create_key", "/keys", "Make a key", "The key, and its words.")
             .creates()
             .destructive();
 
@@ -64,7 +64,7 @@ pub struct ListKeys {}
 impl Operation for ListKeys {
     type Answer = Page<AccessKey>;
     const ABOUT: About =
-        About::get(Noun::Keys, "list_keys", "/keys", "List keys", "Oldest first.").destructive();
+        About::new(Method::Get, Noun::Keys, "list_keys", "/keys", "List keys", "Oldest first.").destructive();
 
     async fn run(self, asker: &Asker) -> Result<Page<AccessKey>, Error> {
         asker.tenant.keys().list(asker.tenant.tenant().as_str()).map(Page::whole)
@@ -81,9 +81,15 @@ pub struct RevokeKey {
 
 impl Operation for RevokeKey {
     type Answer = AccessKey;
-    const ABOUT: About =
-        About::delete(Noun::Keys, "revoke_key", "/keys/{key}", "Take a key back", "The key, as it is kept.")
-            .destructive();
+    const ABOUT: About = About::new(
+        Method::Delete,
+        Noun::Keys,
+        "revoke_key",
+        "/keys/{key}",
+        "Take a key back",
+        "The key, as it is kept.",
+    )
+    .destructive();
 
     async fn run(self, asker: &Asker) -> Result<AccessKey, Error> {
         asker.tenant.keys().revoke(asker.tenant.tenant().as_str(), self.key)

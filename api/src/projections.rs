@@ -1,7 +1,7 @@
 //! Which slice of a transcript the next request sees.
 
 use crate::given::split;
-use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
 use everturn::script::options;
 use everturn_core::Error;
 use everturn_core::json::Raw;
@@ -31,10 +31,16 @@ pub struct ProjectTranscript {
 
 impl Operation for ProjectTranscript {
     type Answer = View;
-    const ABOUT: About =
-        About::post(Noun::Context, "project_transcript", "/project", "Project a transcript", "The view.")
-            .reads()
-            .work(Work::Large);
+    const ABOUT: About = About::new(
+        Method::Post,
+        Noun::Context,
+        "project_transcript",
+        "/project",
+        "Project a transcript",
+        "The view.",
+    )
+    .reads()
+    .work(Work::Large);
 
     async fn run(self, _: &Asker) -> Result<View, Error> {
         let options = options(&self.options.unwrap_or(json!({})))?;
@@ -83,7 +89,8 @@ split!(ProjectConversation { conversation: ConversationName } options);
 
 impl Operation for ProjectConversation {
     type Answer = View;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Context,
         "project_conversation",
         "/conversations/{conversation}/project",
@@ -137,7 +144,8 @@ impl From<RecordedView> for View {
 
 impl Operation for RecordProjection {
     type Answer = RecordedView;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Context,
         "record_projection",
         "/conversations/{conversation}/projections",
@@ -170,7 +178,8 @@ pub struct ReplayProjection {
 
 impl Operation for ReplayProjection {
     type Answer = Page<Raw>;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Context,
         "replay_projection",
         "/conversations/{conversation}/projections/{seq}",

@@ -1,7 +1,7 @@
 //! Recall: finding again what was said and learned.
 
 use crate::given::split;
-use crate::{About, Asker, ConversationName, Noun, Operation};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation};
 use everturn::{RecallOptions, Recalled};
 use everturn_core::Error;
 use schemars::JsonSchema;
@@ -27,11 +27,17 @@ split!(Recall { query: String, conversation: Option<ConversationName> } options)
 
 impl Operation for Recall {
     type Answer = Recalled;
-    const ABOUT: About =
-        About::post(Noun::Recall, "recall", "/recall", "Recall what was said", "What was found.")
-            .also("recall_in", "/conversations/{conversation}/recall")
-            .reads()
-            .for_agents();
+    const ABOUT: About = About::new(
+        Method::Post,
+        Noun::Recall,
+        "recall",
+        "/recall",
+        "Recall what was said",
+        "What was found.",
+    )
+    .also("recall_in", "/conversations/{conversation}/recall")
+    .reads()
+    .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Recalled, Error> {
         let conversation = self.conversation.as_ref().map(|name| asker.id(name)).transpose()?;

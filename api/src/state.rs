@@ -1,6 +1,6 @@
 //! What a conversation needs to go on: checkpoint, pins, what is pending.
 
-use crate::{About, Asker, ConversationName, Noun, Operation, Work};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
 use everturn::Scope;
 use everturn_core::Error;
 use everturn_core::event::Event;
@@ -23,7 +23,8 @@ pub struct GetState {
 
 impl Operation for GetState {
     type Answer = State;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::State,
         "get_state",
         "/conversations/{conversation}/state",
@@ -57,7 +58,8 @@ pub struct Pin {
 
 impl Operation for Pin {
     type Answer = Event;
-    const ABOUT: About = About::put(
+    const ABOUT: About = About::new(
+        Method::Put,
         Noun::State,
         "pin",
         "/conversations/{conversation}/pins/{name}",
@@ -69,8 +71,7 @@ impl Operation for Pin {
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let pin = move |tenant: &Scope| Ok(tenant.pin(self.conversation.id(tenant)?, &self.name, self.value));
-        let commit = asker.blocking(pin).await?;
-        asker.committed(commit).await
+        asker.writing(pin).await
     }
 }
 
@@ -87,7 +88,8 @@ pub struct Unpin {
 
 impl Operation for Unpin {
     type Answer = Event;
-    const ABOUT: About = About::delete(
+    const ABOUT: About = About::new(
+        Method::Delete,
         Noun::State,
         "unpin",
         "/conversations/{conversation}/pins/{name}",
@@ -106,8 +108,7 @@ impl Operation for Unpin {
             }
             Ok(tenant.unpin(id, &self.name))
         };
-        let commit = asker.blocking(unpin).await?;
-        asker.committed(commit).await
+        asker.writing(unpin).await
     }
 }
 
@@ -130,7 +131,8 @@ pub struct RequestApproval {
 
 impl Operation for RequestApproval {
     type Answer = Event;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::State,
         "request_approval",
         "/conversations/{conversation}/approvals",
@@ -151,8 +153,7 @@ impl Operation for RequestApproval {
             };
             Ok(tenant.request_approval(self.conversation.id(tenant)?, request))
         };
-        let commit = asker.blocking(ask).await?;
-        asker.committed(commit).await
+        asker.writing(ask).await
     }
 }
 
@@ -171,7 +172,8 @@ pub struct ResolveApproval {
 
 impl Operation for ResolveApproval {
     type Answer = Event;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::State,
         "resolve_approval",
         "/conversations/{conversation}/approvals/{approval}/resolve",
@@ -189,7 +191,6 @@ impl Operation for ResolveApproval {
             }
             Ok(tenant.resolve_approval(id, approval, self.state))
         };
-        let commit = asker.blocking(resolve).await?;
-        asker.committed(commit).await
+        asker.writing(resolve).await
     }
 }

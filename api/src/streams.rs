@@ -2,8 +2,8 @@
 
 use crate::given::split;
 use crate::turns::TurnInput;
-use crate::{About, Asker, ConversationName, Noun, Operation, Work};
-use everturn::NewStream;
+use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
+use everturn::{NewStream, Scope};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
 use everturn_core::turn::Turn;
@@ -25,7 +25,8 @@ split!(OpenTurn { conversation: ConversationName } new);
 
 impl Operation for OpenTurn {
     type Answer = Turn;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Turns,
         "open_turn",
         "/conversations/{conversation}/turns/open",
@@ -38,9 +39,8 @@ impl Operation for OpenTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let OpenTurn { conversation, new } = self;
-        let open = move |tenant: &everturn::Scope| Ok(tenant.append_open(conversation.id(tenant)?, new));
-        let commit = asker.blocking(open).await?;
-        asker.committed(commit).await
+        let open = move |tenant: &Scope| Ok(tenant.append_open(conversation.id(tenant)?, new));
+        asker.writing(open).await
     }
 }
 
@@ -66,7 +66,8 @@ pub struct Length {
 
 impl Operation for AppendChunk {
     type Answer = Length;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Turns,
         "append_chunk",
         "/turns/{turn}/chunks",
@@ -96,7 +97,8 @@ split!(CommitTurn { turn: TurnId } last);
 
 impl Operation for CommitTurn {
     type Answer = Turn;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Turns,
         "commit_turn",
         "/turns/{turn}/commit",
@@ -107,11 +109,8 @@ impl Operation for CommitTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let (turn, last) = (self.turn, self.last.into_turn()?);
-        let end = move |tenant: &everturn::Scope| {
-            Ok(tenant.append_commit(tenant.turn(turn)?.conversation, turn, last))
-        };
-        let commit = asker.blocking(end).await?;
-        asker.committed(commit).await
+        let end = move |tenant: &Scope| Ok(tenant.append_commit(tenant.turn(turn)?.conversation, turn, last));
+        asker.writing(end).await
     }
 }
 
@@ -130,7 +129,8 @@ pub struct AbortTurn {
 
 impl Operation for AbortTurn {
     type Answer = Turn;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Turns,
         "abort_turn",
         "/turns/{turn}/abort",
@@ -140,11 +140,10 @@ impl Operation for AbortTurn {
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
-        let abort = move |tenant: &everturn::Scope| {
+        let abort = move |tenant: &Scope| {
             let conversation = tenant.turn(self.turn)?.conversation;
             Ok(tenant.append_abort(conversation, self.turn, &self.reason, self.replacement))
         };
-        let commit = asker.blocking(abort).await?;
-        asker.committed(commit).await
+        asker.writing(abort).await
     }
 }

@@ -1,6 +1,6 @@
 //! In, out, and proof. Whole files go over HTTP as streams; as a tool, their text is in the request or the answer.
 
-use crate::{About, Asker, ConversationName, Noun, Operation, Work};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
 use everturn::{Doctor, Format, Imported};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head, Report};
@@ -37,7 +37,8 @@ pub struct ExportedText {
 
 impl Operation for Export {
     type Answer = ExportedText;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Transfer,
         "export",
         "/conversations/{conversation}/export",
@@ -101,11 +102,17 @@ pub struct Import {
 
 impl Operation for Import {
     type Answer = Imported;
-    const ABOUT: About =
-        About::post(Noun::Transfer, "import", "/import", "Import a conversation", "What was taken over.")
-            .idempotent()
-            .streams()
-            .for_agents();
+    const ABOUT: About = About::new(
+        Method::Post,
+        Noun::Transfer,
+        "import",
+        "/import",
+        "Import a conversation",
+        "What was taken over.",
+    )
+    .idempotent()
+    .streams()
+    .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Imported, Error> {
         asker.tenant.import_as(self.name.as_deref(), &mut self.content.as_bytes(), &mut |_| {})
@@ -160,7 +167,8 @@ impl Verdict {
 
 impl Operation for Verify {
     type Answer = Verdict;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Transfer,
         "verify",
         "/conversations/{conversation}/verify",
@@ -211,7 +219,8 @@ pub struct CheckStore {}
 
 impl Operation for CheckStore {
     type Answer = Doctor;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Transfer,
         "doctor",
         "/doctor",

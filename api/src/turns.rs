@@ -1,8 +1,8 @@
 //! Turns: append, read, supersede.
 
 use crate::given::{present, split};
-use crate::{About, Asker, ConversationName, Noun, Operation, Page, Work};
-use everturn::{AppendOptions, Appended, Entry, HistoryQuery, NewTurn};
+use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
+use everturn::{AppendOptions, Appended, Entry, HistoryQuery, NewTurn, Scope};
 use everturn_core::Error;
 use everturn_core::event::Visibility;
 use everturn_core::id::TurnId;
@@ -142,7 +142,8 @@ pub struct AppendTurns {
 
 impl Operation for AppendTurns {
     type Answer = Appended;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Turns,
         "append_turns",
         "/conversations/{conversation}/turns",
@@ -193,7 +194,8 @@ split!(ListTurns { conversation: ConversationName } query);
 
 impl Operation for ListTurns {
     type Answer = Page<Entry>;
-    const ABOUT: About = About::get(
+    const ABOUT: About = About::new(
+        Method::Get,
         Noun::Turns,
         "list_turns",
         "/conversations/{conversation}/turns",
@@ -220,7 +222,8 @@ pub struct GetTurn {
 
 impl Operation for GetTurn {
     type Answer = Turn;
-    const ABOUT: About = About::get(Noun::Turns, "get_turn", "/turns/{turn}", "Read one turn", "The turn.");
+    const ABOUT: About =
+        About::new(Method::Get, Noun::Turns, "get_turn", "/turns/{turn}", "Read one turn", "The turn.");
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         match &self.conversation {
@@ -244,7 +247,8 @@ split!(SupersedeTurn { turn: TurnId } with);
 
 impl Operation for SupersedeTurn {
     type Answer = Appended;
-    const ABOUT: About = About::post(
+    const ABOUT: About = About::new(
+        Method::Post,
         Noun::Turns,
         "supersede_turn",
         "/turns/{turn}/supersede",
@@ -257,8 +261,7 @@ impl Operation for SupersedeTurn {
     async fn run(self, asker: &Asker) -> Result<Appended, Error> {
         let (turn, with) = (self.turn, self.with.into_turn()?);
         let supersede =
-            move |tenant: &everturn::Scope| Ok(tenant.supersede(tenant.turn(turn)?.conversation, turn, with));
-        let commit = asker.blocking(supersede).await?;
-        asker.committed(commit).await
+            move |tenant: &Scope| Ok(tenant.supersede(tenant.turn(turn)?.conversation, turn, with));
+        asker.writing(supersede).await
     }
 }

@@ -1,6 +1,6 @@
 //! How much a tenant stores, and how much it may.
 
-use crate::{About, Asker, Noun, Operation};
+use crate::{About, Asker, Method, Noun, Operation};
 use everturn::Quota;
 use everturn_core::Error;
 use schemars::JsonSchema;
@@ -33,7 +33,7 @@ pub struct StorageUsage {
 impl Operation for GetUsage {
     type Answer = StorageUsage;
     const ABOUT: About =
-        About::get(Noun::Usage, "get_usage", "/usage", "Read usage and quotas", "The numbers.");
+        About::new(Method::Get, Noun::Usage, "get_usage", "/usage", "Read usage and quotas", "The numbers.");
 
     async fn run(self, asker: &Asker) -> Result<StorageUsage, Error> {
         let tenant = &asker.tenant;

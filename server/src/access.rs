@@ -20,9 +20,9 @@ use crate::observe::CalledBy;
 use crate::problem::Problem;
 use axum::body::HttpBody;
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
-use axum::http::StatusCode;
 use axum::http::header::{AUTHORIZATION, HeaderMap};
 use axum::http::request::Parts;
+use axum::http::{Extensions, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cache::Cache;
@@ -273,12 +273,12 @@ needs!(
 );
 
 fn allow(parts: &Parts, needed: Role) -> Result<Scope, Problem> {
-    allowed(parts, needed).map(|caller| caller.scope.clone())
+    allowed(&parts.extensions, needed).map(|caller| caller.scope.clone())
 }
 
 /// Who sends this request, if they may do what needs a role.
-pub fn allowed(parts: &Parts, needed: Role) -> Result<&Caller, Problem> {
-    match parts.extensions.get::<Caller>() {
+pub fn allowed(extensions: &Extensions, needed: Role) -> Result<&Caller, Problem> {
+    match extensions.get::<Caller>() {
         None => Err(Problem::unauthorized("this needs a key; send it as Authorization: Bearer et_…")),
         Some(caller) if caller.role < needed => Err(Problem::new(
             StatusCode::FORBIDDEN,

@@ -8,14 +8,12 @@ use crate::lanes::{Charge, SMALL_BYTES};
 use crate::problem::Problem;
 use axum::Router;
 use axum::extract::{FromRequestParts, Query, RawPathParams, Request, State};
+use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName, LOCATION};
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use everturn::model::wait;
 use everturn_api::given::{Given, Part, Wrong};
-use everturn_api::table::Request as Operation;
 use everturn_api::{About, Asker, Elsewhere, Method, Reply, Row, TABLE, Threads, Work};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, clip};
@@ -45,20 +43,16 @@ fn paths(about: &About) -> impl Iterator<Item = &'static str> {
 
 /// Answers a request for an operation.
 pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Result<Response, Problem> {
-    let (mut parts, body) = request.into_parts();
-    let caller = allowed(&parts, row.about.role)?.clone();
-    let asked = Asked::new(&row.about, &mut parts, &app).await?;
-    let (path, headers) = (parts.uri.path().to_string(), parts.headers.clone());
-    let body = match row.about.method.has_body() {
-        true => json::text(Request::from_parts(parts, body), &app).await?,
-        false => String::new(),
-    };
+    let caller = allowed(request.extensions(), row.about.role)?.clone();
+    let path = request.uri().path().to_string();
+    let known = (row.about.method == Method::Get).then(|| IfNoneMatch::of(request.headers()));
+    let asked = Asked::new(&row.about, request, &app).await?;
     let answered = if row.about.work == Work::Quick {
         let asker = caller.asker(&app.config, Threads::Elsewhere(elsewhere));
-        let operation = match body.len() > SMALL_BYTES {
+        let operation = match asked.body.len() > SMALL_BYTES {
             // It takes milliseconds, and other connections of this thread would wait.
-            true => blocking(move || asked.read(row, &body)).await,
-            false => asked.read(row, &body),
+            true => blocking(move || asked.read(&row.about, row.read)).await,
+            false => asked.read(&row.about, row.read),
         };
         match operation {
             Ok(operation) => operation.run(asker, path).await.map(|reply| (reply, None)),
@@ -66,10 +60,10 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
         }
     } else {
         let asker = caller.asker(&app.config, Threads::Here);
-        replying(row.about.work, move || wait(asked.read(row, &body)?.run(asker, path))).await
+        replying(row.about.work, move || wait(asked.read(&row.about, row.read)?.run(asker, path))).await
     };
     match answered {
-        Ok((reply, charge)) => Ok(response(&row.about, &headers, reply, charge)),
+        Ok((reply, charge)) => Ok(response(known, reply, charge)),
         Err(error) if row.about.if_match && error.code() == "append.stale_seq" => Err(Problem::new(
             StatusCode::PRECONDITION_FAILED,
             "conversation.changed",
@@ -86,18 +80,20 @@ fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Elsewhere {
     }))
 }
 
-/// What a request says beside its body.
+/// A request, taken apart.
 struct Asked {
     path: Vec<(String, String)>,
     query: Vec<(String, String)>,
     headers: Vec<(String, String)>,
+    body: String,
 }
 
 impl Asked {
-    async fn new(about: &About, parts: &mut Parts, app: &Arc<App>) -> Result<Asked, Problem> {
+    async fn new(about: &About, request: Request, app: &Arc<App>) -> Result<Asked, Problem> {
+        let (mut parts, body) = request.into_parts();
         let nothing =
             || Error::not_found("id.malformed", "the path names nothing that can exist; check the id");
-        let path = RawPathParams::from_request_parts(parts, app).await.map_err(|_| nothing())?;
+        let path = RawPathParams::from_request_parts(&mut parts, app).await.map_err(|_| nothing())?;
         let path: Vec<(String, String)> =
             path.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         // A name is for people: what a program puts into a path is the id, so that nothing else can be hit.
@@ -126,15 +122,19 @@ impl Asked {
         {
             headers.push(("expected_seq".into(), seq.to_string()));
         }
-        Ok(Asked { path, query, headers })
+        let body = match about.method.has_body() {
+            true => json::text(Request::from_parts(parts, body), app).await?,
+            false => String::new(),
+        };
+        Ok(Asked { path, query, headers, body })
     }
 
-    fn read(self, row: &Row, body: &str) -> Result<Box<dyn Operation>, Error> {
+    fn read<T>(self, about: &About, read: impl Fn(&Given<'_>) -> Result<T, Wrong>) -> Result<T, Error> {
+        let Asked { path, query, headers, body } = self;
         if !body.trim().is_empty() {
-            everturn_core::json::check(body)?;
+            everturn_core::json::check(&body)?;
         }
-        let Asked { path, query, headers } = self;
-        (row.read)(&Given { path, query, headers, body }).map_err(|wrong| refused(&row.about, wrong))
+        read(&Given { path, query, headers, body: &body }).map_err(|wrong| refused(about, wrong))
     }
 }
 
@@ -151,10 +151,9 @@ fn refused(about: &About, Wrong { part, text }: Wrong) -> Error {
     }
 }
 
-fn response(about: &About, headers: &HeaderMap, reply: Reply, charge: Option<Charge>) -> Response {
-    if let Some(tag) = &reply.tag
-        && about.method == Method::Get
-        && let Some(unchanged) = IfNoneMatch::of(headers).unchanged(tag)
+fn response(known: Option<IfNoneMatch>, reply: Reply, charge: Option<Charge>) -> Response {
+    if let (Some(known), Some(tag)) = (known, &reply.tag)
+        && let Some(unchanged) = known.unchanged(tag)
     {
         return unchanged;
     }
@@ -190,18 +189,8 @@ pub async fn read<O: everturn_api::Operation>(
     app: &Arc<App>,
     request: Request,
 ) -> Result<(Asker, O), Problem> {
-    let (mut parts, body) = request.into_parts();
-    let asker = allowed(&parts, O::ABOUT.role)?.asker(&app.config, Threads::Elsewhere(elsewhere));
-    let Asked { path, query, headers } = Asked::new(&O::ABOUT, &mut parts, app).await?;
-    let body = match O::ABOUT.method.has_body() {
-        true => json::text(Request::from_parts(parts, body), app).await?,
-        false => String::new(),
-    };
-    let read = move || {
-        if !body.trim().is_empty() {
-            everturn_core::json::check(&body)?;
-        }
-        Given { path, query, headers, body: &body }.read().map_err(|wrong| refused(&O::ABOUT, wrong))
-    };
-    Ok((asker, blocking(read).await?))
+    let asker =
+        allowed(request.extensions(), O::ABOUT.role)?.asker(&app.config, Threads::Elsewhere(elsewhere));
+    let asked = Asked::new(&O::ABOUT, request, app).await?;
+    Ok((asker, blocking(move || asked.read(&O::ABOUT, |given| given.read())).await?))
 }
