@@ -1,6 +1,6 @@
 //! Who an operation is run for.
 
-use everturn::{Commit, Scope};
+use everturn::{Commit, Tenant};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Asker {
     /// Whose conversations.
-    pub tenant: Scope,
+    pub tenant: Tenant,
     /// Whether nobody is asked for a key as long as there is none: the first must then be an admin's.
     pub is_keyless: bool,
     /// Where blocking work is done.
@@ -37,14 +37,14 @@ pub type Elsewhere = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 impl Asker {
     /// Somebody who may block the thread.
-    pub fn here(tenant: Scope) -> Asker {
+    pub fn here(tenant: Tenant) -> Asker {
         Asker { tenant, is_keyless: false, threads: Threads::Here, progress: None }
     }
 
     /// Does work that blocks, where it may.
     pub async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Scope) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&Tenant) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let elsewhere = match self.threads {
             Threads::Here => return work(&self.tenant),
@@ -74,7 +74,7 @@ impl Asker {
     /// Has something written that takes a look at the disk first.
     pub async fn writing<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Scope) -> Result<Commit<T>, Error> + Send + 'static,
+        work: impl FnOnce(&Tenant) -> Result<Commit<T>, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let commit = self.blocking(work).await?;
         self.committed(commit).await
@@ -103,7 +103,7 @@ pub struct ConversationName(pub String);
 
 impl ConversationName {
     /// The conversation that is meant.
-    pub fn id(&self, tenant: &Scope) -> Result<ConversationId, Error> {
+    pub fn id(&self, tenant: &Tenant) -> Result<ConversationId, Error> {
         match self.0.parse() {
             Ok(id) => Ok(id),
             Err(_) => tenant.resolve(&self.0),

@@ -1,7 +1,7 @@
 //! The log itself, as pages. A server also sends it live.
 
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
-use everturn::Scope;
+use everturn::Tenant;
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::json::Raw;
@@ -91,7 +91,7 @@ impl Operation for AppendEvent {
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
-        let append = move |tenant: &Scope| {
+        let append = move |tenant: &Tenant| {
             Ok(tenant.append_event(self.conversation.id(tenant)?, &self.kind, self.actor, self.body))
         };
         asker.writing(append).await

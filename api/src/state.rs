@@ -1,7 +1,7 @@
 //! What a conversation needs to go on: checkpoint, pins, what is pending.
 
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
-use everturn::Scope;
+use everturn::Tenant;
 use everturn_core::Error;
 use everturn_core::event::Event;
 use everturn_core::id::clip;
@@ -70,7 +70,8 @@ impl Operation for Pin {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
-        let pin = move |tenant: &Scope| Ok(tenant.pin(self.conversation.id(tenant)?, &self.name, self.value));
+        let pin =
+            move |tenant: &Tenant| Ok(tenant.pin(self.conversation.id(tenant)?, &self.name, self.value));
         asker.writing(pin).await
     }
 }
@@ -100,7 +101,7 @@ impl Operation for Unpin {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
-        let unpin = move |tenant: &Scope| {
+        let unpin = move |tenant: &Tenant| {
             let id = self.conversation.id(tenant)?;
             if !tenant.state(id)?.pins.contains_key(&self.name) {
                 let text = format!("nothing is pinned as {:?}; the state shows the pins", clip(&self.name));
@@ -143,7 +144,7 @@ impl Operation for RequestApproval {
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
-        let ask = move |tenant: &Scope| {
+        let ask = move |tenant: &Tenant| {
             let request = ApprovalBody {
                 approval_id: self.approval_id,
                 tool_call_id: self.tool_call_id,
@@ -183,7 +184,7 @@ impl Operation for ResolveApproval {
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
-        let resolve = move |tenant: &Scope| {
+        let resolve = move |tenant: &Tenant| {
             let (id, approval) = (self.conversation.id(tenant)?, &self.approval);
             if !tenant.state(id)?.pending_approvals.iter().any(|pending| pending.approval_id == *approval) {
                 let text = format!("no approval {:?} waits; the state shows what does", clip(approval));

@@ -3,7 +3,7 @@
 use crate::given::split;
 use crate::turns::TurnInput;
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
-use everturn::{NewStream, Scope};
+use everturn::{NewStream, Tenant};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
 use everturn_core::turn::Turn;
@@ -39,7 +39,7 @@ impl Operation for OpenTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let OpenTurn { conversation, new } = self;
-        let open = move |tenant: &Scope| Ok(tenant.append_open(conversation.id(tenant)?, new));
+        let open = move |tenant: &Tenant| Ok(tenant.append_open(conversation.id(tenant)?, new));
         asker.writing(open).await
     }
 }
@@ -109,7 +109,8 @@ impl Operation for CommitTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let (turn, last) = (self.turn, self.last.into_turn()?);
-        let end = move |tenant: &Scope| Ok(tenant.append_commit(tenant.turn(turn)?.conversation, turn, last));
+        let end =
+            move |tenant: &Tenant| Ok(tenant.append_commit(tenant.turn(turn)?.conversation, turn, last));
         asker.writing(end).await
     }
 }
@@ -140,7 +141,7 @@ impl Operation for AbortTurn {
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
-        let abort = move |tenant: &Scope| {
+        let abort = move |tenant: &Tenant| {
             let conversation = tenant.turn(self.turn)?.conversation;
             Ok(tenant.append_abort(conversation, self.turn, &self.reason, self.replacement))
         };

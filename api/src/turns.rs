@@ -2,7 +2,7 @@
 
 use crate::given::{present, split};
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
-use everturn::{AppendOptions, Appended, Entry, HistoryQuery, NewTurn, Scope};
+use everturn::{AppendOptions, Appended, Entry, HistoryQuery, NewTurn, Tenant};
 use everturn_core::Error;
 use everturn_core::event::Visibility;
 use everturn_core::id::TurnId;
@@ -261,7 +261,7 @@ impl Operation for SupersedeTurn {
     async fn run(self, asker: &Asker) -> Result<Appended, Error> {
         let (turn, with) = (self.turn, self.with.into_turn()?);
         let supersede =
-            move |tenant: &Scope| Ok(tenant.supersede(tenant.turn(turn)?.conversation, turn, with));
+            move |tenant: &Tenant| Ok(tenant.supersede(tenant.turn(turn)?.conversation, turn, with));
         asker.writing(supersede).await
     }
 }

@@ -5,7 +5,7 @@ use crate::figures::{Samples, rate, time};
 use crate::place::{self, Place};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{AppendOptions, NewTurn, Scope};
+use everturn::{AppendOptions, NewTurn, Tenant};
 use everturn_core::id::ConversationId;
 use futures_util::future::try_join_all;
 use std::fs::File;
@@ -174,7 +174,7 @@ fn compare(what: &str, these: &Samples, those: &Samples, name: &str) -> Row {
         .ratios(&these.over(those))
 }
 
-fn append(scope: &Scope, id: ConversationId, text: &str) -> Result<()> {
+fn append(scope: &Tenant, id: ConversationId, text: &str) -> Result<()> {
     scope.append(id, vec![NewTurn::user(text)], AppendOptions::default()).wait()?;
     Ok(())
 }
@@ -193,7 +193,7 @@ fn repeat(slice: Duration, latency: &mut Samples, mut step: impl FnMut() -> Resu
 }
 
 /// Each conversation has a thread that waits for each append.
-fn on_threads(scope: &Scope, ids: &[ConversationId], text: &str, slice: Duration) -> Result<f64> {
+fn on_threads(scope: &Tenant, ids: &[ConversationId], text: &str, slice: Duration) -> Result<f64> {
     let ready = Barrier::new(ids.len() + 1);
     std::thread::scope(|threads| {
         let writers: Vec<_> = ids
@@ -223,7 +223,7 @@ fn on_threads(scope: &Scope, ids: &[ConversationId], text: &str, slice: Duration
 }
 
 /// Each conversation has a task that awaits each append, all on this thread.
-fn as_tasks(scope: &Scope, ids: &[ConversationId], text: &str, slice: Duration) -> Result<f64> {
+fn as_tasks(scope: &Tenant, ids: &[ConversationId], text: &str, slice: Duration) -> Result<f64> {
     let started = Instant::now();
     let writers = ids.iter().map(|id| async move {
         let mut count = 0;

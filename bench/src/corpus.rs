@@ -1,7 +1,7 @@
 //! What stores are filled with: words in sentences, the same in every run.
 
 use crate::Result;
-use everturn::{AppendOptions, Everturn, HistoryQuery, NewConversation, NewTurn, Options, Scope};
+use everturn::{AppendOptions, Everturn, HistoryQuery, NewConversation, NewTurn, Options, Tenant};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -75,7 +75,7 @@ pub fn fill(path: &Path, corpus: &Corpus) -> Result<Filled> {
 }
 
 /// New conversations: without limits, and nothing is summarized, so that what is measured is what was appended.
-pub fn begin(scope: &Scope, count: usize) -> Result<Vec<ConversationId>> {
+pub fn begin(scope: &Tenant, count: usize) -> Result<Vec<ConversationId>> {
     let mut settings = Settings::default();
     let compaction = json!({"auto": false});
     let budget = json!({"max_messages": null, "max_events": null});

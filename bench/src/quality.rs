@@ -25,7 +25,7 @@ mod said;
 use crate::Result;
 use crate::report::Row;
 use everturn::model::Embed;
-use everturn::{AppendOptions, Everturn, Hit, NewTurn, Options, RecallMode, RecallOptions, Scope};
+use everturn::{AppendOptions, Everturn, Hit, NewTurn, Options, RecallMode, RecallOptions, Tenant};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
@@ -253,7 +253,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn keep(scope: &Scope, conversations: Vec<Vec<Said>>) -> Result<Kept> {
+    fn keep(scope: &Tenant, conversations: Vec<Vec<Said>>) -> Result<Kept> {
         let ids = crate::corpus::begin(scope, conversations.len())?;
         let mut kept = Kept { conversations: Vec::new(), sessions: HashMap::new() };
         for (number, (id, said)) in ids.into_iter().zip(conversations).enumerate() {
@@ -276,7 +276,7 @@ impl Kept {
         Ok(kept)
     }
 
-    fn asked(&self, scope: &Scope, question: &Question, mode: RecallMode) -> Result<Score> {
+    fn asked(&self, scope: &Tenant, question: &Question, mode: RecallMode) -> Result<Score> {
         let (id, turns) = &self.conversations[question.conversation];
         let conversation = question.within.then_some(*id);
         let ask = |limit| -> Result<Vec<Hit>> {

@@ -4,7 +4,7 @@ use crate::corpus::{self, Filled, Words};
 use crate::figures::{Samples, count, time};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{HistoryQuery, Order, Scope};
+use everturn::{HistoryQuery, Order, Tenant};
 use everturn_core::id::ConversationId;
 use std::hint::black_box;
 use std::time::Instant;
@@ -14,7 +14,7 @@ const READS: usize = 50;
 const PAGE: usize = 50;
 
 /// A way to read; `words` choose a place where the place is not fixed.
-type Read = fn(&Scope, ConversationId, turns: u64, words: &mut Words) -> Result<usize>;
+type Read = fn(&Tenant, ConversationId, turns: u64, words: &mut Words) -> Result<usize>;
 
 pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
     eprintln!("read: {} against {} turns", long.turns, short.turns);
@@ -71,7 +71,7 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn page(scope: &Scope, id: ConversationId, after: Option<u64>, order: Order) -> Result<usize> {
+fn page(scope: &Tenant, id: ConversationId, after: Option<u64>, order: Order) -> Result<usize> {
     let query = HistoryQuery { after, limit: PAGE, order, ..HistoryQuery::default() };
     Ok(scope.history(id, query)?.data.len())
 }

@@ -18,7 +18,7 @@ use crate::report::Row;
 use crate::vectors::MadeUp;
 use crate::{Result, Scale};
 use everturn::model::Embed;
-use everturn::{AppendOptions, Everturn, NewTurn, Options, RecallMode, RecallOptions, Scope};
+use everturn::{AppendOptions, Everturn, NewTurn, Options, RecallMode, RecallOptions, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Role;
 use std::path::Path;
@@ -333,7 +333,7 @@ fn fill(path: &Path, turns: u64, each: u64) -> Result<(Filled, Sampled)> {
     Ok((Filled { path: path.to_path_buf(), conversations, turns }, texts))
 }
 
-fn append(scope: &Scope, id: ConversationId, turns: Vec<NewTurn>) -> Result<()> {
+fn append(scope: &Tenant, id: ConversationId, turns: Vec<NewTurn>) -> Result<()> {
     scope.append(id, turns, AppendOptions::default()).wait()?;
     Ok(())
 }

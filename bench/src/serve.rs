@@ -8,7 +8,7 @@ use crate::figures::{Samples, bytes, count, rate, time};
 use crate::place::Place;
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{AppendOptions, ContextOptions, Everturn, NewTurn, Scope, Update};
+use everturn::{AppendOptions, ContextOptions, Everturn, NewTurn, Tenant, Update};
 use everturn_core::id::ConversationId;
 use everturn_server::{App, Config, Server, serve};
 use futures_util::future::try_join_all;
@@ -96,7 +96,7 @@ async fn meanwhile<F: Future<Output = Result<()>>>(
     Ok(f64::from(all.iter().map(|(_, done)| done).sum::<u32>()) / took)
 }
 
-fn appends(runtime: &Runtime, server: &Listening, scope: &Scope, scale: Scale) -> Result<Vec<Row>> {
+fn appends(runtime: &Runtime, server: &Listening, scope: &Tenant, scale: Scale) -> Result<Vec<Row>> {
     let text = Words::default().text(TURN_BYTES);
     let body = json!({"turns": [{"role": "user", "content": text}]}).to_string();
     let slice = Duration::from_millis(scale.slice_ms);
@@ -139,7 +139,7 @@ fn appends(runtime: &Runtime, server: &Listening, scope: &Scope, scale: Scale) -
     Ok(rows)
 }
 
-fn contexts(runtime: &Runtime, server: &Listening, scope: &Scope, scale: Scale) -> Result<Vec<Row>> {
+fn contexts(runtime: &Runtime, server: &Listening, scope: &Tenant, scale: Scale) -> Result<Vec<Row>> {
     let id = corpus::begin(scope, 1)?[0];
     let mut words = Words::default();
     for _ in 0..10 {
@@ -172,7 +172,7 @@ fn contexts(runtime: &Runtime, server: &Listening, scope: &Scope, scale: Scale) 
 }
 
 /// From the begin of an append until its event is at a subscriber.
-fn events(server: &Listening, scope: &Scope) -> Result<Vec<Row>> {
+fn events(server: &Listening, scope: &Tenant) -> Result<Vec<Row>> {
     let id = corpus::begin(scope, 1)?[0];
     let text = Words::default().text(TURN_BYTES);
     let append = || scope.append(id, vec![NewTurn::user(&text)], AppendOptions::default()).wait();
@@ -234,7 +234,7 @@ fn until_event(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> Res
 }
 
 /// Memory of the server for each of many subscribers, who are in a process of their own; each must get every event.
-fn subscribers(server: &Listening, scope: &Scope) -> Result<Row> {
+fn subscribers(server: &Listening, scope: &Tenant) -> Result<Row> {
     let id = corpus::begin(scope, 1)?[0];
     let before = resident_bytes()?;
     let mut readers = Readers::start(server.address, id)?;

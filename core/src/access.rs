@@ -4,7 +4,7 @@
 
 use crate::Error;
 use crate::chain::Hash;
-use crate::id::{KeyId, Tenant, clip};
+use crate::id::{KeyId, TenantName, clip};
 use crate::time::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -61,7 +61,7 @@ pub struct AccessKey {
     /// Its id.
     pub id: KeyId,
     /// Whose conversations it opens; no others.
-    pub tenant: Tenant,
+    pub tenant: TenantName,
     /// What its holder may do: `reader`, `writer` or `admin`.
     pub role: Role,
     /// For people: who has it, and what for.

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::chain::{Hash, Head};
 use crate::event::check_name;
-use crate::id::{ConversationId, EventId, Tenant, TurnId};
+use crate::id::{ConversationId, EventId, TenantName, TurnId};
 use crate::json::Raw;
 use crate::limits::{METADATA_BYTES_MAX, TITLE_BYTES_MAX};
 use crate::time::Timestamp;
@@ -233,7 +233,7 @@ pub struct Conversation {
     /// Its id.
     pub id: ConversationId,
     /// Whose it is.
-    pub tenant: Tenant,
+    pub tenant: TenantName,
     /// Whose it is within the tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -284,7 +284,7 @@ pub struct Conversation {
 
 impl Conversation {
     /// Before its first event.
-    pub fn new(id: ConversationId, tenant: Tenant, created: Timestamp, head: Head) -> Conversation {
+    pub fn new(id: ConversationId, tenant: TenantName, created: Timestamp, head: Head) -> Conversation {
         Conversation {
             id,
             tenant,

@@ -121,11 +121,11 @@ id!(
 
 /// The isolation boundary. Letters, digits, `.`, `_` and `-`, so that it is also a safe folder name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
-pub struct Tenant(String);
+pub struct TenantName(String);
 
-impl Tenant {
+impl TenantName {
     /// Checks the name.
-    pub fn new(name: impl Into<String>) -> Result<Tenant, Error> {
+    pub fn new(name: impl Into<String>) -> Result<TenantName, Error> {
         let name = name.into();
         let safe = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
         if name.is_empty() || name.len() > TENANT_BYTES_MAX || name.starts_with('.') || !safe {
@@ -137,7 +137,7 @@ impl Tenant {
                 ),
             ));
         }
-        Ok(Tenant(name))
+        Ok(TenantName(name))
     }
 
     /// The name as given.
@@ -146,13 +146,13 @@ impl Tenant {
     }
 }
 
-impl<'de> Deserialize<'de> for Tenant {
+impl<'de> Deserialize<'de> for TenantName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Tenant::new(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+        TenantName::new(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 }
 
-impl JsonSchema for Tenant {
+impl JsonSchema for TenantName {
     fn inline_schema() -> bool {
         true
     }
@@ -171,7 +171,7 @@ impl JsonSchema for Tenant {
     }
 }
 
-impl fmt::Display for Tenant {
+impl fmt::Display for TenantName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -181,7 +181,7 @@ impl fmt::Display for Tenant {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key {
     /// Whose it is.
-    pub tenant: Tenant,
+    pub tenant: TenantName,
     /// Which one.
     pub id: ConversationId,
 }
@@ -222,9 +222,9 @@ mod tests {
 
     #[test]
     fn a_tenant_is_a_safe_folder_name() {
-        assert!(Tenant::new("acme-1.prod_x").is_ok());
+        assert!(TenantName::new("acme-1.prod_x").is_ok());
         for wrong in ["", ".", "..", "a/b", "a b", "é", "a\0"] {
-            assert!(Tenant::new(wrong).unwrap_err().text().contains("not usable"), "{wrong}");
+            assert!(TenantName::new(wrong).unwrap_err().text().contains("not usable"), "{wrong}");
         }
     }
 }

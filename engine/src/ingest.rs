@@ -6,7 +6,7 @@ use everturn_core::asset::{self, Asset, Storage};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
 use everturn_core::event::{Draft, Visibility, kind};
-use everturn_core::id::{EventId, Tenant, TurnId, clip};
+use everturn_core::id::{EventId, TenantName, TurnId, clip};
 use everturn_core::json::{self, Raw};
 use everturn_core::limits::ASSET_BYTES_MAX;
 use everturn_core::message;
@@ -77,7 +77,7 @@ pub fn redaction_mode(conversation: &Conversation) -> redaction::Mode {
 /// Drafts for turns, and the uploads they need.
 pub struct Ingested {
     pub drafts: Vec<Draft>,
-    pub uploads: Vec<(Tenant, Hash)>,
+    pub uploads: Vec<(TenantName, Hash)>,
 }
 
 /// Whether a turn begins with this event or ends with it.
@@ -214,11 +214,11 @@ impl Shared {
     /// Puts the bytes of an asset and makes its `asset.added` event.
     pub fn asset_draft(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         id: String,
         payload: asset::Payload,
         turn: Option<TurnId>,
-        uploads: &mut Vec<(Tenant, Hash)>,
+        uploads: &mut Vec<(TenantName, Hash)>,
     ) -> Result<Draft, Error> {
         if payload.bytes.len() > ASSET_BYTES_MAX {
             return Err(Error::limit(

@@ -7,7 +7,7 @@ use crate::{Inner, Shared};
 use everturn_core::Error;
 use everturn_core::access::{AccessKey, Role};
 use everturn_core::chain::Hash;
-use everturn_core::id::{KeyId, Tenant};
+use everturn_core::id::{KeyId, TenantName};
 use everturn_core::limits::NAME_BYTES_MAX;
 use everturn_core::time::Timestamp;
 use parking_lot::Mutex;
@@ -50,7 +50,7 @@ pub struct Grant {
     /// Which key.
     pub key: KeyId,
     /// Whose conversations it opens.
-    pub tenant: Tenant,
+    pub tenant: TenantName,
     /// What may be done with it.
     pub role: Role,
     /// When it ends by itself.
@@ -92,7 +92,7 @@ impl Keys {
         let secret = self.shared().source.secret()?;
         let key = AccessKey {
             id: KeyId(self.shared().source.ulid()?),
-            tenant: Tenant::new(new.tenant)?,
+            tenant: TenantName::new(new.tenant)?,
             role: new.role,
             label: new.label,
             created: now,
@@ -110,13 +110,13 @@ impl Keys {
 
     /// The keys of a tenant, oldest first, revoked and expired ones too.
     pub fn list(&self, tenant: &str) -> Result<Vec<AccessKey>, Error> {
-        self.shared().keys.keys(&Tenant::new(tenant)?)
+        self.shared().keys.keys(&TenantName::new(tenant)?)
     }
 
     /// Takes a key back. Another tenant's looks absent.
     pub fn revoke(&self, tenant: &str, id: KeyId) -> Result<AccessKey, Error> {
         self.shared().writable()?;
-        let revoked = self.shared().keys.revoke_key(&Tenant::new(tenant)?, id, self.shared().now());
+        let revoked = self.shared().keys.revoke_key(&TenantName::new(tenant)?, id, self.shared().now());
         self.shared().key_notes.changes.send_modify(|changes| *changes += 1);
         revoked
     }

@@ -16,7 +16,7 @@
 //!
 //! What it is not: it opens no port, reads no arguments and formats nothing for people.
 //!
-//! Reading order: [`Everturn`] opens a store, [`Scope`] is what a tenant can do, `ingest` turns input into events, `writer` commits
+//! Reading order: [`Everturn`] opens a store, [`Tenant`] is what a tenant can do, `ingest` turns input into events, `writer` commits
 //! them. Each feature has a folder: `streaming`, `compaction`, `recall`, `facts`, `generation`, `transfer`, `backup`, `mirror`. `background`
 //! cleans up, `load` lets requests go before background work, `proof` checks.
 
@@ -59,7 +59,7 @@ pub use recall::{Hit, Matched, Rank, RecallOptions, Recalled};
 pub use records::Records;
 pub use scope::{
     AppendOptions, Appended, Change, Context, ContextOptions, Digest, Entry, ErasedActor, HistoryQuery,
-    ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection, RecallRequest, Receipt, Scope,
+    ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection, RecallRequest, Receipt, Tenant,
 };
 pub use streaming::hub::{Chunk, ChunkPosition, Position, Subscription, Update};
 
@@ -72,7 +72,7 @@ use copies::Copies;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Conversation;
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{Key, Tenant, TurnId};
+use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::limits::{STREAM_DEBOUNCE_MS, STREAM_IDLE_MAX_MS};
 use everturn_core::redaction;
 use everturn_core::time::Timestamp;
@@ -248,11 +248,11 @@ pub(crate) struct Shared {
     pub mirror: Option<Mirror>,
     pub copies: Copies,
     /// Tells whose list of conversations has changed.
-    listed: broadcast::Sender<Tenant>,
+    listed: broadcast::Sender<TenantName>,
     /// Answers that models are asked for.
     pub generations: Arc<Generations>,
     /// Bytes that were put for appends which are not committed yet, with how often.
-    uploads: Mutex<HashMap<(Tenant, Hash), usize>>,
+    uploads: Mutex<HashMap<(TenantName, Hash), usize>>,
 }
 
 /// What a store is made of.
@@ -365,11 +365,11 @@ impl Everturn {
     }
 
     /// Everything that this tenant can do, and nothing of any other's.
-    pub fn tenant(&self, name: &str) -> Result<Scope, Error> {
-        Ok(Scope::new(self.inner.clone(), Tenant::new(name)?))
+    pub fn tenant(&self, name: &str) -> Result<Tenant, Error> {
+        Ok(Tenant::new(self.inner.clone(), TenantName::new(name)?))
     }
 
-    /// Has erasures reach session files below a folder, which were or will be recorded there: see [`Scope::records_in`].
+    /// Has erasures reach session files below a folder, which were or will be recorded there: see [`Tenant::records_in`].
     pub fn note_records(&self, folder: &Path) -> Result<(), Error> {
         self.inner.shared.note_records(folder)
     }
@@ -439,11 +439,11 @@ pub use background::Swept;
 
 /// News of lists of conversations.
 #[derive(Clone)]
-pub struct Listings(broadcast::Sender<Tenant>);
+pub struct Listings(broadcast::Sender<TenantName>);
 
 impl Listings {
     /// From now on. Whoever is slow to hear them misses some, and is told so.
-    pub fn subscribe(&self) -> broadcast::Receiver<Tenant> {
+    pub fn subscribe(&self) -> broadcast::Receiver<TenantName> {
         self.0.subscribe()
     }
 }
@@ -622,7 +622,7 @@ impl Shared {
     pub fn submit(
         self: &Arc<Self>,
         mut write: Write,
-        uploads: Vec<(Tenant, Hash)>,
+        uploads: Vec<(TenantName, Hash)>,
     ) -> Result<Submitted, Error> {
         if let Err(error) = self.check_write(&mut write) {
             self.uploaded(&uploads);
@@ -637,7 +637,7 @@ impl Shared {
     pub fn submit_beyond_quota(
         self: &Arc<Self>,
         write: Write,
-        uploads: Vec<(Tenant, Hash)>,
+        uploads: Vec<(TenantName, Hash)>,
     ) -> Result<Submitted, Error> {
         self.load.note();
         Ok(Submitted::new(self.queue(write, uploads)?, self.clone()))
@@ -653,7 +653,7 @@ impl Shared {
     fn queue(
         &self,
         write: Write,
-        uploads: Vec<(Tenant, Hash)>,
+        uploads: Vec<(TenantName, Hash)>,
     ) -> Result<oneshot::Receiver<Result<Committed, Error>>, Error> {
         self.writable()?;
         let (done, answer) = oneshot::channel();
@@ -756,19 +756,19 @@ impl Shared {
         self.collect(&key.tenant, &committed.released);
     }
 
-    fn uploads(&self) -> MutexGuard<'_, HashMap<(Tenant, Hash), usize>> {
+    fn uploads(&self) -> MutexGuard<'_, HashMap<(TenantName, Hash), usize>> {
         self.uploads.lock()
     }
 
     /// Puts bytes, and keeps them from being collected until [`Shared::uploaded`] says that their event is there.
-    pub fn upload(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
+    pub fn upload(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
         self.writable()?;
         *self.uploads().entry((tenant.clone(), sha256)).or_default() += 1;
         self.assets.put(tenant, sha256, bytes).inspect_err(|_| self.uploaded(&[(tenant.clone(), sha256)]))
     }
 
     /// The appends that these bytes were put for are done.
-    pub fn uploaded(&self, done: &[(Tenant, Hash)]) {
+    pub fn uploaded(&self, done: &[(TenantName, Hash)]) {
         if done.is_empty() {
             return;
         }
@@ -784,7 +784,7 @@ impl Shared {
     }
 
     /// Deletes bytes that nothing refers to any more. What fails here is found again by the sweeper.
-    pub fn collect(&self, tenant: &Tenant, hashes: &[Hash]) -> usize {
+    pub fn collect(&self, tenant: &TenantName, hashes: &[Hash]) -> usize {
         let mut collected = 0;
         for sha256 in hashes {
             // Held while deleting, so that an upload of the same bytes comes before or after, not between.

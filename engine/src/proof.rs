@@ -1,13 +1,13 @@
 //! Proof: that a log is what was written, and that a store is healthy.
 
 use crate::erasures::{Erasures, Gone, Recorded};
-use crate::scope::Scope;
+use crate::scope::Tenant;
 use crate::{Everturn, Shared};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::{self, Hash, Head, Report, Verifier, envelope_hash};
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_store::{Problem, ProblemKind};
 use schemars::JsonSchema;
@@ -19,7 +19,7 @@ use std::collections::{HashMap, HashSet};
 pub struct Finding {
     /// The tenant, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tenant: Option<Tenant>,
+    pub tenant: Option<TenantName>,
     /// Which conversation, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationId>,
@@ -58,7 +58,7 @@ pub struct Doctor {
     pub findings: Vec<Finding>,
 }
 
-impl Scope {
+impl Tenant {
     /// Walks a conversation's chain. An error is the first thing that is wrong. With `head`, a hash noted earlier, also
     /// tells whether the log still contains it.
     pub fn verify(&self, id: ConversationId, head: Option<Hash>) -> Result<Report, Error> {
@@ -293,7 +293,7 @@ fn advice(kind: ProblemKind) -> &'static str {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Repaired {
     /// Whose.
-    pub tenant: Tenant,
+    pub tenant: TenantName,
     /// The conversation that two processes wrote.
     pub conversation: ConversationId,
     /// The last event that both share.
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn rebuilding_is_refused_with_every_place_that_is_missing_and_only_then() {
         let key =
-            Key { tenant: Tenant::new("acme").expect("a name"), id: ConversationId::from_bytes([7; 16]) };
+            Key { tenant: TenantName::new("acme").expect("a name"), id: ConversationId::from_bytes([7; 16]) };
         let problem = |kind, text: &str| Problem { key: Some(key.clone()), kind, text: text.into() };
         assert!(refuse_loss(&[]).is_ok());
         let cut = problem(ProblemKind::Missing, "seq 5 to 7 are missing");

@@ -4,12 +4,12 @@
 //! to it, and an erasure or a deletion has it counted again. So no row is written by all, and without quotas nothing is
 //! counted. Appends that run at the same moment may overshoot a quota together, by what they bring.
 
-use crate::scope::Scope;
+use crate::scope::Tenant;
 use crate::{Keys, Shared};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::event::{Body, Draft, Event, kind};
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use everturn_core::write::{Action, Write};
 use everturn_store::TenantUsage;
 use parking_lot::{Mutex, MutexGuard};
@@ -48,7 +48,7 @@ impl Quotas {
     }
 
     /// The quota of a tenant.
-    pub fn of(&self, tenant: &Tenant) -> Quota {
+    pub fn of(&self, tenant: &TenantName) -> Quota {
         self.tenants.get(tenant.as_str()).copied().unwrap_or(self.default)
     }
 }
@@ -59,7 +59,7 @@ pub(crate) struct Stored(Mutex<Counts>);
 
 #[derive(Default)]
 struct Counts {
-    tenants: HashMap<Tenant, TenantUsage>,
+    tenants: HashMap<TenantName, TenantUsage>,
     /// Erasures and deletions so far: a count that began before one of them is not kept.
     removals: u64,
 }
@@ -71,7 +71,7 @@ impl Stored {
 }
 
 impl Shared {
-    fn stored(&self, tenant: &Tenant) -> Result<TenantUsage, Error> {
+    fn stored(&self, tenant: &TenantName) -> Result<TenantUsage, Error> {
         let removals = {
             let counts = self.stored.lock();
             if let Some(known) = counts.tenants.get(tenant) {
@@ -89,7 +89,7 @@ impl Shared {
     }
 
     /// Refuses what would exceed the tenant's quota.
-    fn check_quota(&self, tenant: &Tenant, more: TenantUsage) -> Result<(), Error> {
+    fn check_quota(&self, tenant: &TenantName, more: TenantUsage) -> Result<(), Error> {
         let quota = self.options.quotas.of(tenant);
         if (Quota { keys: None, ..quota }) == Quota::default() {
             return Ok(());
@@ -134,7 +134,7 @@ impl Shared {
     }
 
     /// Refuses an asset that is too much, before its event is known.
-    pub(crate) fn check_upload(&self, tenant: &Tenant, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn check_upload(&self, tenant: &TenantName, bytes: usize) -> Result<(), Error> {
         self.check_quota(
             tenant,
             TenantUsage { assets: 1, asset_bytes: bytes as u64, ..TenantUsage::default() },
@@ -142,7 +142,7 @@ impl Shared {
     }
 
     /// Notes what a commit brought or removed.
-    pub(crate) fn count_stored(&self, tenant: &Tenant, deleted: bool, events: &[Event]) {
+    pub(crate) fn count_stored(&self, tenant: &TenantName, deleted: bool, events: &[Event]) {
         if self.options.quotas.are_unlimited() {
             return;
         }
@@ -193,13 +193,13 @@ fn check(name: &'static str, limit: Option<u64>, has: u64, more: u64) -> Result<
 
 impl Keys {
     /// How many keys of a tenant are neither revoked nor expired.
-    pub fn count_valid(&self, tenant: &Tenant) -> Result<u64, Error> {
+    pub fn count_valid(&self, tenant: &TenantName) -> Result<u64, Error> {
         let now = self.shared().now();
         Ok(self.shared().keys.keys(tenant)?.iter().filter(|key| key.is_valid(now)).count() as u64)
     }
 
     /// Refuses a key that is too much.
-    pub(crate) fn check_quota(&self, tenant: &Tenant) -> Result<(), Error> {
+    pub(crate) fn check_quota(&self, tenant: &TenantName) -> Result<(), Error> {
         match self.shared().options.quotas.of(tenant).keys {
             Some(limit) => check("quotas.keys", Some(limit), self.count_valid(tenant)?, 1),
             None => Ok(()),
@@ -207,7 +207,7 @@ impl Keys {
     }
 }
 
-impl Scope {
+impl Tenant {
     /// What the tenant has stored. Counted anew unless there are quotas, which takes as long as reading its rows.
     pub fn tenant_usage(&self) -> Result<TenantUsage, Error> {
         match self.shared().options.quotas.are_unlimited() {

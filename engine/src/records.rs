@@ -10,7 +10,7 @@
 
 use everturn_core::Error;
 use everturn_core::echo::Words;
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -44,7 +44,7 @@ pub struct Records {
 }
 
 impl Records {
-    pub(crate) fn of(folder: &Path, tenant: &Tenant) -> Records {
+    pub(crate) fn of(folder: &Path, tenant: &TenantName) -> Records {
         Records { folder: folder.join(tenant.as_str()) }
     }
 

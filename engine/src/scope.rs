@@ -24,7 +24,7 @@ use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Settings, State};
 use everturn_core::event::{Event, check_name};
-use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::json::Raw;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::time::Timestamp;
@@ -38,11 +38,11 @@ use std::sync::Arc;
 
 /// A tenant's view of the store.
 #[derive(Clone)]
-pub struct Scope {
+pub struct Tenant {
     shared: Arc<Shared>,
     /// Keeps the store open; the store's own threads do not.
     _open: Option<Arc<Inner>>,
-    pub(crate) tenant: Tenant,
+    pub(crate) tenant: TenantName,
 }
 
 /// How a conversation begins.
@@ -220,14 +220,14 @@ pub struct Page<T, C = u64> {
     pub next: Option<C>,
 }
 
-impl Scope {
-    pub(crate) fn new(inner: Arc<Inner>, tenant: Tenant) -> Scope {
-        Scope { shared: inner.shared.clone(), _open: Some(inner), tenant }
+impl Tenant {
+    pub(crate) fn new(inner: Arc<Inner>, tenant: TenantName) -> Tenant {
+        Tenant { shared: inner.shared.clone(), _open: Some(inner), tenant }
     }
 
     /// For the store's own threads, which end when it closes.
-    pub(crate) fn within(shared: Arc<Shared>, tenant: Tenant) -> Scope {
-        Scope { shared, _open: None, tenant }
+    pub(crate) fn within(shared: Arc<Shared>, tenant: TenantName) -> Tenant {
+        Tenant { shared, _open: None, tenant }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -245,7 +245,7 @@ impl Scope {
     }
 
     /// Whose view this is.
-    pub fn tenant(&self) -> &Tenant {
+    pub fn tenant(&self) -> &TenantName {
         &self.tenant
     }
 

@@ -7,13 +7,13 @@ mod session;
 pub use export::Format;
 
 use crate::ingest::{Ingested, NewTurn, Place};
-use crate::scope::Scope;
+use crate::scope::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, State};
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::id::{ConversationId, Tenant};
+use everturn_core::id::{ConversationId, TenantName};
 use everturn_core::limits::{PAGE_BYTES_MAX, PAGE_ENTRIES_MAX};
 use everturn_core::write::{Action, StateBody, Write};
 use everturn_formats::agents::Opened;
@@ -65,7 +65,7 @@ pub(crate) fn ends_early(conversation: &Conversation, seq: u64) -> Error {
     Error::corrupt("chain.truncated", text)
 }
 
-impl Scope {
+impl Tenant {
     /// Writes a conversation as a file of events: everything, chain fields and asset bytes included. It verifies offline
     /// and can be imported again, here or elsewhere. `progress` hears how many events are written.
     pub fn export_jsonl(
@@ -325,11 +325,11 @@ impl Scope {
 
 /// Events on their way into the store, one batch at a time.
 struct Restore<'a> {
-    scope: &'a Scope,
+    scope: &'a Tenant,
     batch: Vec<Event>,
     assets: AssetPieces,
     /// Bytes that are there before their events are: not to be collected meanwhile.
-    uploads: Vec<(Tenant, Hash)>,
+    uploads: Vec<(TenantName, Hash)>,
     conversation: Option<Conversation>,
     events: u64,
     turns: u64,

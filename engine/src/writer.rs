@@ -3,7 +3,7 @@
 use crate::Shared;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use everturn_core::limits::WRITER_QUEUE_MAX;
 use everturn_core::write::{Action, Write};
 use everturn_store::Committed;
@@ -31,7 +31,7 @@ pub struct Job {
     /// When it was asked for.
     pub since: Instant,
     /// Bytes that were put for it and must not be collected before it is done.
-    pub uploads: Vec<(Tenant, Hash)>,
+    pub uploads: Vec<(TenantName, Hash)>,
     pub done: oneshot::Sender<Result<Committed, Error>>,
 }
 

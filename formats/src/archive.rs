@@ -36,7 +36,7 @@ pub use write::Writer;
 use everturn_core::access::{AccessKey, Role};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Tombstone;
-use everturn_core::id::{ConversationId, KeyId, Tenant, TurnId};
+use everturn_core::id::{ConversationId, KeyId, TenantName, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::write::AnsweredRequest;
 use serde::{Deserialize, Serialize};
@@ -67,7 +67,7 @@ pub struct Block {
     /// Its number in the store: conversations are numbered in the order of creation.
     pub no: u64,
     /// Whose it is.
-    pub tenant: Tenant,
+    pub tenant: TenantName,
     /// Its id. A deleted conversation's id may be used again, under another number.
     pub id: ConversationId,
     /// When it was created.
@@ -144,7 +144,7 @@ pub struct Erased {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeyRecord {
     id: KeyId,
-    tenant: Tenant,
+    tenant: TenantName,
     role: Role,
     label: Option<String>,
     created: Timestamp,

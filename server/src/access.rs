@@ -26,7 +26,7 @@ use axum::http::{Extensions, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cache::Cache;
-use everturn::{KEY_PREFIX, Scope};
+use everturn::{KEY_PREFIX, Tenant};
 use everturn_api::{Asker, Threads};
 use everturn_core::Error;
 use jwt::Verifier;
@@ -45,7 +45,7 @@ const BELIEVED: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct Caller {
     /// What is theirs.
-    pub scope: Scope,
+    pub scope: Tenant,
     /// What they may do.
     pub role: Role,
     /// The id of the key, or `jwt:` and whom the token is about, for limits and logs; nothing, if nobody was asked.
@@ -122,7 +122,7 @@ impl Access {
     }
 
     /// The lane of a tenant.
-    pub fn lane(&self, scope: &Scope) -> Arc<Lane> {
+    pub fn lane(&self, scope: &Tenant) -> Arc<Lane> {
         self.lanes.of(scope.tenant())
     }
 
@@ -252,7 +252,7 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
 macro_rules! needs {
     ($($(#[$doc:meta])* $name:ident),+) => {$(
         $(#[$doc])*
-        pub struct $name(pub Scope);
+        pub struct $name(pub Tenant);
 
         impl<S: Sync> FromRequestParts<S> for $name {
             type Rejection = Problem;
@@ -272,7 +272,7 @@ needs!(
     Admin
 );
 
-fn allow(parts: &Parts, needed: Role) -> Result<Scope, Problem> {
+fn allow(parts: &Parts, needed: Role) -> Result<Tenant, Problem> {
     allowed(&parts.extensions, needed).map(|caller| caller.scope.clone())
 }
 

@@ -8,7 +8,7 @@ use crate::config::Limits;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use everturn_core::Error;
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -43,7 +43,7 @@ pub struct Lanes {
     answers: Arc<Semaphore>,
     /// Bytes of answers to all tenants that are not sent yet.
     unsent: Arc<AtomicUsize>,
-    lanes: Mutex<HashMap<Tenant, Arc<Lane>>>,
+    lanes: Mutex<HashMap<TenantName, Arc<Lane>>>,
 }
 
 /// The lane of one tenant.
@@ -74,7 +74,7 @@ impl Lanes {
         Lanes { limits, large, answers, unsent: Arc::default(), lanes: Mutex::default() }
     }
 
-    pub fn of(&self, tenant: &Tenant) -> Arc<Lane> {
+    pub fn of(&self, tenant: &TenantName) -> Arc<Lane> {
         let mut lanes = self.lanes.lock();
         if let Some(lane) = lanes.get(tenant) {
             return lane.clone();

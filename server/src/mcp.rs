@@ -26,9 +26,9 @@ pub use http::routes;
 pub use stdio::{Stdio, stdio};
 pub use tools::Toolsets;
 
-use everturn::{Listings, Scope};
+use everturn::{Listings, Tenant};
 use everturn_core::Error;
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use parking_lot::Mutex;
 use record::Recorder;
 use rmcp::ErrorData;
@@ -54,7 +54,7 @@ struct Shared {
     /// The sessions over HTTP.
     sessions: Arc<LocalSessionManager>,
     /// What records requests that belong to no session, by tenant.
-    loose: Mutex<HashMap<Tenant, Arc<Recorder>>>,
+    loose: Mutex<HashMap<TenantName, Arc<Recorder>>>,
 }
 
 impl Shared {
@@ -79,7 +79,7 @@ impl Shared {
     }
 
     /// What records a request outside of a session.
-    fn loose_recorder(&self, scope: &Scope) -> Option<Arc<Recorder>> {
+    fn loose_recorder(&self, scope: &Tenant) -> Option<Arc<Recorder>> {
         let folder = self.record.as_ref()?;
         let mut loose = self.loose.lock();
         let recorder = loose

@@ -7,7 +7,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::field::Empty;
@@ -19,7 +19,7 @@ const SLOW_REQUEST: Duration = Duration::from_secs(1);
 /// The caller of a request. Left on the response by `access`, for the log.
 #[derive(Clone)]
 pub struct CalledBy {
-    pub tenant: Tenant,
+    pub tenant: TenantName,
     pub key: Option<Arc<str>>,
 }
 

@@ -2,7 +2,7 @@
 
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use everturn_core::time::Timestamp;
 use futures_executor::block_on;
 use futures_util::TryStreamExt;
@@ -19,16 +19,16 @@ use std::sync::{Arc, OnceLock};
 pub trait Assets: Send + Sync {
     /// Keeps the bytes; durable when it returns. Where they are kept already they are compared, and damaged ones replaced.
     /// A full disk is `Busy`.
-    fn put(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error>;
+    fn put(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error>;
     /// The bytes, or `NotFound`. Bytes that do not match their hash are `Corrupt`.
-    fn get(&self, tenant: &Tenant, sha256: Hash) -> Result<Vec<u8>, Error>;
+    fn get(&self, tenant: &TenantName, sha256: Hash) -> Result<Vec<u8>, Error>;
     /// Some of the bytes: up to the end, where the range goes beyond it. Not compared with the hash, which would take
     /// reading all of them: the caller compares pieces.
-    fn get_range(&self, tenant: &Tenant, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error>;
+    fn get_range(&self, tenant: &TenantName, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error>;
     /// Forgets the bytes; absent ones are no error.
-    fn delete(&self, tenant: &Tenant, sha256: Hash) -> Result<(), Error>;
+    fn delete(&self, tenant: &TenantName, sha256: Hash) -> Result<(), Error>;
     /// Everything that is kept, with the time it was written.
-    fn list(&self) -> Result<Vec<(Tenant, Hash, Timestamp)>, Error>;
+    fn list(&self) -> Result<Vec<(TenantName, Hash, Timestamp)>, Error>;
 }
 
 /// Assets in any object store, as `tenant/ab/abcdef…`.
@@ -74,13 +74,13 @@ impl ObjectAssets {
 }
 
 /// Where the bytes are, relative to the folder.
-pub fn path(tenant: &Tenant, sha256: Hash) -> String {
+pub fn path(tenant: &TenantName, sha256: Hash) -> String {
     let name = sha256.to_string();
     format!("{tenant}/{}/{name}", &name[..2])
 }
 
 impl Assets for ObjectAssets {
-    fn put(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
+    fn put(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
         let path = Path::from(path(tenant, sha256));
         let store = self.made()?;
         // Read back rather than believed: bytes that were damaged since are replaced by the good ones.
@@ -92,7 +92,7 @@ impl Assets for ObjectAssets {
         block_on(store.put(&path, bytes.into())).map(drop).map_err(|e| cannot("write the asset", &e))
     }
 
-    fn get(&self, tenant: &Tenant, sha256: Hash) -> Result<Vec<u8>, Error> {
+    fn get(&self, tenant: &TenantName, sha256: Hash) -> Result<Vec<u8>, Error> {
         let store = self.opened()?.ok_or_else(|| absent(sha256))?;
         let read = async { store.get(&Path::from(path(tenant, sha256))).await?.bytes().await };
         let bytes = block_on(read).map_err(|e| cannot_read(sha256, &e))?;
@@ -102,7 +102,7 @@ impl Assets for ObjectAssets {
         Ok(bytes.into())
     }
 
-    fn get_range(&self, tenant: &Tenant, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error> {
+    fn get_range(&self, tenant: &TenantName, sha256: Hash, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let store = self.opened()?.ok_or_else(|| absent(sha256))?;
         let path = Path::from(path(tenant, sha256));
         let size = block_on(store.head(&path)).map_err(|e| cannot_read(sha256, &e))?.size;
@@ -114,7 +114,7 @@ impl Assets for ObjectAssets {
         Ok(bytes.into())
     }
 
-    fn delete(&self, tenant: &Tenant, sha256: Hash) -> Result<(), Error> {
+    fn delete(&self, tenant: &TenantName, sha256: Hash) -> Result<(), Error> {
         let Some(store) = self.opened()? else { return Ok(()) };
         match block_on(store.delete(&Path::from(path(tenant, sha256)))) {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
@@ -122,7 +122,7 @@ impl Assets for ObjectAssets {
         }
     }
 
-    fn list(&self) -> Result<Vec<(Tenant, Hash, Timestamp)>, Error> {
+    fn list(&self) -> Result<Vec<(TenantName, Hash, Timestamp)>, Error> {
         let Some(store) = self.opened()? else { return Ok(Vec::new()) };
         let found: Vec<_> =
             block_on(store.list(None).try_collect()).map_err(|e| cannot("list the assets", &e))?;
@@ -133,7 +133,7 @@ impl Assets for ObjectAssets {
                 let parts: Vec<_> = meta.location.parts().collect();
                 let [tenant, _, name] = parts.as_slice() else { return None };
                 let written = Timestamp(meta.last_modified.timestamp_micros());
-                Some((Tenant::new(tenant.as_ref()).ok()?, name.as_ref().parse().ok()?, written))
+                Some((TenantName::new(tenant.as_ref()).ok()?, name.as_ref().parse().ok()?, written))
             })
             .collect())
     }

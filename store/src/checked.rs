@@ -8,7 +8,7 @@ use crate::{Index, Log, StoredTurn, TurnQuery};
 use everturn_core::Error;
 use everturn_core::chain;
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::turn::{Status, Successor, Turn, TurnRow};
 use everturn_core::write::SupersededBody;
@@ -46,7 +46,7 @@ pub trait CheckedIndex: Index {
     }
 
     /// One turn and the conversation that it was said in.
-    fn turn(&self, tenant: &Tenant, id: TurnId) -> Result<Turn, Error> {
+    fn turn(&self, tenant: &TenantName, id: TurnId) -> Result<Turn, Error> {
         turn(self.stored_turn(tenant, id)?)
     }
 
@@ -69,7 +69,7 @@ pub trait CheckedIndex: Index {
     /// different content, at most `limit`. Ids are made to be unique, but an imported asset keeps the one it came with.
     fn assets_with_id(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         id: &str,
         limit: usize,
     ) -> Result<Vec<(ConversationId, Raw)>, Error> {

@@ -5,7 +5,7 @@ use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, State, Tombstone};
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, Turn, TurnRow};
@@ -23,22 +23,26 @@ pub trait ConversationIndex: Send + Sync {
     /// A conversation. `NotFound` if it is not there, not this tenant's, or deleted.
     fn conversation(&self, key: &Key) -> Result<Conversation, Error>;
     /// Conversations of a tenant, last changed first.
-    fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error>;
+    fn conversations(
+        &self,
+        tenant: &TenantName,
+        query: &ConversationQuery,
+    ) -> Result<Vec<Conversation>, Error>;
     /// Ids of a tenant's conversations that begin with `prefix`, at most `limit`.
     fn starting_with(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         prefix: &str,
         limit: usize,
     ) -> Result<Vec<ConversationId>, Error>;
     /// Conversations whose time to live has passed, over all tenants.
     fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Key>, Error>;
     /// Tombstones of a tenant's deleted conversations, last deleted first.
-    fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error>;
+    fn tombstones(&self, tenant: &TenantName) -> Result<Vec<Tombstone>, Error>;
     /// Every tenant that has or had a conversation, in order.
-    fn tenants(&self) -> Result<Vec<Tenant>, Error>;
+    fn tenants(&self) -> Result<Vec<TenantName>, Error>;
     /// Storage that a tenant uses, counted from its rows: takes time in proportion to them.
-    fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error>;
+    fn usage(&self, tenant: &TenantName) -> Result<TenantUsage, Error>;
 }
 
 /// A page of a listing of conversations.
@@ -74,7 +78,7 @@ pub trait TurnIndex: Send + Sync {
     /// For [`CheckedIndex::turns`](crate::CheckedIndex::turns).
     fn stored_turns(&self, key: &Key, query: &TurnQuery) -> Result<Vec<StoredTurn>, Error>;
     /// For [`CheckedIndex::turn`](crate::CheckedIndex::turn).
-    fn stored_turn(&self, tenant: &Tenant, id: TurnId) -> Result<StoredTurn, Error>;
+    fn stored_turn(&self, tenant: &TenantName, id: TurnId) -> Result<StoredTurn, Error>;
     /// For [`CheckedIndex::turn_in`](crate::CheckedIndex::turn_in).
     fn stored_turn_in(&self, key: &Key, id: TurnId) -> Result<StoredTurn, Error>;
     /// Number of superseded or aborted turns after `seq`.
@@ -158,31 +162,31 @@ pub trait AssetIndex: Send + Sync {
     /// For [`CheckedIndex::assets_with_id`](crate::CheckedIndex::assets_with_id).
     fn stored_assets_with_id(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         id: &str,
         limit: usize,
     ) -> Result<Vec<(ConversationId, Event)>, Error>;
     /// Whether any conversation of the tenant still has an asset with these bytes.
-    fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error>;
+    fn asset_in_use(&self, tenant: &TenantName, sha256: Hash) -> Result<bool, Error>;
 }
 
 /// Sources and copies of words: what has to go when a turn or an actor is erased.
 pub trait Provenance: Send + Sync {
     /// The conversation of a tenant in which a fact was first stated under this id. `None` for another tenant's, and when
     /// every statement of it was erased.
-    fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error>;
+    fn fact(&self, tenant: &TenantName, id: FactId) -> Result<Option<ConversationId>, Error>;
     /// Facts that go when a turn is erased, in every conversation of the tenant: those learned from it, and corrections of
     /// facts that have no other source. See [`learned`](everturn_core::write::learned).
-    fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error>;
+    fn learned_from(&self, tenant: &TenantName, turn: TurnId) -> Result<Vec<Learned>, Error>;
     /// Events that repeat words of a turn without naming it, in its conversation and in forks that see it: titles and
     /// imported lines.
     fn echoes(&self, key: &Key, turn: TurnId) -> Result<Vec<Event>, Error>;
     /// Events of an actor whose bodies are not erased, over all conversations of a tenant, in the order of arrival. Looks at
     /// a bounded part of the log after a position (0 at first); `None` behind its end.
-    fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error>;
+    fn written_by(&self, tenant: &TenantName, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error>;
     /// Number of bodies of a tenant erased so far, as the store counts them; a store may count those of all tenants together.
     /// See [`Action::Derive`](everturn_core::write::Action::Derive).
-    fn erasures(&self, tenant: &Tenant) -> Result<u64, Error>;
+    fn erasures(&self, tenant: &TenantName) -> Result<u64, Error>;
 }
 
 /// A page of an actor's events.

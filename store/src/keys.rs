@@ -2,7 +2,7 @@
 
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
-use everturn_core::id::{KeyId, Tenant};
+use everturn_core::id::{KeyId, TenantName};
 use everturn_core::time::Timestamp;
 
 /// Ground, but beside the log: a key is about access and not about a conversation.
@@ -12,12 +12,12 @@ pub trait Keys: Send + Sync {
     /// A key of any tenant, since the key tells the tenant; revoked and expired ones too.
     fn key(&self, id: KeyId) -> Result<Option<AccessKey>, Error>;
     /// The keys of a tenant, oldest first, revoked and expired ones too.
-    fn keys(&self, tenant: &Tenant) -> Result<Vec<AccessKey>, Error>;
+    fn keys(&self, tenant: &TenantName) -> Result<Vec<AccessKey>, Error>;
     /// Whether any tenant has a key that is valid at this time; without one, whether there ever was a key.
     fn any_key(&self, valid_at: Option<Timestamp>) -> Result<bool, Error>;
     /// Takes a key back; durable when it returns. `NotFound` if it is not there or not this tenant's. One that was
     /// revoked before stays as it is.
-    fn revoke_key(&self, tenant: &Tenant, id: KeyId, at: Timestamp) -> Result<AccessKey, Error>;
+    fn revoke_key(&self, tenant: &TenantName, id: KeyId, at: Timestamp) -> Result<AccessKey, Error>;
     /// Notes that a key was used. The time never goes back; an absent key is no error.
     fn touch_key(&self, id: KeyId, at: Timestamp) -> Result<(), Error>;
 }

@@ -11,7 +11,7 @@
 
 use everturn_core::Error;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
 use everturn_views::recall::{Counts, Entry, EntryId, EntryNo, Filter, TextQuery};
 use schemars::JsonSchema;
@@ -31,11 +31,11 @@ pub trait RecallIndex: Send + Sync {
     /// behind `span`. Applying the same again changes nothing, whether another process did so or a crash came in between.
     fn index(&self, changes: Vec<IndexChange>, span: Span) -> Result<(), Error>;
     /// Events of a tenant, or of all tenants, that are not indexed yet, and entries that have no vector of this model.
-    fn behind(&self, tenant: Option<&Tenant>, model: Option<&str>) -> Result<Behind, Error>;
+    fn behind(&self, tenant: Option<&TenantName>, model: Option<&str>) -> Result<Behind, Error>;
     /// Takes removed entries out of the files of a tenant, or of all tenants: afterwards none of their words is in them, nor in
     /// copies that the database left behind. Takes as long as writing the index anew; does nothing if nothing was removed. An
     /// index of more than `bytes_max` is left as it is. Returns whether the files are clean.
-    fn scrub(&self, tenant: Option<&Tenant>, bytes_max: Option<u64>) -> Result<bool, Error>;
+    fn scrub(&self, tenant: Option<&TenantName>, bytes_max: Option<u64>) -> Result<bool, Error>;
     /// Drops all indexes. Everything is then unindexed again.
     fn forget(&self) -> Result<(), Error>;
 }
@@ -44,7 +44,7 @@ pub trait RecallIndex: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Unindexed {
     /// In the order of arrival, each with its tenant.
-    pub events: Vec<(Tenant, Event)>,
+    pub events: Vec<(TenantName, Event)>,
     /// Their span.
     pub span: Span,
 }
@@ -53,7 +53,7 @@ pub struct Unindexed {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Span {
     /// Only this tenant's events: its index is made again. `None` for events of all tenants.
-    pub tenant: Option<Tenant>,
+    pub tenant: Option<TenantName>,
     /// It begins behind this event.
     pub after: u64,
     /// It ends with this one.
@@ -98,7 +98,7 @@ pub trait WordSearch: Send + Sync {
     /// Candidates for these words, with the counts of the tenant's index: [`everturn_views::recall::score`] ranks them.
     fn find_text(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         query: &TextQuery,
         filter: &Filter,
         limit: usize,
@@ -107,7 +107,7 @@ pub trait WordSearch: Send + Sync {
     /// each with how many turns away it is. Facts have none. Empty where nothing can be found.
     fn neighbours(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         filter: &Filter,
         entries: &[EntryNo],
         reach: usize,
@@ -146,7 +146,7 @@ pub trait VectorSearch: Send + Sync {
     /// and where it leaves many, at least 95 of 100 of the ten best are found.
     fn find_near(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         model: &str,
         vector: &[f32],
         filter: &Filter,
@@ -155,7 +155,7 @@ pub trait VectorSearch: Send + Sync {
     /// Similarity of these entries to a query by this model's vectors, in their order; `None` for one without a vector.
     fn nearness(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         model: &str,
         vector: &[f32],
         entries: &[EntryNo],
@@ -166,19 +166,19 @@ pub trait VectorSearch: Send + Sync {
     fn unembedded(
         &self,
         model: &str,
-        wanted: Option<(&Tenant, &[EntryNo])>,
+        wanted: Option<(&TenantName, &[EntryNo])>,
         limit: usize,
     ) -> Result<Vec<Unembedded>, Error>;
     /// Keeps vectors. Those of entries that are gone are dropped; an empty one says that there is nothing to embed, so
     /// that the entry does not wait any longer. Vectors of one model have one length.
     fn put_vectors(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         model: &str,
         vectors: Vec<(EntryNo, Vec<f32>)>,
     ) -> Result<(), Error>;
     /// Models of the vectors of a tenant, or of all tenants.
-    fn vector_models(&self, tenant: Option<&Tenant>) -> Result<Vec<String>, Error>;
+    fn vector_models(&self, tenant: Option<&TenantName>) -> Result<Vec<String>, Error>;
     /// Drops vectors of all other models, at most `limit` at once. Returns their number: fewer than `limit` when it is done.
     fn keep_vectors_of(&self, model: &str, limit: usize) -> Result<usize, Error>;
 }

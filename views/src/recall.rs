@@ -25,7 +25,7 @@ pub use terms::{Terms, terms};
 use text::has_prose;
 pub use text::{cut, searched_text, text_of};
 
-use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Status, Turn};
 use everturn_core::words;
@@ -107,7 +107,7 @@ pub struct EntryNo(pub i64);
 #[derive(Clone, PartialEq, Debug)]
 pub struct Entry {
     /// Whose.
-    pub tenant: Tenant,
+    pub tenant: TenantName,
     /// Where it was said or learned.
     pub conversation: ConversationId,
     /// The place of the turn; of a fact, the place of the event that tells it.
@@ -142,7 +142,7 @@ pub struct Embedded {
 impl Entry {
     /// A turn that can be found; `None` for one that says nothing, or not yet, or whose words were erased. `fallen` is the
     /// place of the event after which it does not stand any more.
-    pub fn of_turn(tenant: &Tenant, turn: &Turn, fallen: Option<u64>) -> Option<Entry> {
+    pub fn of_turn(tenant: &TenantName, turn: &Turn, fallen: Option<u64>) -> Option<Entry> {
         let message = turn.value().filter(|_| turn.status != Status::Pending)?;
         let text = searched_text(turn)?;
         Some(Entry {

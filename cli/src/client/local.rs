@@ -2,7 +2,7 @@
 
 use super::Updates;
 use everturn::model::wait;
-use everturn::{Behind, Everturn, RecallOptions, Recalled, Scope, Subscription, Update};
+use everturn::{Behind, Everturn, RecallOptions, Recalled, Subscription, Tenant, Update};
 use everturn_api::recall::Recall;
 use everturn_api::{Asker, Operation};
 use everturn_core::Error;
@@ -16,7 +16,7 @@ pub struct Local {
     /// The store.
     pub store: Everturn,
     /// The tenant's part of it.
-    pub tenant: Scope,
+    pub tenant: Tenant,
 }
 
 /// How long an embedder may bring nothing.
@@ -98,7 +98,7 @@ impl Local {
 }
 
 struct Following {
-    tenant: Scope,
+    tenant: Tenant,
     id: ConversationId,
     updates: Subscription,
 }

@@ -5,7 +5,7 @@ use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Parent, State};
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::limits::BATCH_EVENTS_MAX;
 use everturn_core::turn::{Role, Status, Successor, TurnRow};
 use everturn_core::write::{
@@ -166,7 +166,7 @@ impl Log {
 }
 
 fn key() -> Key {
-    Key { tenant: Tenant::new("test").unwrap(), id: conversation_id(1) }
+    Key { tenant: TenantName::new("test").unwrap(), id: conversation_id(1) }
 }
 
 fn create(drafts: Vec<Draft>) -> Action {

@@ -7,7 +7,7 @@ use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::chain::{body_hash, envelope_hash};
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_formats::archive::{Block, Contents, Item, Reader};
 use everturn_store::Member;
 use serde::Serialize;
@@ -42,7 +42,7 @@ pub struct Comparison {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Difference {
     /// Whose.
-    pub tenant: Tenant,
+    pub tenant: TenantName,
     /// Which conversation, if it is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationId>,
@@ -134,7 +134,7 @@ struct Page {
 }
 
 impl Comparing<'_> {
-    fn differences(&mut self, tenant: &Tenant, conversation: Option<ConversationId>, problem: String) {
+    fn differences(&mut self, tenant: &TenantName, conversation: Option<ConversationId>, problem: String) {
         self.comparison.differences.push(Difference { tenant: tenant.clone(), conversation, problem });
     }
 

@@ -9,7 +9,7 @@ use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Parent, Tombstone};
 use everturn_core::event::Event;
-use everturn_core::id::{Key, Tenant};
+use everturn_core::id::{Key, TenantName};
 use everturn_core::write::{Action, AnsweredRequest, Write};
 use everturn_formats::archive::{Block, Contents, Counts, Item, Member, Reader};
 use everturn_store::assets::ObjectAssets;
@@ -371,7 +371,7 @@ impl<'a> Restoring<'a> {
     }
 
     /// Puts bytes that something still shows.
-    fn asset(&self, tenant: &Tenant, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
+    fn asset(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
         let shown = self.contents.shown.get(&(tenant.clone(), sha256));
         let living = |(no, seq): &(u64, u64)| {
             self.contents.members.get(no).is_some_and(|member| member.has_body(*seq))

@@ -15,7 +15,7 @@ use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::{Hash, Head, Verifier, body_hash};
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{Key, Tenant, TurnId};
+use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::turn::Status;
 use everturn_formats::archive::{
     Block, Contents, Deleted, Erased, FORMAT, Header, OpenText, ParentNo, Ranges, Through, Writer,
@@ -151,7 +151,7 @@ struct Taking<'a, W: Write> {
     open: HashMap<Key, Vec<TurnId>>,
     states: HashMap<u64, State>,
     /// Bytes that this archive has.
-    assets: HashSet<(Tenant, Hash)>,
+    assets: HashSet<(TenantName, Hash)>,
     problems: Vec<String>,
     total: u64,
     progress: Progress<'a>,

@@ -3,7 +3,7 @@
 //! Under the policy `reject`, `core::write` refuses what goes over the number of turns or events. Under the others, the
 //! engine makes room first: it compacts or trims the view. It also counts bytes, which takes reading the turns.
 
-use crate::Scope;
+use crate::Tenant;
 use everturn_core::Error;
 use everturn_core::budget::{Action, Policy, Recovery, Usage};
 use everturn_core::conversation::Conversation;
@@ -71,7 +71,7 @@ fn is_recent(at: Timestamp, now: Timestamp) -> bool {
     (0..REJECTION_RECORDED_EVERY_US).contains(&now.0.saturating_sub(at.0))
 }
 
-impl Scope {
+impl Tenant {
     /// Makes room for drafts, or refuses them where the policy is to reject. The events that it returns go in front of the
     /// drafts, in the same batch.
     pub(crate) fn make_room(
@@ -260,7 +260,7 @@ impl Scope {
         Ok(retained(&conversation, start, &standing))
     }
 
-    /// The same as [`Scope::usage`], but with bytes only where they are limited: otherwise no turn needs to be read.
+    /// The same as [`Tenant::usage`], but with bytes only where they are limited: otherwise no turn needs to be read.
     fn counted(&self, conversation: &Conversation, policy: &Policy) -> Result<Usage, Error> {
         if policy.max_bytes.is_some() {
             return self.usage(conversation.id);

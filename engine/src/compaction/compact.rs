@@ -2,7 +2,7 @@
 
 use crate::Shared;
 use crate::model::{self, Summarize};
-use crate::scope::Scope;
+use crate::scope::Tenant;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{CheckpointRef, Conversation};
@@ -162,7 +162,7 @@ fn shortened(message: Value) -> Value {
     }
 }
 
-impl Scope {
+impl Tenant {
     /// Compacts by hand: the oldest turns that no summary covers give way to a checkpoint. Blocks while a model writes
     /// it. Nothing is removed: the history still has every turn.
     pub fn compact(&self, id: ConversationId, options: CompactOptions) -> Result<Compacted, Error> {

@@ -4,7 +4,7 @@
 //! A conversation is looked at when it has been quiet for a moment, or when much has been appended, so that a burst of
 //! appends is not slowed down by looking at each.
 
-use crate::{Scope, Shared, load};
+use crate::{Shared, Tenant, load};
 use everturn_core::Error;
 use everturn_core::id::Key;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -144,7 +144,7 @@ pub fn finish(shared: &Arc<Shared>) {
 }
 
 fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
-    let scope = Scope::within(shared.clone(), key.tenant.clone());
+    let scope = Tenant::within(shared.clone(), key.tenant.clone());
     let looked = (|| -> Result<(), Error> {
         let head = shared.index.conversation(key)?.head.seq;
         shared.fold(key, head)?;

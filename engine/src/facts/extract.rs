@@ -5,7 +5,7 @@
 
 use super::statements::Extraction;
 use crate::model::{self, Summarize, Summarizer};
-use crate::scope::Scope;
+use crate::scope::Tenant;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::event::{Draft, Visibility, kind};
@@ -39,7 +39,7 @@ pub struct ExtractOptions {
     pub to: Option<u64>,
 }
 
-impl Scope {
+impl Tenant {
     /// Lets a model read turns and keeps the facts that they support. Blocks while it answers. If it gives no usable answer
     /// twice, that is the error, and nothing is written for those turns.
     pub fn extract_facts(&self, id: ConversationId, options: ExtractOptions) -> Result<Extraction, Error> {
@@ -127,7 +127,7 @@ impl Scope {
 
 /// Who reads what, and how.
 struct Reader<'a> {
-    scope: &'a Scope,
+    scope: &'a Tenant,
     id: ConversationId,
     model: Arc<dyn Summarize>,
     policy: FactsPolicy,

@@ -1,7 +1,7 @@
 //! Facts: listed, and stated, corrected and taken back by hand. What a model learns is in `learning`.
 
 use crate::Shared;
-use crate::scope::{Page, Scope, more, page_limit};
+use crate::scope::{Page, Tenant, more, page_limit};
 use everturn_core::Error;
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::fact::{self, CorrectedBody, Fact, RetractedBody, StatedBody, Status, absent, limits};
@@ -90,7 +90,7 @@ impl Shared {
     }
 }
 
-impl Scope {
+impl Tenant {
     /// Facts of a conversation, those of its ancestors up to where it left them included.
     pub fn facts(&self, id: ConversationId, query: FactQuery) -> Result<Page<Fact>, Error> {
         let limit = page_limit(query.limit)?;

@@ -6,7 +6,7 @@
 use crate::model::{Answer, Delta, wait};
 use crate::writer::closed;
 use everturn_core::Error;
-use everturn_core::id::{ConversationId, GenerationId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, GenerationId, Key, TenantName, TurnId};
 use everturn_core::turn::Turn;
 use futures_core::Stream;
 use futures_util::StreamExt;
@@ -30,7 +30,7 @@ const ENDED_MAX: usize = 1024;
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
 /// An answer on its way: pieces, and at last what was committed or an error. Dropping it does not stop the generation:
-/// [`Scope::stop_generation`](crate::Scope::stop_generation) does.
+/// [`Tenant::stop_generation`](crate::Tenant::stop_generation) does.
 ///
 /// Whoever reads slowly gets pieces of the same kind joined to longer ones.
 pub struct Generating {
@@ -258,7 +258,7 @@ pub struct Generations {
 struct Known {
     running: HashMap<GenerationId, Running>,
     /// Oldest first.
-    ended: VecDeque<(Tenant, GenerationStatus)>,
+    ended: VecDeque<(TenantName, GenerationStatus)>,
     /// How many still hold on to the store; an ended one does for a moment.
     at_work: usize,
     closed: bool,
@@ -347,7 +347,7 @@ impl Generations {
     }
 
     /// Asks one to stop.
-    pub fn stop(&self, tenant: &Tenant, id: GenerationId) -> Result<GenerationStatus, Error> {
+    pub fn stop(&self, tenant: &TenantName, id: GenerationId) -> Result<GenerationStatus, Error> {
         let mut known = self.known();
         if let Some(running) = known.running.get_mut(&id).filter(|running| running.key.tenant == *tenant) {
             running.halt(Halt::Stopped);
@@ -361,7 +361,7 @@ impl Generations {
     }
 
     /// Where one is.
-    pub fn status(&self, tenant: &Tenant, id: GenerationId) -> Result<GenerationStatus, Error> {
+    pub fn status(&self, tenant: &TenantName, id: GenerationId) -> Result<GenerationStatus, Error> {
         let known = self.known();
         match known.running.get(&id).filter(|running| running.key.tenant == *tenant) {
             Some(running) => Ok(running.status(id)),
@@ -390,7 +390,7 @@ impl Generations {
 }
 
 impl Known {
-    fn ended(&self, tenant: &Tenant, id: GenerationId) -> Result<GenerationStatus, Error> {
+    fn ended(&self, tenant: &TenantName, id: GenerationId) -> Result<GenerationStatus, Error> {
         let known = self.ended.iter().rev().find(|(of, status)| of == tenant && status.id == id);
         known.map(|(_, status)| status.clone()).ok_or_else(|| {
             let text = format!(
@@ -417,7 +417,7 @@ mod tests {
     use ulid::Ulid;
 
     fn key(tenant: &str) -> Key {
-        Key { tenant: Tenant::new(tenant).unwrap(), id: ConversationId(Ulid::from_parts(1, 1)) }
+        Key { tenant: TenantName::new(tenant).unwrap(), id: ConversationId(Ulid::from_parts(1, 1)) }
     }
 
     fn id(n: u128) -> GenerationId {
@@ -470,10 +470,10 @@ mod tests {
             generations.ended(id(n), GenerationState::Done);
             drop(seat);
         }
-        let tenant = Tenant::new("a").unwrap();
+        let tenant = TenantName::new("a").unwrap();
         assert_eq!(generations.status(&tenant, id(0)).unwrap_err().code(), "generation.absent");
         assert_eq!(generations.status(&tenant, id(1)).unwrap().state, GenerationState::Done);
-        let other = Tenant::new("b").unwrap();
+        let other = TenantName::new("b").unwrap();
         assert_eq!(generations.status(&other, id(1)).unwrap_err().code(), "generation.absent");
         assert_eq!(generations.stop(&other, id(1)).unwrap_err().code(), "generation.absent");
         assert_eq!(generations.stop(&tenant, id(1)).unwrap_err().code(), "generation.ended");
@@ -487,7 +487,7 @@ mod tests {
         assert!(refused.code() == "generation.running" && refused.text().contains(&id(1).to_string()));
         assert!(generations.begin(id(2), key("b"), false).is_ok(), "another tenant's");
         drop(seat);
-        let status = generations.status(&Tenant::new("a").unwrap(), id(1)).unwrap();
+        let status = generations.status(&TenantName::new("a").unwrap(), id(1)).unwrap();
         assert!(matches!(status.state, GenerationState::Failed { code, .. } if code == "generation.broken"));
         generations.close();
         assert_eq!(generations.begin(id(3), key("a"), true).map(drop).unwrap_err().code(), "store.closed");

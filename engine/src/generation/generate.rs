@@ -7,7 +7,7 @@ use super::account::{Generated, Generating, GenerationState, GenerationStatus, H
 use crate::ingest::{NewTurn, Place};
 use crate::model::runtime::runtime;
 use crate::model::{Answer, Configured, Delta, Finish, Request, Step};
-use crate::scope::{AppendOptions, Context, ContextOptions, NewStream, Scope};
+use crate::scope::{AppendOptions, Context, ContextOptions, NewStream, Tenant};
 use crate::writer::closed;
 use everturn_core::Error;
 use everturn_core::event::kind;
@@ -90,7 +90,7 @@ impl Default for GenerateOptions {
     }
 }
 
-impl Scope {
+impl Tenant {
     /// Appends the input, asks a model, and appends its answer. Begins at once and goes on whether or not anybody waits;
     /// the future is there once the input is durable, the receipt of what the model is given is recorded, and the turn
     /// of the answer is open. A sync caller hands it to [`model::wait`](crate::model::wait).
@@ -143,7 +143,7 @@ impl Scope {
         let runtime = runtime()?;
         let generation = GenerationId(self.shared().source.ulid()?);
         let (seat, halted) = self.shared().generations.begin(generation, self.key(id), options.parallel)?;
-        let scope = Scope::within(self.shared().clone(), self.tenant.clone());
+        let scope = Tenant::within(self.shared().clone(), self.tenant.clone());
         let (tell, begun) = oneshot::channel();
         let span = tracing::info_span!(
             "chat",
@@ -231,7 +231,7 @@ impl Scope {
 /// A generation: what is asked, and of whom.
 struct Work {
     /// Does not keep the store open.
-    scope: Scope,
+    scope: Tenant,
     id: ConversationId,
     generation: GenerationId,
     options: GenerateOptions,

@@ -7,7 +7,7 @@ use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::conversation::Conversation;
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
 use everturn_formats::jsonl::Writer;
 use everturn_store::ConversationQuery;
@@ -37,9 +37,9 @@ pub struct Work<'a> {
     /// The oldest ancestor of each fork that has a file: those with the same one may hold the same words.
     roots: HashMap<Key, ConversationId>,
     /// Tenants whose forks are all in `roots`.
-    learned: HashSet<Tenant>,
+    learned: HashSet<TenantName>,
     /// Tenants that have been or are being brought up to date.
-    seen: HashSet<Tenant>,
+    seen: HashSet<TenantName>,
     /// What is left of that.
     steps: VecDeque<Step>,
 }
@@ -47,9 +47,9 @@ pub struct Work<'a> {
 /// A piece of bringing a tenant's files up to date.
 enum Step {
     /// Conversations behind this one in the listing.
-    Page(Tenant, Option<(Timestamp, ConversationId)>),
+    Page(TenantName, Option<(Timestamp, ConversationId)>),
     /// Files of conversations that are gone.
-    Tidy(Tenant),
+    Tidy(TenantName),
 }
 
 impl<'a> Work<'a> {
@@ -66,7 +66,7 @@ impl<'a> Work<'a> {
         };
         let folders = fs::read_dir(folder).into_iter().flatten().flatten();
         let names = folders.filter_map(|entry| entry.file_name().into_string().ok());
-        names.filter_map(|name| Tenant::new(name).ok()).for_each(|tenant| work.see(&tenant));
+        names.filter_map(|name| TenantName::new(name).ok()).for_each(|tenant| work.see(&tenant));
         match shared.index.tenants() {
             Ok(tenants) => tenants.iter().for_each(|tenant| work.see(tenant)),
             // Those are seen with their next commit, then.
@@ -75,7 +75,7 @@ impl<'a> Work<'a> {
         work
     }
 
-    fn see(&mut self, tenant: &Tenant) {
+    fn see(&mut self, tenant: &TenantName) {
         if self.seen.insert(tenant.clone()) {
             self.steps.push_back(Step::Page(tenant.clone(), None));
         }
@@ -109,7 +109,7 @@ impl<'a> Work<'a> {
 
     fn page(
         &mut self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         after: Option<(Timestamp, ConversationId)>,
     ) -> Result<Vec<(Option<Key>, Error)>, Error> {
         let query = ConversationQuery { after, limit: CATCH_UP_PAGE, ..ConversationQuery::default() };
@@ -132,7 +132,7 @@ impl<'a> Work<'a> {
 
     /// Deletes the files of conversations that were deleted, and what a crash left of a file that was written anew. A
     /// file whose conversation the store has never heard of is somebody's only copy, and stays.
-    fn tidy(&mut self, tenant: &Tenant) -> Result<(), Error> {
+    fn tidy(&mut self, tenant: &TenantName) -> Result<(), Error> {
         let folder = self.folder.join(tenant.as_str());
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             if entry.file_name().to_str().is_some_and(|name| name.ends_with(".jsonl.new")) {
@@ -272,7 +272,7 @@ impl<'a> Work<'a> {
     }
 
     /// Finds the forks of a tenant.
-    fn learn(&mut self, tenant: &Tenant) -> Result<(), Error> {
+    fn learn(&mut self, tenant: &TenantName) -> Result<(), Error> {
         if self.learned.contains(tenant) {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use crate::model::{self, BuiltinEmbedder, Embed, EmbedAtOnce, QuestionVector};
 use crate::{Shared, load};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use everturn_store::{Behind, Unembedded};
 use everturn_views::recall::{EntryId, EntryNo, cut, searched_text};
 use everturn_views::vectors::cosine;
@@ -86,7 +86,7 @@ pub fn at_once(shared: &Shared) -> Option<(&dyn EmbedAtOnce, Arc<str>)> {
 
 /// How far a tenant's index is behind. Whoever asks wakes the indexer: an index that was lost or found damaged is made again
 /// also where nothing is appended.
-pub fn behind(shared: &Shared, tenant: &Tenant) -> Result<Behind, Error> {
+pub fn behind(shared: &Shared, tenant: &TenantName) -> Result<Behind, Error> {
     let behind = shared.recall.behind(Some(tenant), model(shared).as_deref())?;
     if behind.events > 0 && shared.options.index {
         shared.indexer.note();
@@ -108,7 +108,7 @@ pub struct Question {
 }
 
 /// What a question means. `None` without an embedder.
-pub fn of_question(shared: &Shared, tenant: &Tenant, text: &str) -> Result<Option<Question>, Error> {
+pub fn of_question(shared: &Shared, tenant: &TenantName, text: &str) -> Result<Option<Question>, Error> {
     let Some(embedder) = asked(shared, tenant)? else { return Ok(None) };
     if let (Some(at_once), Some(dimensions)) = (embedder.at_once(), embedder.dimensions()) {
         return Ok(Some(Question { model: kept_as(&*embedder, dimensions), vector: at_once.question(text) }));
@@ -144,7 +144,7 @@ fn slow(embedder: &dyn Embed, patience: Duration) -> Error {
 }
 
 /// The embedder, or while the tenant has fewer vectors of it than of the old one, the old one.
-fn asked(shared: &Shared, tenant: &Tenant) -> Result<Option<Arc<dyn Embed>>, Error> {
+fn asked(shared: &Shared, tenant: &TenantName) -> Result<Option<Arc<dyn Embed>>, Error> {
     let Some(embedder) = &shared.options.embedder else { return Ok(None) };
     let kept = kept_as(&**embedder, embedder.dimensions().unwrap_or(0));
     let models = shared.recall.vector_models(Some(tenant))?;
@@ -201,7 +201,7 @@ pub fn run(shared: &Shared) {
 }
 
 /// Entries of a tenant that are embedded first, in their order, before its others.
-pub type Wanted<'a> = Option<(&'a Tenant, &'a [EntryNo])>;
+pub type Wanted<'a> = Option<(&'a TenantName, &'a [EntryNo])>;
 
 /// Embeds what waits, on the caller's thread, as far as the time allows.
 pub fn catch_up(shared: &Shared, wanted: Wanted<'_>, time: Duration) -> Result<(), Error> {

@@ -5,7 +5,7 @@
 
 use crate::scope::context::{ContextOptions, RecallRequest};
 use crate::scope::receipts::{Receipt, erased};
-use crate::scope::{Scope, page_limit};
+use crate::scope::{Tenant, page_limit};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::fact::Fact;
@@ -17,7 +17,7 @@ use everturn_views::recall::{Filter, Kind, Mode, text_of};
 /// Of one recalled turn, this much goes into a prompt. Frozen: receipts are replayed with it.
 const RECALLED_BYTES_MAX: usize = 2 * 1024;
 
-impl Scope {
+impl Tenant {
     /// Looks for what helps with what is asked: turns from before a place, and facts, as they stood at another.
     pub(crate) fn recalled_now(
         &self,

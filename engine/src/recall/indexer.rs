@@ -6,7 +6,7 @@ use super::embedding;
 use crate::{Shared, load};
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{Key, Tenant};
+use everturn_core::id::{Key, TenantName};
 use everturn_core::turn::Turn;
 use everturn_core::write::ErasedBody;
 use everturn_store::{IndexChange, Span};
@@ -180,7 +180,7 @@ fn catch_up_to_the_end(shared: &Shared) -> Result<(), Error> {
 
 /// After an erasure or a deletion: takes the words out of the tenant's files before the caller hears of it, if that is quick. An
 /// error says that they stay there until somebody does something.
-pub fn forget_erased(shared: &Shared, tenant: &Tenant) -> Result<(), Error> {
+pub fn forget_erased(shared: &Shared, tenant: &TenantName) -> Result<(), Error> {
     let forgotten = (|| -> Result<bool, Error> {
         if !shared.options.index {
             // Whoever indexes takes them out.
@@ -246,7 +246,7 @@ fn embed(shared: &Shared, changes: &mut [IndexChange]) {
 /// What an event does to what can be found. What was only recalled into a prompt is in no turn, and so never here.
 fn changes_of(
     shared: &Shared,
-    tenant: &Tenant,
+    tenant: &TenantName,
     event: &Event,
     changes: &mut Vec<IndexChange>,
 ) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 use super::search::{ByWords, Candidate, KnownFacts, Matched, Meant, Rank, Search};
 use crate::model::{Closeness, Embed};
 use crate::recall::embedding;
-use crate::scope::Scope;
+use crate::scope::Tenant;
 use everturn_core::Error;
 use everturn_core::time::Timestamp;
 use everturn_store::Found;
@@ -70,7 +70,7 @@ fn not_below(ranked: &mut Vec<Ranked>, by_words: &ByWords, unsure: &HashSet<Entr
     }
 }
 
-impl Scope {
+impl Tenant {
     /// Both rankings as one, best first: what either found, and turns beside the best of it. Also says why these were not
     /// ordered once more, if they should have been.
     pub(crate) fn joined(

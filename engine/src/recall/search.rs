@@ -3,7 +3,7 @@
 use super::ranking::{Ranked, alone};
 use crate::model::Closeness;
 use crate::recall::embedding;
-use crate::scope::{Scope, page_limit};
+use crate::scope::{Tenant, page_limit};
 use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
@@ -196,7 +196,7 @@ pub(crate) struct ByWords {
     pub fits: HashMap<EntryNo, Fit>,
 }
 
-impl Scope {
+impl Tenant {
     /// Finds turns and facts again, by words and by meaning. Whatever is typed is a question: words, `"phrases"` and
     /// `begin*`. Blocks: it reads the index, and for a meaning asks the embedder.
     pub fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error> {

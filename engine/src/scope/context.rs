@@ -1,6 +1,6 @@
 //! Building what a model call is given, and giving it back later from its receipt.
 
-use super::Scope;
+use super::Tenant;
 use super::projecting::prompt_hash;
 use super::receipts::{Policy, Receipt};
 use everturn_core::Error;
@@ -172,7 +172,7 @@ struct Gathered {
     projection: Option<Value>,
 }
 
-impl Scope {
+impl Tenant {
     /// Builds what a model call is given, inside the budget. Reads the checkpoint and the tail, not the history.
     pub fn build_context(&self, id: ConversationId, options: &ContextOptions) -> Result<Context, Error> {
         self.context_with(id, options, None)
@@ -531,7 +531,7 @@ impl provider::Message for Spoken<'_> {
 
 /// The bytes of a conversation's assets, for the renderers.
 pub(crate) struct StoredMedia<'a> {
-    pub(crate) scope: &'a Scope,
+    pub(crate) scope: &'a Tenant,
     pub(crate) key: &'a Key,
 }
 

@@ -1,6 +1,6 @@
 //! Conversations: beginning, changing, forking and ending them.
 
-use super::{Change, ListQuery, NewConversation, Page, Scope, idempotency, more, page_limit};
+use super::{Change, ListQuery, NewConversation, Page, Tenant, idempotency, more, page_limit};
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -18,7 +18,7 @@ use everturn_store::ConversationQuery;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-impl Scope {
+impl Tenant {
     /// Begins a conversation.
     pub fn create(&self, new: NewConversation) -> Commit<Conversation> {
         match check_by_hand(&new.settings) {
@@ -199,7 +199,7 @@ impl Scope {
         }
     }
 
-    /// Puts it away; [`resume`](Scope::resume) brings it back.
+    /// Puts it away; [`resume`](Tenant::resume) brings it back.
     pub fn archive(&self, id: ConversationId) -> Commit<Conversation> {
         self.set_state(id, State::Archived, None)
     }
@@ -209,7 +209,7 @@ impl Scope {
         self.set_state(id, State::Active, None)
     }
 
-    /// Gives it up, with a reason; [`resume`](Scope::resume) brings it back.
+    /// Gives it up, with a reason; [`resume`](Tenant::resume) brings it back.
     pub fn abandon(&self, id: ConversationId, reason: Option<String>) -> Commit<Conversation> {
         self.set_state(id, State::Abandoned, reason)
     }

@@ -1,6 +1,6 @@
 //! Erasing: words leave every file of the store, together with everything that repeats them. Envelopes and hashes stay.
 
-use super::Scope;
+use super::Tenant;
 use crate::erasures::{Erasures, Gone};
 use crate::mirror::{Change, Mirror};
 use crate::records::{Erased, Records};
@@ -52,7 +52,7 @@ struct Erasure {
     words: Vec<Words>,
 }
 
-impl Scope {
+impl Tenant {
     /// Erases a turn's content from every file of the store. Its envelope and hash stay: the chain still verifies. Whatever
     /// repeats its words goes as well, here and in forks: checkpoints that cover it (written anew from what is left), facts
     /// learned from it with their corrections, titles made of it, and imported lines that repeat it. A turn that was erased

@@ -1,6 +1,6 @@
 //! Projection of a conversation: which slice of its messages view the next request sees.
 
-use super::Scope;
+use super::Tenant;
 use crate::load::Slot;
 use crate::writer::Commit;
 use everturn_core::Error;
@@ -45,7 +45,7 @@ struct ProjectionBody {
     through_seq: u64,
 }
 
-impl Scope {
+impl Tenant {
     /// Projects the messages view. Nothing is written.
     pub fn project(&self, id: ConversationId, options: &Options) -> Result<Projection, Error> {
         let key = self.key(id);

@@ -1,6 +1,6 @@
 //! Reading, following, and the bytes of assets.
 
-use super::{Entry, HistoryQuery, Order, Page, Scope, more, page_limit};
+use super::{Entry, HistoryQuery, Order, Page, Tenant, more, page_limit};
 use crate::streaming::hub::{Position, Subscription};
 use crate::transfer::ends_early;
 use crate::writer::Commit;
@@ -19,7 +19,7 @@ use std::ops::{ControlFlow, Range};
 /// Turns read at a time.
 const TURNS_PAGE: usize = 500;
 
-impl Scope {
+impl Tenant {
     /// One turn and what it says.
     pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
         self.shared().index.turn(&self.tenant, id)

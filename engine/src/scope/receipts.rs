@@ -1,6 +1,6 @@
 //! Receipts: what was in a prompt, kept with the call it was for, and the same prompt again from the log.
 
-use super::Scope;
+use super::Tenant;
 use super::context::{Context, ContextOptions, Digest, RENDERER_VERSION};
 use everturn_core::Error;
 use everturn_core::asset::{Asset, Payload};
@@ -69,7 +69,7 @@ pub struct Policy {
     pub recall: Option<super::RecallRequest>,
 }
 
-impl Scope {
+impl Tenant {
     /// Records that a context was used for a model call. What was given is kept once, whatever the number of calls.
     pub fn record_receipt(&self, id: ConversationId, context: &Context) -> Result<Event, Error> {
         let key = self.key(id);

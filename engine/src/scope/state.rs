@@ -1,6 +1,6 @@
 //! The state of a conversation, and what callers set in it: pins, approvals, tools.
 
-use super::Scope;
+use super::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::conversation::CheckpointRef;
@@ -14,7 +14,7 @@ use everturn_views::state::{
 };
 use std::collections::BTreeMap;
 
-impl Scope {
+impl Tenant {
     /// What the conversation needs to go on, as of its last event.
     pub fn state(&self, id: ConversationId) -> Result<State, Error> {
         let head = self.shared().index.conversation(&self.key(id))?.head.seq;
@@ -109,7 +109,7 @@ impl Scope {
         self.state_event(id, kind::UNPIN, &PinBody { name: name.to_string(), value: None })
     }
 
-    /// Asks for an approval: it is pending until [`resolve_approval`](Scope::resolve_approval).
+    /// Asks for an approval: it is pending until [`resolve_approval`](Tenant::resolve_approval).
     pub fn request_approval(&self, id: ConversationId, request: ApprovalBody) -> Commit<Event> {
         self.state_event(id, kind::APPROVAL_REQUESTED, &request)
     }
@@ -121,7 +121,7 @@ impl Scope {
         self.state_event(id, kind::APPROVAL_RESOLVED, &body)
     }
 
-    /// A tool works on something: it is pending until [`tool_finished`](Scope::tool_finished), or until a turn brings its
+    /// A tool works on something: it is pending until [`tool_finished`](Tenant::tool_finished), or until a turn brings its
     /// result.
     pub fn tool_started(&self, id: ConversationId, tool: ToolBody) -> Commit<Event> {
         self.state_event(id, kind::TOOL_STARTED, &tool)

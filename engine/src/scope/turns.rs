@@ -1,6 +1,6 @@
 //! Turns: saying, streaming, replacing and erasing.
 
-use super::{AppendOptions, Appended, NewStream, Scope, idempotency};
+use super::{AppendOptions, Appended, NewStream, Tenant, idempotency};
 use crate::compaction::budget::has_room_for;
 use crate::ingest::{NewTurn, Place};
 use crate::writer::Commit;
@@ -16,7 +16,7 @@ use everturn_core::write::{Action, SupersededBody, not_open};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-impl Scope {
+impl Tenant {
     /// Appends turns as one atomic batch. Blocks while it prepares them, if the conversation must be read first, payloads
     /// become assets or room has to be made; then the [`Commit`] is waited for.
     pub fn append(
@@ -29,7 +29,7 @@ impl Scope {
     }
 
     /// The same if preparing it does not block, as for nearly every append; else the turns come back. For async callers, who
-    /// then [`append`](Scope::append) on a thread that may block.
+    /// then [`append`](Tenant::append) on a thread that may block.
     pub fn append_unless_blocking(
         &self,
         id: ConversationId,

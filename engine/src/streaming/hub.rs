@@ -7,7 +7,7 @@ use crate::Shared;
 use event_listener::{EventListener, Listener};
 use everturn_core::Error;
 use everturn_core::event::Event;
-use everturn_core::id::{Key, Tenant, TurnId, clip};
+use everturn_core::id::{Key, TenantName, TurnId, clip};
 use everturn_core::limits::{SUBSCRIBER_LAG_BYTES_MAX, SUBSCRIBER_LAG_EVENTS_MAX};
 use everturn_core::write::Place;
 use futures_core::Stream;
@@ -51,7 +51,7 @@ pub struct Chunk {
     pub text: Arc<str>,
 }
 
-/// How far a subscriber has come: hand it to [`Scope::subscribe_after`](crate::Scope::subscribe_after) to go on.
+/// How far a subscriber has come: hand it to [`Tenant::subscribe_after`](crate::Tenant::subscribe_after) to go on.
 ///
 /// As text it is `seq`, or `seq.offset` in the middle of an open turn, or `seq.offset.turn_seq` where that turn is not
 /// what `seq` opened.
@@ -178,7 +178,7 @@ impl Hub {
     }
 
     /// Takes erased words out of what waits to be handed out. When it returns, no subscriber gets them any more.
-    pub fn erase(&self, tenant: &Tenant, erased: &[Place]) {
+    pub fn erase(&self, tenant: &TenantName, erased: &[Place]) {
         let topics: Vec<(Key, Arc<Topic>)> = self
             .topics()
             .iter()

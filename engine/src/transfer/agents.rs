@@ -8,7 +8,7 @@ mod markers;
 
 use super::Imported;
 use crate::ingest::NewTurn;
-use crate::scope::Scope;
+use crate::scope::Tenant;
 use batch::Batch;
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
@@ -36,7 +36,7 @@ const PROBLEMS_MAX: usize = 100;
 /// Turns that are superseded in the same transaction as the turn that takes their place.
 const SUPERSEDED_AT_ONCE: usize = 200;
 
-impl Scope {
+impl Tenant {
     /// Takes over everything that a reader finds.
     pub(super) fn import_agent<R: BufRead>(
         &self,
@@ -100,7 +100,7 @@ impl Scope {
 
 /// An import on its way.
 struct Import<'a> {
-    scope: &'a Scope,
+    scope: &'a Tenant,
     format: &'static str,
     /// One for each thread that is at work.
     targets: BTreeMap<usize, Target>,

@@ -1,6 +1,6 @@
 //! Out of a store, in the format that is wanted.
 
-use crate::scope::{Entry, HistoryQuery, Scope, StoredMedia};
+use crate::scope::{Entry, HistoryQuery, StoredMedia, Tenant};
 use everturn_core::Error;
 use everturn_core::event::kind;
 use everturn_core::id::{ConversationId, clip};
@@ -113,7 +113,7 @@ impl FromStr for Format {
     }
 }
 
-impl Scope {
+impl Tenant {
     /// Writes a conversation in any format, page by page. `progress` hears how many events are written.
     pub fn export(
         &self,

@@ -2,7 +2,7 @@
 
 use super::Imported;
 use crate::ingest::{Ingested, NewTurn, Place};
-use crate::scope::Scope;
+use crate::scope::Tenant;
 use crate::writer::Commit;
 use everturn_core::Error;
 use everturn_core::chain::Head;
@@ -29,7 +29,7 @@ struct Progress {
 
 const FORMAT: &str = "session";
 
-impl Scope {
+impl Tenant {
     /// Takes over the rest of a file whose header was read. The same session is the same conversation every time, so that
     /// importing it again adds the lines that are new.
     pub(super) fn import_session(
@@ -111,7 +111,7 @@ impl Scope {
 
 /// Lines on their way into the store.
 struct Import<'a> {
-    scope: &'a Scope,
+    scope: &'a Tenant,
     id: ConversationId,
     conversation: Option<Conversation>,
     /// The last line that is in the store.

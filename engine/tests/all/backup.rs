@@ -5,7 +5,7 @@ use everturn::backup::{
     BackedUp, Comparison, FolderOptions, LeftOut, archives_of, check, contents, left_out,
 };
 use everturn::{
-    AppendOptions, Everturn, ListQuery, NewConversation, NewKey, NewStream, NewTurn, Options, Scope,
+    AppendOptions, Everturn, ListQuery, NewConversation, NewKey, NewStream, NewTurn, Options, Tenant,
 };
 use everturn_core::access::Role;
 use everturn_core::chain::Hash;
@@ -109,7 +109,7 @@ fn problems(found: &Comparison) -> Vec<&str> {
     found.differences.iter().map(|difference| difference.problem.as_str()).collect()
 }
 
-fn open_turn(scope: &Scope, id: ConversationId) -> TurnId {
+fn open_turn(scope: &Tenant, id: ConversationId) -> TurnId {
     let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
     scope.append_chunk(id, turn, None, "half a ").unwrap();
     scope.append_chunk(id, turn, None, "sentence").unwrap();
@@ -275,7 +275,7 @@ fn a_backup_beside_a_busy_writer_is_a_moment_of_it() {
     let store = stage.open_with(Options { debounce: Duration::ZERO, ..quiet() });
     let folder = stage.folder.path().join("backups");
     let ended = AtomicBool::new(false);
-    let scopes: Vec<Scope> = TENANTS.iter().map(|name| store.tenant(name).unwrap()).collect();
+    let scopes: Vec<Tenant> = TENANTS.iter().map(|name| store.tenant(name).unwrap()).collect();
     std::thread::scope(|threads| {
         for scope in &scopes {
             let ended = &ended;
@@ -711,7 +711,7 @@ fn a_body_that_was_erased_elsewhere_is_no_damage() {
     scope.erase(id, turns[0], None, "in the parent").wait().unwrap();
     scope.erase(fork, turns[1], None, "in a fork").wait().unwrap();
     scope.erase(gone, turns[2], None, "in a fork that is deleted").wait().unwrap();
-    let sound = |scope: &Scope| {
+    let sound = |scope: &Tenant| {
         for conversation in scope.list(ListQuery::default()).unwrap().data {
             scope.verify(conversation.id, None).unwrap();
         }

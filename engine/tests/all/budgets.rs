@@ -3,7 +3,7 @@
 use crate::compacting::{by_hand, policy, talk};
 use crate::stage::{Short, memory, quiet, refused};
 use everturn::model::Summarize;
-use everturn::{AppendOptions, ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Scope};
+use everturn::{AppendOptions, ContextOptions, Error, Everturn, NewStream, NewTurn, Options, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_views::state::ApprovalBody;
@@ -11,7 +11,7 @@ use serde_json::json;
 use std::pin::Pin;
 use std::sync::Arc;
 
-fn last_action(scope: &Scope, id: ConversationId) -> serde_json::Value {
+fn last_action(scope: &Tenant, id: ConversationId) -> serde_json::Value {
     let shown = scope.get(id).unwrap().metadata["transcript_budget"].read::<serde_json::Value>().unwrap();
     shown["last_action"].clone()
 }
@@ -45,7 +45,7 @@ fn a_rejection_is_an_event_once_a_minute_and_survives_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db").display().to_string();
     let rejections =
-        |scope: &Scope, id| scope.kinds(id).iter().filter(|kind| *kind == "transcript_budget").count();
+        |scope: &Tenant, id| scope.kinds(id).iter().filter(|kind| *kind == "transcript_budget").count();
     let id = {
         let store = Everturn::open_with(&path, quiet()).unwrap();
         let scope = store.tenant("acme").unwrap();
@@ -185,7 +185,7 @@ fn appends_far_past_the_default_budget_are_never_refused() {
 fn appends_are_not_refused_where_a_compaction_is_blocked() {
     let call = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "c1",
         "type": "function", "function": {"name": "build", "arguments": "{}"}}]});
-    type Block<'a> = &'a dyn Fn(&Scope, ConversationId);
+    type Block<'a> = &'a dyn Fn(&Tenant, ConversationId);
     let block: [(&str, Block<'_>); 3] = [
         ("a call that waits for its result", &|scope, id| {
             scope.say(id, NewTurn { message: call.to_string(), ..NewTurn::default() });

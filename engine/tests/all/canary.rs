@@ -4,7 +4,7 @@ use crate::stage::{PATIENCE, Short, Stage, quiet, refused};
 use everturn::model::Summarize;
 use everturn::{
     CompactOptions, ContextOptions, Correction, Error, Everturn, ExtractOptions, FactQuery, Format,
-    HistoryQuery, ListQuery, NewConversation, NewFact, NewStream, NewTurn, Options, RecallOptions, Scope,
+    HistoryQuery, ListQuery, NewConversation, NewFact, NewStream, NewTurn, Options, RecallOptions, Tenant,
     Update,
 };
 use everturn_core::conversation::Settings;
@@ -28,7 +28,7 @@ fn titled(title: &str) -> Settings {
 }
 
 /// Turns around it, of many sizes.
-fn around(scope: &Scope, id: ConversationId, turns: usize) {
+fn around(scope: &Tenant, id: ConversationId, turns: usize) {
     for n in 0..turns {
         scope.say(
             id,
@@ -42,7 +42,7 @@ fn extracted(keep_last: usize) -> CompactOptions {
 }
 
 /// Everything that can be asked about a tenant, in one text.
-fn answers(scope: &Scope) -> String {
+fn answers(scope: &Tenant) -> String {
     let mut all = String::new();
     let query = ListQuery { limit: 1000, ..ListQuery::default() };
     for conversation in scope.list(query).unwrap().data {
@@ -98,7 +98,7 @@ fn archived(store: &Everturn) -> String {
 }
 
 #[track_caller]
-fn nowhere(stage: &Stage, scope: &Scope) {
+fn nowhere(stage: &Stage, scope: &Tenant) {
     if stage.path().exists() {
         assert!(!archived(&stage.open_read_only()).contains(WORD), "still backed up");
     }

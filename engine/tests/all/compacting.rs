@@ -2,7 +2,7 @@
 
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused};
 use everturn::model::Summarize;
-use everturn::{CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Scope, Update};
+use everturn::{CompactOptions, ContextOptions, Error, Everturn, NewTurn, Options, Tenant, Update};
 use everturn_core::conversation::{Conversation, Retention, Settings};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -21,7 +21,7 @@ pub fn policy(name: &str, json: serde_json::Value) -> Settings {
 }
 
 /// A conversation of so many turns, each with a name of its own.
-pub fn talk(scope: &Scope, id: ConversationId, turns: usize) {
+pub fn talk(scope: &Tenant, id: ConversationId, turns: usize) {
     for n in 0..turns {
         let turn = match n % 2 {
             0 => NewTurn::user(&format!("Please look at src/part_{n}.rs, it takes {n}17 ms.")).by("ana"),
@@ -272,7 +272,7 @@ fn good(goal: &str) -> String {
 fn with_model(
     answers: Vec<FakeAnswer>,
     settings: Settings,
-) -> (Everturn, Scope, ConversationId, Arc<FakeSummarizer>) {
+) -> (Everturn, Tenant, ConversationId, Arc<FakeSummarizer>) {
     let model = FakeSummarizer::new(answers);
     let store = Everturn::open_with("memory:", model.options()).unwrap();
     let scope = store.tenant("acme").unwrap();

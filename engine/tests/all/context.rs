@@ -3,7 +3,7 @@
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, refused};
 use everturn::model::Provider;
-use everturn::{CompactOptions, Context, ContextOptions, Digest, NewFact, NewTurn, RecallRequest, Scope};
+use everturn::{CompactOptions, Context, ContextOptions, Digest, NewFact, NewTurn, RecallRequest, Tenant};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::event::Visibility;
 use everturn_core::id::ConversationId;
@@ -40,7 +40,7 @@ struct Told {
     gone: Vec<String>,
 }
 
-fn tell(scope: &Scope, dice: &mut Dice, turns: usize) -> Told {
+fn tell(scope: &Tenant, dice: &mut Dice, turns: usize) -> Told {
     let mut settings = Settings::default();
     if dice.once_in(2) {
         settings.system_prompt = Some(Some(SystemPrompt::new("You are careful.".into())));
@@ -121,7 +121,7 @@ fn tell(scope: &Scope, dice: &mut Dice, turns: usize) -> Told {
     Told { id, gone }
 }
 
-fn some_options(dice: &mut Dice, id: ConversationId, scope: &Scope) -> ContextOptions {
+fn some_options(dice: &mut Dice, id: ConversationId, scope: &Tenant) -> ContextOptions {
     let mut options = ContextOptions::new(60 + dice.roll(6000) as u64);
     options.provider = *dice.pick(&Provider::ALL);
     options.model = [None, Some("gpt-4o"), Some("gpt-4"), Some("claude-x")][dice.roll(4)].map(String::from);
@@ -263,7 +263,7 @@ fn a_context_is_within_its_budget_valid_deterministic_and_without_what_must_not_
     );
 }
 
-fn notes(scope: &Scope, turns: usize) -> ConversationId {
+fn notes(scope: &Tenant, turns: usize) -> ConversationId {
     let prompt = Some(Some(SystemPrompt::new("You plan trips.".into())));
     let id = scope.begin_with(Settings { system_prompt: prompt, ..Settings::default() }).id;
     for n in 0..turns {

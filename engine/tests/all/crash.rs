@@ -9,7 +9,7 @@ use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, Short, Stage, files, words};
 use base64::Engine;
 use everturn::{
-    AppendOptions, Appended, Error, Everturn, NewConversation, NewStream, NewTurn, Options, Scope,
+    AppendOptions, Appended, Error, Everturn, NewConversation, NewStream, NewTurn, Options, Tenant,
 };
 use everturn_core::asset;
 use everturn_core::chain::Hash;
@@ -74,7 +74,7 @@ pub fn append_until_killed() {
 }
 
 struct Worker {
-    scope: Scope,
+    scope: Tenant,
     shared: ConversationId,
     own: ConversationId,
     name: String,
@@ -279,7 +279,7 @@ impl Told {
         self.erased.extend(other.erased);
     }
 
-    fn check(&self, scope: &Scope, stage: &Stage) {
+    fn check(&self, scope: &Tenant, stage: &Stage) {
         let mut assets = HashMap::new();
         for (id, (conversation, seq, sent)) in &self.turns {
             let turn = scope.turn_in(*conversation, *id).unwrap_or_else(|e| panic!("{id} is lost: {e}"));
@@ -344,7 +344,7 @@ fn marks(stage: &Stage) -> HashSet<String> {
 }
 
 /// The message as it was sent, payloads and all.
-fn original(scope: &Scope, turn: &Turn, known: &mut HashMap<ConversationId, Vec<asset::Asset>>) -> String {
+fn original(scope: &Tenant, turn: &Turn, known: &mut HashMap<ConversationId, Vec<asset::Asset>>) -> String {
     let stored = turn.message.as_ref().unwrap().get();
     if !stored.contains("asset_") {
         return stored.to_string();
@@ -358,7 +358,7 @@ fn original(scope: &Scope, turn: &Turn, known: &mut HashMap<ConversationId, Vec<
 }
 
 /// A client whose answer was lost asks again: the turn must be there once, whether or not the first time counted.
-fn ask_again(scope: &Scope, asked: &HashMap<String, (ConversationId, String)>) {
+fn ask_again(scope: &Tenant, asked: &HashMap<String, (ConversationId, String)>) {
     for (key, (conversation, text)) in asked {
         let options = AppendOptions { idempotency_key: Some(key.clone()), ..AppendOptions::default() };
         let turns = vec![NewTurn::user(text)];

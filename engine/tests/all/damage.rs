@@ -6,7 +6,7 @@ use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, Short, files, quiet, refused};
 use everturn::{
     CompactOptions, ContextOptions, Error, Everturn, FactQuery, Format, HistoryQuery, NewFact, NewStream,
-    NewTurn, Options, Order, RecallOptions, Scope, Update,
+    NewTurn, Options, Order, RecallOptions, Tenant, Update,
 };
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::json::Raw;
@@ -77,7 +77,7 @@ impl Sound {
     }
 
     /// Every answer that a reader can get, by what was asked.
-    fn answers(&self, scope: &Scope) -> BTreeMap<String, Result<String, Error>> {
+    fn answers(&self, scope: &Tenant) -> BTreeMap<String, Result<String, Error>> {
         let mut answers = BTreeMap::new();
         let shown = |value: serde_json::Value| value.to_string();
         for (name, id) in ["parent", "fork"].into_iter().zip(self.conversations) {
@@ -138,7 +138,7 @@ impl Sound {
     }
 }
 
-fn live(scope: &Scope, id: ConversationId) -> Result<String, Error> {
+fn live(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
     let mut subscription = scope.subscribe(id, 1)?;
     let head = scope.get(id)?.head.seq;
     let mut events = Vec::new();

@@ -2,7 +2,7 @@
 
 use crate::stage::{Short, Stage, memory, refused};
 use base64::Engine;
-use everturn::{NewStream, NewTurn, Options, Scope};
+use everturn::{NewStream, NewTurn, Options, Tenant};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -23,7 +23,7 @@ fn secret() -> String {
     format!("AKIA{}", "IOSFODNN7EXAMPLE")
 }
 
-fn around(scope: &Scope, id: ConversationId, what: &str) {
+fn around(scope: &Tenant, id: ConversationId, what: &str) {
     for n in 0..20 {
         scope.say(id, NewTurn::user(&format!("{what} {n} {}", "filler ".repeat(n * 30))));
     }

@@ -5,7 +5,7 @@ use crate::stage::*;
 use everturn::model::{self, Configured, Endpoint, HttpModel, Limits, wait};
 use everturn::{
     CompactOptions, Correction, Everturn, ExtractOptions, Extraction, FactQuery, GenerateOptions, NewFact,
-    NewStream, NewTurn, Options, RecallOptions, Scope,
+    NewStream, NewTurn, Options, RecallOptions, Tenant,
 };
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::event::Visibility;
@@ -36,7 +36,7 @@ fn options(server: &ScriptedServer) -> Options {
 }
 
 /// A store in memory whose model is the server.
-fn learning(server: &ScriptedServer, facts: Value) -> (Everturn, Scope, ConversationId) {
+fn learning(server: &ScriptedServer, facts: Value) -> (Everturn, Tenant, ConversationId) {
     let store = Everturn::open_with("memory:", options(server)).unwrap();
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin_with(policy(facts)).id;
@@ -55,12 +55,12 @@ fn berlin(turn: u64) -> Value {
     found("Zoë", "lives in", "Berlin", turn, "live in Berlin")
 }
 
-fn all(scope: &Scope, id: ConversationId) -> Vec<Fact> {
+fn all(scope: &Tenant, id: ConversationId) -> Vec<Fact> {
     let query = FactQuery { include_superseded: true, include_retracted: true, ..FactQuery::default() };
     scope.facts(id, query).unwrap().data
 }
 
-fn current(scope: &Scope, id: ConversationId) -> Vec<String> {
+fn current(scope: &Tenant, id: ConversationId) -> Vec<String> {
     scope.facts(id, FactQuery::default()).unwrap().data.iter().map(Fact::text).collect()
 }
 
@@ -254,7 +254,11 @@ fn after_a_generation_what_was_asked_and_answered_is_read() {
     assert_eq!(scope.turns(id).len(), 2);
 }
 
-fn erasable(stage: &Stage, server: &ScriptedServer, settings: Settings) -> (Everturn, Scope, ConversationId) {
+fn erasable(
+    stage: &Stage,
+    server: &ScriptedServer,
+    settings: Settings,
+) -> (Everturn, Tenant, ConversationId) {
     let store = stage.open_with(options(server));
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin_with(settings).id;
@@ -487,7 +491,7 @@ fn facts_are_the_same_after_an_export_and_an_import() {
 }
 
 /// The facts that recall finds, and those that it finds only when asked for what does not hold any more.
-fn findable(store: &Everturn, scope: &Scope, within: Option<ConversationId>) -> [String; 2] {
+fn findable(store: &Everturn, scope: &Tenant, within: Option<ConversationId>) -> [String; 2] {
     store.index_now().unwrap();
     let found = |include_superseded| {
         let options = RecallOptions {

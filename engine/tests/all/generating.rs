@@ -11,7 +11,7 @@ use everturn::model::{
 };
 use everturn::{
     AppendOptions, CompactOptions, ContextOptions, Error, Everturn, GenerateOptions, Generated, Generating,
-    GenerationState, NewTurn, Options, Progress, Scope, Update,
+    GenerationState, NewTurn, Options, Progress, Tenant, Update,
 };
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
@@ -49,14 +49,14 @@ fn options(model: Configured) -> Options {
 }
 
 /// A store in memory whose model is the server.
-fn asking_with(server: &ScriptedServer, kind: Kind, limits: Limits) -> (Everturn, Scope, ConversationId) {
+fn asking_with(server: &ScriptedServer, kind: Kind, limits: Limits) -> (Everturn, Tenant, ConversationId) {
     let store = Everturn::open_with("memory:", options(model_with(server, kind, limits))).unwrap();
     let scope = store.tenant("acme").unwrap();
     let id = scope.begin_with(prompted()).id;
     (store, scope, id)
 }
 
-fn asking(server: &ScriptedServer, kind: Kind) -> (Everturn, Scope, ConversationId) {
+fn asking(server: &ScriptedServer, kind: Kind) -> (Everturn, Tenant, ConversationId) {
     asking_with(server, kind, limits())
 }
 
@@ -68,11 +68,11 @@ fn input(text: &str) -> GenerateOptions {
     GenerateOptions { input: vec![NewTurn::user(text)], ..GenerateOptions::default() }
 }
 
-fn begin(scope: &Scope, id: ConversationId, options: GenerateOptions) -> Result<Generating, Error> {
+fn begin(scope: &Tenant, id: ConversationId, options: GenerateOptions) -> Result<Generating, Error> {
     wait(scope.generate(id, options))
 }
 
-fn generate(scope: &Scope, id: ConversationId, options: GenerateOptions) -> Result<Generated, Error> {
+fn generate(scope: &Tenant, id: ConversationId, options: GenerateOptions) -> Result<Generated, Error> {
     begin(scope, id, options)?.wait()
 }
 
@@ -84,7 +84,7 @@ fn sent(seen: &Seen, name: &str) -> Option<String> {
 
 /// What a receipt gives back is what the server got.
 #[track_caller]
-fn replays(scope: &Scope, id: ConversationId, seq: u64, seen: &Seen) {
+fn replays(scope: &Tenant, id: ConversationId, seq: u64, seen: &Seen) {
     let context = scope.replay_context(id, seq).unwrap();
     let (messages, system) =
         everturn_formats::provider::request_fields(context.receipt.renderer.parse::<Provider>().unwrap());
@@ -94,7 +94,7 @@ fn replays(scope: &Scope, id: ConversationId, seq: u64, seen: &Seen) {
     assert_eq!(system.and_then(|name| sent(seen, name)), given);
 }
 
-fn long_ago(scope: &Scope, id: ConversationId) {
+fn long_ago(scope: &Tenant, id: ConversationId) {
     for n in 0..20 {
         scope.say(id, NewTurn::user(&format!("Note {n}: {}", "the quick brown fox ".repeat(20))));
         scope.say(id, NewTurn::assistant("Noted."));

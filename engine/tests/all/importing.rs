@@ -4,7 +4,7 @@ pub mod faults;
 mod others;
 
 use crate::stage::{Short, memory, turns_of};
-use everturn::{CompactOptions, Error, HistoryQuery, Imported, NewTurn, Scope};
+use everturn::{CompactOptions, Error, HistoryQuery, Imported, NewTurn, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_core::message;
 use everturn_core::turn::Turn;
@@ -61,23 +61,23 @@ fn call(id: &str) -> Value {
     json!({"type":"tool_use","id":id,"name":"Bash","input":{"command":"ls"}})
 }
 
-fn import(scope: &Scope, text: &str) -> Result<Imported, Error> {
+fn import(scope: &Tenant, text: &str) -> Result<Imported, Error> {
     scope.import(text.as_bytes(), &mut |_| {})
 }
 
 /// The turns that stand.
-fn standing(scope: &Scope, id: ConversationId) -> Vec<Turn> {
+fn standing(scope: &Tenant, id: ConversationId) -> Vec<Turn> {
     turns_of(scope.history(id, HistoryQuery { limit: 1000, ..HistoryQuery::default() }).unwrap().data)
 }
 
 /// What stands, as people read it.
-fn said(scope: &Scope, id: ConversationId) -> Vec<String> {
+fn said(scope: &Tenant, id: ConversationId) -> Vec<String> {
     let read = |turn: &Turn| message::render(&turn.value().unwrap(), |_| None);
     standing(scope, id).iter().map(|turn| format!("{} {}", turn.role, read(turn))).collect()
 }
 
 /// What stands, in every detail that does not depend on when it was imported.
-fn stands(scope: &Scope, id: ConversationId) -> Vec<String> {
+fn stands(scope: &Tenant, id: ConversationId) -> Vec<String> {
     let detail = |turn: &Turn| {
         let metadata = serde_json::to_string(&turn.metadata).unwrap();
         let message = turn.message.as_ref().unwrap().get();
@@ -90,7 +90,7 @@ fn stands(scope: &Scope, id: ConversationId) -> Vec<String> {
 }
 
 /// The lines that were kept as events.
-fn kept(scope: &Scope, id: ConversationId) -> Vec<String> {
+fn kept(scope: &Tenant, id: ConversationId) -> Vec<String> {
     let mut kept = Vec::new();
     let mut after = 0;
     loop {

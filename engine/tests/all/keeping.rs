@@ -1,7 +1,7 @@
 //! What is kept and for how long: repeated requests, expected places, retention, time to live, system prompts.
 
 use crate::stage::{START, Short, Stage, Still, memory, refused, words};
-use everturn::{AppendOptions, NewConversation, NewTurn, Scope, Swept};
+use everturn::{AppendOptions, NewConversation, NewTurn, Swept, Tenant};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Retention, Settings, SystemPrompt};
 use everturn_core::event::kind;
@@ -36,7 +36,7 @@ fn a_repeated_request_gives_the_first_answer_also_after_a_restart() {
     let first = scope.append(id, turns.clone(), with_key("k")).wait().unwrap();
     assert!(!first.repeated);
     scope.say(id, NewTurn::user("something else meanwhile"));
-    let asked_again = |scope: &Scope| {
+    let asked_again = |scope: &Tenant| {
         let again = scope.append(id, turns.clone(), with_key("k")).wait().unwrap();
         assert!(again.repeated);
         assert_eq!(again.turns, first.turns);

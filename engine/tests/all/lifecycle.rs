@@ -1,11 +1,11 @@
 //! From the beginning of a conversation to its end: states, forks, a fresh start, who took part.
 
 use crate::stage::{Short, Stage, memory, refused, words};
-use everturn::{Change, NewStream, NewTurn, Scope};
+use everturn::{Change, NewStream, NewTurn, Tenant};
 use everturn_core::conversation::{Parent, Settings, State};
 use everturn_core::turn::{Status, Successor};
 
-fn said(scope: &Scope, id: everturn_core::id::ConversationId) -> Vec<String> {
+fn said(scope: &Tenant, id: everturn_core::id::ConversationId) -> Vec<String> {
     let page = scope.history(id, Default::default()).unwrap().data;
     crate::stage::turns_of(page).iter().filter_map(words).collect()
 }
@@ -38,7 +38,7 @@ fn what_happens_on_one_side_of_a_fork_does_not_show_on_the_other() {
     }
 }
 
-fn two_hash(scope: &Scope, id: everturn_core::id::ConversationId) -> everturn_core::chain::Hash {
+fn two_hash(scope: &Tenant, id: everturn_core::id::ConversationId) -> everturn_core::chain::Hash {
     scope.events(id, 2, 1).unwrap()[0].hash
 }
 

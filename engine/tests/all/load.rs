@@ -3,7 +3,7 @@
 use crate::stage::{PATIENCE, Short, memory};
 use everturn::model::Embed;
 use everturn::{
-    AppendOptions, Error, Everturn, HistoryQuery, NewTurn, Options, RecallMode, RecallOptions, Scope,
+    AppendOptions, Error, Everturn, HistoryQuery, NewTurn, Options, RecallMode, RecallOptions, Tenant,
 };
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
@@ -116,7 +116,7 @@ fn recalls_that_run_at_once_are_bounded_and_all_are_answered() {
     assert!(most <= cores, "{most} recalls ran at once, on {cores} cores");
 }
 
-fn given_back(scope: &Scope, id: ConversationId, text: &str) -> bool {
+fn given_back(scope: &Tenant, id: ConversationId, text: &str) -> bool {
     match scope.append_unless_blocking(id, vec![NewTurn::user(text)], AppendOptions::default()) {
         Ok(commit) => {
             commit.wait().unwrap();

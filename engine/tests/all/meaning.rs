@@ -3,7 +3,7 @@
 use crate::stage::{PATIENCE, Stage, quiet};
 use everturn::model::{BuiltinEmbedder, Embed};
 use everturn::{
-    AppendOptions, Error, Everturn, NewFact, NewTurn, Options, RecallMode, RecallOptions, Recalled, Scope,
+    AppendOptions, Error, Everturn, NewFact, NewTurn, Options, RecallMode, RecallOptions, Recalled, Tenant,
 };
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Role;
@@ -94,14 +94,14 @@ fn open(stage: &Stage, embedder: &Arc<Toy>) -> Everturn {
     stage.open_with(Options { embedder: Some(embedder.clone()), ..quiet() })
 }
 
-fn say(scope: &Scope, texts: &[&str]) -> ConversationId {
+fn say(scope: &Tenant, texts: &[&str]) -> ConversationId {
     let id = scope.create(Default::default()).wait().unwrap().id;
     let turns = texts.iter().map(|text| NewTurn::user(text)).collect();
     scope.append(id, turns, AppendOptions::default()).wait().unwrap();
     id
 }
 
-fn recall(scope: &Scope, question: &str, mode: RecallMode) -> Recalled {
+fn recall(scope: &Tenant, question: &str, mode: RecallMode) -> Recalled {
     scope.recall(question, &RecallOptions { mode, ..RecallOptions::default() }).unwrap()
 }
 

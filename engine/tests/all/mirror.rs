@@ -2,7 +2,7 @@
 
 use crate::stage::{PATIENCE, Short, Stage, files, refused, until};
 use base64::Engine;
-use everturn::{Everturn, NewStream, NewTurn, Options, Scope};
+use everturn::{Everturn, NewStream, NewTurn, Options, Tenant};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -23,7 +23,7 @@ impl Stage {
         self.open_with(Options { mirror, patience: PATIENCE, ..Options::default() })
     }
 
-    fn mirrored(&self) -> (Everturn, Scope) {
+    fn mirrored(&self) -> (Everturn, Tenant) {
         let store = self.reopen(Some(self.mirror()));
         let scope = store.tenant("acme").unwrap();
         (store, scope)
@@ -42,14 +42,14 @@ impl Stage {
         self.mirror().join("acme").join(format!("{id}.jsonl"))
     }
 
-    fn is_current(&self, scope: &Scope, id: ConversationId) -> bool {
+    fn is_current(&self, scope: &Tenant, id: ConversationId) -> bool {
         let text = std::fs::read_to_string(self.file(id)).unwrap_or_default();
         text.ends_with('\n') && events(&text) == exported(scope, id)
     }
 
     /// The file says what an export says, and verifies without a store.
     #[track_caller]
-    fn assert_mirrors(&self, scope: &Scope, id: ConversationId) {
+    fn assert_mirrors(&self, scope: &Tenant, id: ConversationId) {
         let text = std::fs::read_to_string(self.file(id)).unwrap();
         assert_eq!(events(&text), exported(scope, id));
         let report = jsonl::verify(text.as_bytes(), None).unwrap();
@@ -68,14 +68,14 @@ fn events(file: &str) -> Vec<String> {
     file.lines().filter(|line| !frame(line)).map(str::to_string).collect()
 }
 
-fn exported(scope: &Scope, id: ConversationId) -> Vec<String> {
+fn exported(scope: &Tenant, id: ConversationId) -> Vec<String> {
     let mut file = Vec::new();
     scope.export_jsonl(id, &mut file, &mut |_| {}).unwrap();
     events(&String::from_utf8(file).unwrap())
 }
 
 /// A conversation with something of everything.
-fn eventful(scope: &Scope) -> ConversationId {
+fn eventful(scope: &Tenant) -> ConversationId {
     let settings = Settings { title: Some(Some("Trip".into())), ..Settings::default() };
     let id = scope.begin_with(settings).id;
     scope.say(id, NewTurn::user("hello").by("ann"));

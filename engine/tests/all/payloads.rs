@@ -2,7 +2,7 @@
 
 use crate::stage::{Short, Stage, files, memory, refused};
 use base64::Engine;
-use everturn::{NewStream, NewTurn, Scope};
+use everturn::{NewStream, NewTurn, Tenant};
 use everturn_core::asset;
 use everturn_core::chain::Hash;
 use everturn_core::id::ConversationId;
@@ -25,7 +25,7 @@ fn message(bytes: &[u8]) -> String {
     )
 }
 
-fn show(scope: &Scope, id: ConversationId, bytes: &[u8]) -> Turn {
+fn show(scope: &Tenant, id: ConversationId, bytes: &[u8]) -> Turn {
     let appended = scope.try_say(id, NewTurn::message(message(bytes))).unwrap();
     appended.turns.into_iter().next().unwrap()
 }
@@ -35,7 +35,7 @@ fn asset_files(stage: &Stage) -> Vec<PathBuf> {
     if folder.is_dir() { files(&folder) } else { Vec::new() }
 }
 
-fn restored(scope: &Scope, turn: &Turn) -> String {
+fn restored(scope: &Tenant, turn: &Turn) -> String {
     let assets = scope.assets(turn.conversation).unwrap();
     asset::restore(turn.message.as_ref().unwrap().get(), |id| {
         scope.asset_bytes(assets.iter().find(|asset| asset.id == id)?).ok()

@@ -2,12 +2,12 @@
 
 use crate::stage::{Short, quiet};
 use everturn::model::BuiltinEmbedder;
-use everturn::{Everturn, NewTurn, Options, RecallMode, RecallOptions, Recalled, Scope};
+use everturn::{Everturn, NewTurn, Options, RecallMode, RecallOptions, Recalled, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_core::time::Timestamp;
 use std::sync::Arc;
 
-fn memory() -> (Everturn, Scope) {
+fn memory() -> (Everturn, Tenant) {
     let options = Options { embedder: Some(Arc::new(BuiltinEmbedder::new())), ..quiet() };
     let store = Everturn::open_with("memory:", options).unwrap();
     let scope = store.tenant("acme").unwrap();
@@ -15,14 +15,14 @@ fn memory() -> (Everturn, Scope) {
 }
 
 /// A conversation in which these were said one after the other.
-fn said(store: &Everturn, scope: &Scope, texts: &[&str]) -> ConversationId {
+fn said(store: &Everturn, scope: &Tenant, texts: &[&str]) -> ConversationId {
     let id = scope.begin();
     texts.iter().for_each(|text| drop(scope.say(id, NewTurn::user(text))));
     store.index_now().unwrap();
     id
 }
 
-fn recall(scope: &Scope, question: &str, mode: RecallMode) -> Recalled {
+fn recall(scope: &Tenant, question: &str, mode: RecallMode) -> Recalled {
     scope.recall(question, &RecallOptions { mode, ..RecallOptions::default() }).unwrap()
 }
 

@@ -4,7 +4,7 @@ use crate::dice::Dice;
 use crate::stage::{PATIENCE, Short, Stage, memory, quiet, refused, until};
 use everturn::{
     Context, ContextOptions, Everturn, NewStream, NewTurn, Options, RecallOptions, RecallRequest, Recalled,
-    Scope,
+    Tenant,
 };
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -28,7 +28,7 @@ fn indexed(store: &Everturn) {
     }
 }
 
-fn recall(scope: &Scope, query: &str) -> Recalled {
+fn recall(scope: &Tenant, query: &str) -> Recalled {
     scope.recall(query, &RecallOptions::default()).unwrap()
 }
 
@@ -239,8 +239,8 @@ fn an_index_is_made_again_also_where_nothing_more_is_said() {
     }
     indexed(&store);
     let all = RecallOptions { limit: 1000, ..RecallOptions::default() };
-    let found = |scope: &Scope| scope.recall("lantern", &all).unwrap();
-    let made_again = |scope: &Scope, other: &Scope, what: &str| {
+    let found = |scope: &Tenant| scope.recall("lantern", &all).unwrap();
+    let made_again = |scope: &Tenant, other: &Tenant, what: &str| {
         until(what, || {
             let (own, theirs) = (found(scope), found(other));
             assert_eq!((theirs.data.len(), theirs.behind.events), (300, 0), "nobody else notices");
@@ -341,7 +341,7 @@ fn streams_forks_and_rebuilds() {
 }
 
 /// A conversation whose tail is far from what was said first.
-fn long_ago(scope: &Scope) -> (ConversationId, everturn_core::turn::Turn) {
+fn long_ago(scope: &Tenant) -> (ConversationId, everturn_core::turn::Turn) {
     let id = scope.begin();
     let first =
         scope.say(id, NewTurn::user("The spare key of the lighthouse hangs behind the barometer.").by("ann"));
@@ -430,7 +430,7 @@ fn a_context_of_the_past_recalls_as_it_stood_then() {
     assert_eq!(at(None), [later.turns[0].id.to_string()]);
 }
 
-fn shown_in(scope: &Scope, id: ConversationId, query: &str) -> Vec<String> {
+fn shown_in(scope: &Tenant, id: ConversationId, query: &str) -> Vec<String> {
     shown(&scope.recall(query, &within(id)).unwrap())
 }
 

@@ -2,7 +2,7 @@
 
 use crate::stage::{Short, memory, refused};
 use everturn::{
-    Context, ContextOptions, Correction, Digest, Everturn, NewFact, NewTurn, RecallRequest, Scope,
+    Context, ContextOptions, Correction, Digest, Everturn, NewFact, NewTurn, RecallRequest, Tenant,
 };
 use everturn_core::fact::Fact;
 use everturn_core::id::ConversationId;
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 /// A conversation that knows something of the harbour, and has talked about other things since.
 struct Harbour {
     store: Everturn,
-    scope: Scope,
+    scope: Tenant,
     id: ConversationId,
     /// The turn that the crane was learned from.
     said: Turn,

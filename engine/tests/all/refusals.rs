@@ -2,7 +2,7 @@
 
 use crate::stage::{Short, Stage, files, memory, refused};
 use everturn::{
-    Error, Everturn, Format, HistoryQuery, ListQuery, NewConversation, NewStream, NewTurn, Options, Scope,
+    Error, Everturn, Format, HistoryQuery, ListQuery, NewConversation, NewStream, NewTurn, Options, Tenant,
 };
 use everturn_core::conversation::{Parent, Settings, SystemPrompt};
 use everturn_core::id::{ConversationId, TurnId};
@@ -19,7 +19,7 @@ fn note() -> Raw {
 }
 
 /// Everything that a tenant can ask about a conversation and a turn, by name.
-fn everything(scope: &Scope, id: ConversationId, turn: TurnId) -> Vec<(&'static str, Result<(), Error>)> {
+fn everything(scope: &Tenant, id: ConversationId, turn: TurnId) -> Vec<(&'static str, Result<(), Error>)> {
     let user = || NewTurn::user("x");
     let titled = || Settings { title: Some(Some("x".into())), ..Settings::default() };
     let mut sink = Vec::new();

@@ -6,7 +6,7 @@ use everturn::model::Provider;
 use everturn::{
     CompactOptions, ContextOptions, Correction, Digest, Extraction, FactQuery, Format, GenerationState,
     GenerationStatus, HistoryQuery, ListQuery, NewFact, NewKey, NewStream, NewTurn, Order, RecallOptions,
-    RecallRequest, Scope,
+    RecallRequest, Tenant,
 };
 use everturn_core::access::Role;
 use everturn_core::conversation::{Settings, SystemPrompt};
@@ -195,7 +195,7 @@ fn raw(text: &str) -> Raw {
 }
 
 /// Turns of every kind, a pin, an approval, a tool, an asset: a conversation with something in every field.
-fn talk(scope: &Scope, answers: &mut Described) -> ConversationId {
+fn talk(scope: &Tenant, answers: &mut Described) -> ConversationId {
     let mut settings = Settings {
         title: Some(Some("Harbour".into())),
         owner: Some(Some("ana".into())),
@@ -300,7 +300,7 @@ fn what_is_answered_is_what_its_schema_says() {
     no_name_is_taken_twice(&answers);
 }
 
-fn facts(scope: &Scope, id: ConversationId, answers: &mut Described) {
+fn facts(scope: &Tenant, id: ConversationId, answers: &mut Described) {
     let new = |object: &str| NewFact {
         subject: "Ana".into(),
         predicate: "works at".into(),

@@ -1,7 +1,7 @@
 //! A session file of another program becomes a conversation, once.
 
 use crate::stage::{Short, memory, words};
-use everturn::{Error, Imported, NewTurn, Scope};
+use everturn::{Error, Imported, NewTurn, Tenant};
 use everturn_core::turn::Role;
 
 const HEADER: &str = r#"{"type":"session_start","session_id":"u-1","image_id":"img_1","started_at":"2026-04-27T14:30:00Z","agent_provider":"claude-sonnet-4-7","agent_temperature":1.0,"context_loaded":["taste.md"],"starting_snapshot_hash":"abc"}"#;
@@ -15,7 +15,7 @@ const LINES: [&str; 7] = [
     r#"{"type":"session_end","timestamp":"2026-04-27T14:31:00Z","entries":6}"#,
 ];
 
-fn import(scope: &Scope, lines: &[&str]) -> Result<Imported, Error> {
+fn import(scope: &Tenant, lines: &[&str]) -> Result<Imported, Error> {
     scope.import(format!("{HEADER}\n{}\n", lines.join("\n")).as_bytes(), &mut |_| {})
 }
 

@@ -10,7 +10,7 @@ use crate::model::{ACTIVE, Model, Refused, Said, Talk};
 use crate::stage::{PATIENCE, START, Stage, Still, words};
 use everturn::{
     AppendOptions, Entry, Error, Everturn, HistoryQuery, ListQuery, NewConversation, NewStream, NewTurn,
-    Order, Scope, Update,
+    Order, Tenant, Update,
 };
 use everturn_core::conversation::{Conversation, Settings};
 use everturn_core::event::Event;
@@ -53,8 +53,8 @@ struct Run {
     clocks: [Arc<Still>; 2],
     now: i64,
     latest: i64,
-    memory: (Everturn, Scope),
-    sqlite: (Everturn, Scope),
+    memory: (Everturn, Tenant),
+    sqlite: (Everturn, Tenant),
     model: Model,
     count: u64,
     mirrors: u64,
@@ -90,7 +90,7 @@ impl Run {
 
     /// Asks both stores. They must answer alike.
     #[track_caller]
-    fn both<T: Serialize>(&self, ask: impl Fn(&Scope) -> Result<T, Error>) -> Result<T, Error> {
+    fn both<T: Serialize>(&self, ask: impl Fn(&Tenant) -> Result<T, Error>) -> Result<T, Error> {
         let (memory, sqlite) = (ask(&self.memory.1), ask(&self.sqlite.1));
         assert_eq!(shown(&memory), shown(&sqlite), "memory and SQLite answer differently");
         sqlite
@@ -101,7 +101,7 @@ impl Run {
     fn expect<T: Serialize>(
         &self,
         expected: Result<(), Refused>,
-        ask: impl Fn(&Scope) -> Result<T, Error>,
+        ask: impl Fn(&Tenant) -> Result<T, Error>,
     ) -> Option<T> {
         match (self.both(ask), expected) {
             (Ok(value), Ok(())) => Some(value),

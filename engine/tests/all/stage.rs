@@ -2,7 +2,7 @@
 
 use crate::dice::Dice;
 use everturn::{
-    Appended, Entry, Error, Everturn, HistoryQuery, NewConversation, NewTurn, Options, Scope, Update, World,
+    Appended, Entry, Error, Everturn, HistoryQuery, NewConversation, NewTurn, Options, Tenant, Update, World,
 };
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Settings};
@@ -126,7 +126,7 @@ pub fn quiet() -> Options {
 }
 
 /// A store in memory and a tenant of it.
-pub fn memory() -> (Everturn, Scope) {
+pub fn memory() -> (Everturn, Tenant) {
     let store = Everturn::open_with("memory:", quiet()).unwrap();
     let scope = store.tenant("acme").unwrap();
     (store, scope)
@@ -144,7 +144,7 @@ pub trait Short {
     fn head(&self, id: ConversationId) -> Hash;
 }
 
-impl Short for Scope {
+impl Short for Tenant {
     fn begin(&self) -> ConversationId {
         self.create(NewConversation::default()).wait().unwrap().id
     }

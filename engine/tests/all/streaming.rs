@@ -3,7 +3,7 @@
 use crate::stage::{Short, Stage, Still, memory, refused, until, words};
 use everturn::{NewConversation, NewStream, NewTurn, Options, Swept};
 use everturn_core::conversation::Settings;
-use everturn_core::id::{Key, Tenant, TurnId};
+use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::STREAM_BYTES_MAX;
 use everturn_core::turn::{Role, Status, Successor};
@@ -36,7 +36,7 @@ fn many_chunks_become_durable_in_few_writes() {
         text += &piece;
     }
     let reader = Sqlite::open_read_only(&stage.path()).unwrap();
-    let key = Key { tenant: Tenant::new("acme").unwrap(), id };
+    let key = Key { tenant: TenantName::new("acme").unwrap(), id };
     until("the whole text is durable", || reader.open_text(&key, turn).unwrap() == text);
     // A write costs at least two pages of the write-ahead log.
     let written = wal() - before;
@@ -51,7 +51,7 @@ fn chunks_are_not_written_before_the_debounce_time_and_all_of_them_on_closing() 
     let id = scope.begin();
     let turn = scope.append_open(id, NewStream::default()).wait().unwrap().id;
     scope.append_chunk(id, turn, None, "as far as it came").unwrap();
-    let key = Key { tenant: Tenant::new("acme").unwrap(), id };
+    let key = Key { tenant: TenantName::new("acme").unwrap(), id };
     assert_eq!(Sqlite::open_read_only(&stage.path()).unwrap().open_text(&key, turn).unwrap(), "");
     drop((scope, store));
     let reader = Sqlite::open_read_only(&stage.path()).unwrap();

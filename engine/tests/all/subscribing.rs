@@ -2,7 +2,7 @@
 
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{PATIENCE, Short, Stage, memory, refused, seqs};
-use everturn::{Chunk, NewStream, NewTurn, Position, Scope, Subscription, Update};
+use everturn::{Chunk, NewStream, NewTurn, Position, Subscription, Tenant, Update};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -340,7 +340,7 @@ fn it_is_a_stream_for_any_executor() {
 fn a_store_opened_for_reading_follows_what_another_handle_writes() {
     let stage = Stage::new();
     let writer = stage.open();
-    let writing: Scope = writer.tenant("acme").unwrap();
+    let writing: Tenant = writer.tenant("acme").unwrap();
     let id: ConversationId = writing.begin();
     let reader = stage.open_read_only();
     let reading = reader.tenant("acme").unwrap();

@@ -2,7 +2,7 @@
 
 use crate::stage::{Short, Stage, memory, refused, words};
 use base64::Engine;
-use everturn::{Format, NewStream, NewTurn, Scope};
+use everturn::{Format, NewStream, NewTurn, Tenant};
 use everturn_core::conversation::{Settings, State};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -55,14 +55,14 @@ fn value(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-fn export(scope: &Scope, id: ConversationId) -> Vec<u8> {
+fn export(scope: &Tenant, id: ConversationId) -> Vec<u8> {
     let mut file = Vec::new();
     scope.export_jsonl(id, &mut file, &mut |_| {}).unwrap();
     file
 }
 
 /// A conversation with something of everything.
-fn eventful(scope: &Scope) -> ConversationId {
+fn eventful(scope: &Tenant) -> ConversationId {
     let mut settings = Settings { title: Some(Some("Trip".into())), ..Settings::default() };
     settings.metadata.insert("system_prompt".into(), Raw::new("\"Be brief.\"".into()).unwrap());
     settings.metadata.insert("k".into(), Raw::new("1.50".into()).unwrap());
@@ -276,7 +276,7 @@ trait Shown {
     fn shown(&self, id: ConversationId) -> everturn_core::conversation::Conversation;
 }
 
-impl Shown for Scope {
+impl Shown for Tenant {
     fn shown(&self, id: ConversationId) -> everturn_core::conversation::Conversation {
         let mut conversation = self.get(id).unwrap();
         conversation.metadata.remove("system_prompt");
@@ -285,7 +285,7 @@ impl Shown for Scope {
     }
 }
 
-fn written(scope: &Scope, id: ConversationId, format: Format) -> String {
+fn written(scope: &Tenant, id: ConversationId, format: Format) -> String {
     let mut out = Vec::new();
     scope.export(id, format, &mut out, &mut |_| {}).unwrap();
     String::from_utf8(out).unwrap()

@@ -5,7 +5,7 @@ use super::{Counts, Header, Item, ParentNo, Ranges, Reader};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Tombstone;
-use everturn_core::id::{Key, KeyId, Tenant};
+use everturn_core::id::{Key, KeyId, TenantName};
 use everturn_core::time::Timestamp;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
@@ -17,9 +17,9 @@ pub struct Contents {
     /// Conversations by number.
     pub members: BTreeMap<u64, Member>,
     /// Bytes of assets that the chain has.
-    pub assets: HashSet<(Tenant, Hash)>,
+    pub assets: HashSet<(TenantName, Hash)>,
     /// Where assets are shown: number of the conversation, and place of the event that brought it.
-    pub shown: HashMap<(Tenant, Hash), Vec<(u64, u64)>>,
+    pub shown: HashMap<(TenantName, Hash), Vec<(u64, u64)>>,
     /// Access keys of the last archive, and whether each is revoked.
     pub keys: BTreeMap<KeyId, bool>,
     /// Header and id of the last archive.

@@ -12,7 +12,7 @@ use everturn_core::access::AccessKey;
 use everturn_core::chain::Hash;
 use everturn_core::encoding;
 use everturn_core::event::Event;
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use everturn_core::write::AnsweredRequest;
 use std::io::{self, Write};
 
@@ -52,7 +52,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes an event of a conversation whose chain is broken before it.
-    pub fn loose(&mut self, tenant: &Tenant, event: &Event) -> Result<(), Error> {
+    pub fn loose(&mut self, tenant: &TenantName, event: &Event) -> Result<(), Error> {
         self.counts.loose += 1;
         let line = encoding::to_line(event)?;
         self.raw(&format!("{{\"loose\":{{\"tenant\":\"{tenant}\",\"event\":{line}}}}}\n"))

@@ -5,7 +5,7 @@ use everturn_core::access::{self, AccessKey};
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Settings, Tombstone};
 use everturn_core::event::Event;
-use everturn_core::id::{KeyId, Tenant, TurnId};
+use everturn_core::id::{KeyId, TenantName, TurnId};
 use everturn_core::turn::Role;
 use everturn_core::write::AnsweredRequest;
 use everturn_core::{Error, encoding};
@@ -20,8 +20,8 @@ fn header(number: u64, follows: Option<Hash>) -> Header {
     Header { format: FORMAT, number, follows, created: START }
 }
 
-fn tenant() -> Tenant {
-    Tenant::new("acme").unwrap()
+fn tenant() -> TenantName {
+    TenantName::new("acme").unwrap()
 }
 
 fn block(no: u64, after: u64) -> Block {

@@ -4,7 +4,7 @@ use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Parent, Settings, State, SystemPrompt};
 use everturn_core::event::{Body, Draft, Event, Visibility, kind};
-use everturn_core::id::{ConversationId, EventId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, EventId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn, TurnBody, TurnRow};
@@ -196,7 +196,7 @@ impl Log {
 
     pub fn append(&mut self, draft: Draft) {
         draft.check().unwrap();
-        let key = Key { tenant: Tenant::new("test").unwrap(), id: self.id };
+        let key = Key { tenant: TenantName::new("test").unwrap(), id: self.id };
         let drafts = vec![draft];
         let parent = self.rows.parent.as_ref().map(|_| Parent { conversation: self.id, at_seq: 0 });
         let action = match self.conversation {

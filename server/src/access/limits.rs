@@ -3,7 +3,7 @@
 use crate::config::Limits;
 use crate::lanes::Lane;
 use crate::problem::Problem;
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ const KNOWN_MAX: usize = 10_000;
 pub struct Limiters {
     limits: Limits,
     rate: DefaultKeyedRateLimiter<Arc<str>>,
-    tenant_rate: DefaultKeyedRateLimiter<Tenant>,
+    tenant_rate: DefaultKeyedRateLimiter<TenantName>,
     running: Mutex<HashMap<Arc<str>, Arc<Semaphore>>>,
     failures: DefaultKeyedRateLimiter<IpAddr>,
     /// Addresses that tried too often, until when.
@@ -52,7 +52,7 @@ impl Limiters {
     }
 
     /// Lets a request of this caller in, or says when to come again.
-    pub fn enter(&self, who: &Arc<str>, tenant: &Tenant, lane: &Lane) -> Result<Running, Problem> {
+    pub fn enter(&self, who: &Arc<str>, tenant: &TenantName, lane: &Lane) -> Result<Running, Problem> {
         if self.rate.len() > KNOWN_MAX {
             self.rate.retain_recent();
         }

@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use futures_util::StreamExt;
 use parking_lot::{Mutex, MutexGuard};
 use rmcp::transport::streamable_http_server::session::SessionManager;
@@ -70,7 +70,7 @@ struct Sessions {
 }
 
 struct Open {
-    tenant: Tenant,
+    tenant: TenantName,
     /// Requests and streams that run.
     visits: usize,
     /// When the last of them ended.
@@ -100,7 +100,7 @@ impl Sessions {
     }
 
     /// `None` if there is no such session, or it is somebody else's.
-    fn visit(self: &Arc<Sessions>, id: &str, tenant: &Tenant) -> Option<Visit> {
+    fn visit(self: &Arc<Sessions>, id: &str, tenant: &TenantName) -> Option<Visit> {
         let mut sessions = self.open();
         let open = sessions.get_mut(id).filter(|open| open.tenant == *tenant)?;
         open.visits += 1;
@@ -108,7 +108,7 @@ impl Sessions {
     }
 
     /// Whose the new session is. `false` if they have too many.
-    fn begin(self: &Arc<Sessions>, id: &str, tenant: Tenant, lease: Option<Lease>) -> bool {
+    fn begin(self: &Arc<Sessions>, id: &str, tenant: TenantName, lease: Option<Lease>) -> bool {
         let ended = CancellationToken::new();
         let mut sessions = self.open();
         let theirs = sessions.values().filter(|open| open.tenant == tenant).count();

@@ -1,7 +1,7 @@
 //! A conversation to go on with, as a prompt: its turns are the prompt's messages.
 
 use super::resources::words;
-use everturn::{ContextOptions, ListQuery, Scope};
+use everturn::{ContextOptions, ListQuery, Tenant};
 use everturn_core::Error;
 use everturn_core::id::clip;
 use rmcp::model::{CompletionInfo, GetPromptResult, JsonObject, Prompt, PromptArgument, PromptMessage, Role};
@@ -32,7 +32,7 @@ pub fn list() -> Vec<Prompt> {
 }
 
 /// The messages. Blocks.
-pub fn get(scope: &Scope, name: &str, arguments: &JsonObject) -> Result<GetPromptResult, Error> {
+pub fn get(scope: &Tenant, name: &str, arguments: &JsonObject) -> Result<GetPromptResult, Error> {
     if name != CONTINUE {
         let text = format!("there is no prompt {:?}; there is {CONTINUE}", clip(name));
         return Err(Error::invalid("prompt.absent", text));
@@ -73,7 +73,7 @@ pub fn get(scope: &Scope, name: &str, arguments: &JsonObject) -> Result<GetPromp
 }
 
 /// Ids that begin so, or whose titles contain it; last changed first. Blocks.
-pub fn complete(scope: &Scope, typed: &str) -> Result<CompletionInfo, Error> {
+pub fn complete(scope: &Tenant, typed: &str) -> Result<CompletionInfo, Error> {
     let page = scope.list(ListQuery { limit: COMPLETED_FROM, ..ListQuery::default() })?;
     let lower = typed.to_lowercase();
     let titled = |title: &Option<String>| {

@@ -3,7 +3,7 @@
 //! A tool call becomes `agent_tool_call` and `tool_result`, whatever else is asked `mcp_dispatch`. A failure to record
 //! never fails what is recorded. What was read before an erasure is not recorded after it: such a record has no content.
 
-use everturn::{Records, Scope, SystemWorld, World};
+use everturn::{Records, SystemWorld, Tenant, World};
 use everturn_core::Error;
 use everturn_core::json::Raw;
 use everturn_formats::session::{AgentToolCall, Entry, Fields, New, Options, Session, Sink, ToolResult};
@@ -53,7 +53,12 @@ struct Dispatch<'a, P, T> {
 
 impl Recorder {
     /// Makes the file: `<folder>/<tenant>/sessions/….jsonl`.
-    pub fn begin(folder: &Path, scope: &Scope, transport: &str, client: Option<&Implementation>) -> Recorder {
+    pub fn begin(
+        folder: &Path,
+        scope: &Tenant,
+        transport: &str,
+        client: Option<&Implementation>,
+    ) -> Recorder {
         let begun = scope
             .records_in(folder)
             .and_then(|records| Ok((records, start(folder, scope, transport, client)?)));
@@ -154,7 +159,7 @@ impl Drop for Recorder {
 
 fn start(
     folder: &Path,
-    scope: &Scope,
+    scope: &Tenant,
     transport: &str,
     client: Option<&Implementation>,
 ) -> Result<Session, Error> {

@@ -1,6 +1,6 @@
 //! Conversations as resources: listed, and read as Markdown or as a transcript value.
 
-use everturn::{Entry, HistoryQuery, ListQuery, Order, Scope};
+use everturn::{Entry, HistoryQuery, ListQuery, Order, Tenant};
 use everturn_api::conversations::{cursor, cursor_text};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
@@ -73,7 +73,7 @@ pub fn templates() -> Vec<ResourceTemplate> {
 }
 
 /// A page of conversations. Blocks.
-pub fn list(scope: &Scope, after: Option<&str>) -> Result<ListResourcesResult, Error> {
+pub fn list(scope: &Tenant, after: Option<&str>) -> Result<ListResourcesResult, Error> {
     let after = after.map(cursor).transpose()?;
     let page = scope.list(ListQuery { after, limit: PAGE, ..ListQuery::default() })?;
     let mut list = ListResourcesResult::with_all_items(page.data.iter().map(resource).collect());
@@ -100,7 +100,7 @@ fn facts(conversation: &Conversation) -> String {
 }
 
 /// Reads a conversation. Blocks.
-pub fn read(scope: &Scope, uri: &str) -> Result<ReadResourceResult, Error> {
+pub fn read(scope: &Tenant, uri: &str) -> Result<ReadResourceResult, Error> {
     let address = Address::parse(uri)?;
     let (text, kind) = match address.transcript {
         true => (transcript(scope, address.conversation)?, "application/json"),
@@ -109,7 +109,7 @@ pub fn read(scope: &Scope, uri: &str) -> Result<ReadResourceResult, Error> {
     Ok(ReadResourceResult::new(vec![ResourceContents::text(text, uri).with_mime_type(kind)]))
 }
 
-fn transcript(scope: &Scope, id: ConversationId) -> Result<String, Error> {
+fn transcript(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
     let text = scope.transcript(id)?;
     if text.len() > RESOURCE_BYTES_MAX {
         let (limit, got) = (RESOURCE_BYTES_MAX as u64, text.len() as u64);
@@ -118,7 +118,7 @@ fn transcript(scope: &Scope, id: ConversationId) -> Result<String, Error> {
     Ok(text)
 }
 
-fn markdown(scope: &Scope, id: ConversationId) -> Result<String, Error> {
+fn markdown(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
     let conversation = scope.get(id)?;
     let newest =
         HistoryQuery { limit: RESOURCE_TURNS_MAX, order: Order::Descending, ..HistoryQuery::default() };

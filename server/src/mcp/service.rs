@@ -8,10 +8,10 @@ use crate::lanes::Lane;
 use axum::extract::rejection::QueryRejection;
 use axum::http::Uri;
 use axum::http::request::Parts;
-use everturn::Scope;
+use everturn::Tenant;
 use everturn_api::{Asker, Work};
 use everturn_core::Error;
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use parking_lot::Mutex;
 use resources::Address;
 use rmcp::model::*;
@@ -39,7 +39,7 @@ Everturn keeps conversations: every turn, for good. Begin one by `create_convers
 #[derive(Clone)]
 pub struct Who {
     /// What is theirs.
-    pub scope: Scope,
+    pub scope: Tenant,
     /// What they may do.
     pub role: Role,
     /// The tenant's lane, over HTTP.
@@ -91,7 +91,7 @@ pub struct Service {
     /// The session's own; requests outside of sessions share one.
     recorder: OnceLock<Arc<Recorder>>,
     /// Whose lists changed since the session began, until the client is ready to hear of it.
-    listed: Mutex<Option<Receiver<Tenant>>>,
+    listed: Mutex<Option<Receiver<TenantName>>>,
     /// What is followed, by address.
     watches: Mutex<HashMap<String, AbortOnDropHandle<()>>>,
 }
@@ -134,7 +134,7 @@ impl Service {
         context: &RequestContext<RoleServer>,
         method: &str,
         parameters: &P,
-        work: impl FnOnce(&Scope) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&Tenant) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, ErrorData> {
         let caller = self.caller(&context.extensions)?;
         let recorder = self.recorder(&caller).map(|recorder| {
@@ -233,7 +233,7 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let caller = self.caller(&context.extensions)?;
-        let list = move |_: &Scope| Ok(ListToolsResult::with_all_items(tools::list_for(&caller)));
+        let list = move |_: &Tenant| Ok(ListToolsResult::with_all_items(tools::list_for(&caller)));
         self.answer(&context, "tools/list", &request, list).await
     }
 
@@ -267,7 +267,7 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let cursor = request.as_ref().and_then(|page| page.cursor.clone());
-        let list = move |scope: &Scope| resources::list(scope, cursor.as_deref());
+        let list = move |scope: &Tenant| resources::list(scope, cursor.as_deref());
         self.answer(&context, "resources/list", &request, list).await
     }
 
@@ -276,7 +276,7 @@ impl ServerHandler for Service {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let list = |_: &Scope| Ok(ListResourceTemplatesResult::with_all_items(resources::templates()));
+        let list = |_: &Tenant| Ok(ListResourceTemplatesResult::with_all_items(resources::templates()));
         self.answer(&context, "resources/templates/list", &request, list).await
     }
 
@@ -286,7 +286,7 @@ impl ServerHandler for Service {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri = request.uri.clone();
-        let read = move |scope: &Scope| resources::read(scope, &uri);
+        let read = move |scope: &Tenant| resources::read(scope, &uri);
         self.answer(&context, "resources/read", &request, read).await.map(Into::into)
     }
 
@@ -370,7 +370,7 @@ impl ServerHandler for Service {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        let list = |_: &Scope| Ok(ListPromptsResult::with_all_items(prompts::list()));
+        let list = |_: &Tenant| Ok(ListPromptsResult::with_all_items(prompts::list()));
         self.answer(&context, "prompts/list", &request, list).await
     }
 
@@ -381,7 +381,7 @@ impl ServerHandler for Service {
     ) -> Result<GetPromptResponse, ErrorData> {
         let arguments = request.arguments.clone().unwrap_or_default();
         let name = request.name.clone();
-        let get = move |scope: &Scope| prompts::get(scope, &name, &arguments);
+        let get = move |scope: &Tenant| prompts::get(scope, &name, &arguments);
         let answer = self.answer(&context, "prompts/get", &request, get).await;
         // A prompt is no resource: what its arguments name in vain is wrong in them.
         answer.map(Into::into).map_err(|error| match error.code {

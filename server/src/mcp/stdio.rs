@@ -4,7 +4,7 @@ use super::Shared;
 use super::service::{Service, Who};
 use super::tools::Toolsets;
 use crate::access::Role;
-use everturn::Scope;
+use everturn::Tenant;
 use everturn_core::Error;
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 /// How it is spoken.
 pub struct Stdio {
     /// What is offered.
-    pub scope: Scope,
+    pub scope: Tenant,
     /// Which tools are offered.
     pub toolsets: Toolsets,
     /// Offer only what changes nothing.

@@ -1,8 +1,8 @@
 //! Telling clients what has changed.
 
-use everturn::{Scope, Subscription, Update};
+use everturn::{Subscription, Tenant, Update};
 use everturn_core::Error;
-use everturn_core::id::{ConversationId, Tenant};
+use everturn_core::id::{ConversationId, TenantName};
 use futures_util::StreamExt;
 use rmcp::RoleServer;
 use rmcp::model::{
@@ -46,14 +46,14 @@ impl Client {
 }
 
 /// Everything after this moment.
-pub fn from_now(scope: &Scope, id: ConversationId) -> Result<Subscription, Error> {
+pub fn from_now(scope: &Tenant, id: ConversationId) -> Result<Subscription, Error> {
     scope.subscribe(id, scope.get(id)?.head.seq + 1)
 }
 
 /// Tells whenever something was appended, until the client goes away or the conversation is deleted. Text that is still
 /// being written is no change; its end is one.
 pub async fn conversation(
-    scope: Scope,
+    scope: Tenant,
     id: ConversationId,
     mut updates: Subscription,
     uri: String,
@@ -93,7 +93,7 @@ pub async fn conversation(
 }
 
 /// Tells whenever a conversation of the tenant was begun or deleted, until the client goes away.
-pub async fn list(mut listed: Receiver<Tenant>, tenant: Tenant, client: Client) {
+pub async fn list(mut listed: Receiver<TenantName>, tenant: TenantName, client: Client) {
     loop {
         let theirs = match listed.recv().await {
             Ok(whose) => whose == tenant,

@@ -8,7 +8,7 @@ use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};
 use axum::Router;
 use axum::routing::{get, post};
-use everturn::{AppendOptions, ListQuery, NewConversation, NewTurn, Scope};
+use everturn::{AppendOptions, ListQuery, NewConversation, NewTurn, Tenant};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Settings};
 use everturn_core::id::ConversationId;
@@ -83,7 +83,7 @@ pub fn new_turns(given: &[Raw]) -> Result<Vec<NewTurn>, Refused> {
 }
 
 /// Appends items, and shows them.
-pub async fn append(scope: Scope, id: ConversationId, turns: Vec<NewTurn>) -> Result<Vec<Value>, Refused> {
+pub async fn append(scope: Tenant, id: ConversationId, turns: Vec<NewTurn>) -> Result<Vec<Value>, Refused> {
     if turns.is_empty() {
         return Ok(Vec::new());
     }

@@ -9,7 +9,7 @@ use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};
 use axum::Router;
 use axum::routing::{get, post};
-use everturn::{Entry, HistoryQuery, Order, Scope};
+use everturn::{Entry, HistoryQuery, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::event::Visibility;
 use everturn_core::id::{ConversationId, clip};
@@ -126,7 +126,7 @@ impl At {
 }
 
 /// Finds an item of a conversation by its name.
-pub fn locate(scope: &Scope, id: ConversationId, item: &str) -> Result<At, Error> {
+pub fn locate(scope: &Tenant, id: ConversationId, item: &str) -> Result<At, Error> {
     let absent = || Error::not_found("item_not_found", format!("no item {:?} in {id}", clip(item)));
     let named_after = ids::turn_of_item(item).ok_or_else(absent)?;
     let turn = match scope.turn_in(id, named_after) {
@@ -158,7 +158,7 @@ pub fn locate(scope: &Scope, id: ConversationId, item: &str) -> Result<At, Error
 /// Walks through the items of a conversation.
 pub struct Walk<'a> {
     /// Whose.
-    pub scope: &'a Scope,
+    pub scope: &'a Tenant,
     /// Where.
     pub id: ConversationId,
     /// In which direction.

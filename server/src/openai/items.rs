@@ -1,7 +1,7 @@
 //! What a turn is to an OpenAI client: one item or several, whatever shape its message has.
 
 use super::ids;
-use everturn::Scope;
+use everturn::Tenant;
 use everturn_core::asset;
 use everturn_core::id::TurnId;
 use everturn_core::json::Raw;
@@ -35,7 +35,7 @@ pub fn generation(turn: &Turn) -> Generation {
 }
 
 /// The items of a turn, with their names. Payloads that were moved into assets are put back.
-pub fn of_turn(scope: &Scope, turn: &Turn) -> Vec<Value> {
+pub fn of_turn(scope: &Tenant, turn: &Turn) -> Vec<Value> {
     let Some(message) = &turn.message else { return Vec::new() };
     let bytes = |id: &str| {
         let asset = scope.asset_in(turn.conversation, id).ok()?;

@@ -2,7 +2,7 @@
 
 use super::{ids, items};
 use everturn::model::{Answer, Finish};
-use everturn::{Entry, HistoryQuery, Order, Scope};
+use everturn::{Entry, HistoryQuery, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::id::{ConversationId, TurnId, clip};
 use everturn_core::json::Raw;
@@ -121,7 +121,7 @@ fn used(input: u64, output: u64, raw: Option<&Value>) -> Option<Value> {
 }
 
 /// The turn of a response, and what is known of its request.
-pub fn find(scope: &Scope, id: &str) -> Result<(Turn, Kept), Error> {
+pub fn find(scope: &Tenant, id: &str) -> Result<(Turn, Kept), Error> {
     let absent = || Error::not_found("response_not_found", format!("there is no response {:?}", clip(id)));
     let turn = match scope.turn(ids::turn_of_response(id).ok_or_else(absent)?) {
         Err(Error::NotFound(_)) => return Err(absent()),
@@ -132,7 +132,7 @@ pub fn find(scope: &Scope, id: &str) -> Result<(Turn, Kept), Error> {
 }
 
 /// The turns that a query asks for, up to its limit: a page of them may end earlier, by its bytes.
-pub fn turns(scope: &Scope, id: ConversationId, mut query: HistoryQuery) -> Result<Vec<Turn>, Error> {
+pub fn turns(scope: &Tenant, id: ConversationId, mut query: HistoryQuery) -> Result<Vec<Turn>, Error> {
     let wanted = query.limit;
     let mut turns = Vec::new();
     loop {
@@ -151,7 +151,7 @@ pub fn turns(scope: &Scope, id: ConversationId, mut query: HistoryQuery) -> Resu
 }
 
 /// The turns of an answer: the one that was open, and those that followed in the same batch.
-pub fn answer_turns(scope: &Scope, first: &Turn) -> Result<Vec<Turn>, Error> {
+pub fn answer_turns(scope: &Tenant, first: &Turn) -> Result<Vec<Turn>, Error> {
     let wanted = items::generation(first).items.unwrap_or(1);
     let mut turns = vec![first.clone()];
     let mut query = HistoryQuery { after: Some(first.seq), ..HistoryQuery::default() };
@@ -173,7 +173,7 @@ pub fn answer_turns(scope: &Scope, first: &Turn) -> Result<Vec<Turn>, Error> {
 }
 
 /// A response from the log.
-pub fn object(scope: &Scope, turn: &Turn, kept: &Kept) -> Result<Value, Error> {
+pub fn object(scope: &Tenant, turn: &Turn, kept: &Kept) -> Result<Value, Error> {
     let about = items::generation(turn);
     let state = match turn.status {
         Status::Pending => State::InProgress,

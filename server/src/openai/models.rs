@@ -7,7 +7,7 @@ use crate::json::Path;
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use everturn::Scope;
+use everturn::Tenant;
 use everturn::model::{Configured, Provider};
 use everturn_core::id::clip;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ impl Chosen {
 }
 
 /// Finds a model by its configured name, by what its server calls it, or as `name/model` for any model of that server.
-pub fn find(scope: &Scope, asked: Option<String>) -> Result<Chosen, Refused> {
+pub fn find(scope: &Tenant, asked: Option<String>) -> Result<Chosen, Refused> {
     let models = scope.models();
     let Some(asked) = asked else {
         let configured = scope.model(None).map_err(Refused::at("model"))?;

@@ -11,7 +11,7 @@ use super::{ids, items, kept, tools};
 use crate::app::blocking;
 use everturn::model::{Provider, Request};
 use everturn::{
-    ContextOptions, Entry, GenerateOptions, Generating, HistoryQuery, NewConversation, NewTurn, Order, Scope,
+    ContextOptions, Entry, GenerateOptions, Generating, HistoryQuery, NewConversation, NewTurn, Order, Tenant,
 };
 use everturn_core::Error;
 use everturn_core::conversation::Settings;
@@ -38,7 +38,7 @@ pub struct Begun {
 }
 
 /// Begins an answer that is kept.
-pub async fn begin(scope: &Scope, ask: Ask, model: &Chosen) -> Result<Begun, Refused> {
+pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Begun, Refused> {
     let (conversation, previous, input) = (ask.conversation, ask.previous.clone(), ask.input.clone());
     let finding = scope.clone();
     let (place, turns) = blocking(move || {
@@ -130,7 +130,7 @@ fn fields(
 }
 
 /// A hidden conversation: new, or a fork.
-fn hide(scope: &Scope, after: Option<(ConversationId, u64)>) -> Result<ConversationId, Error> {
+fn hide(scope: &Tenant, after: Option<(ConversationId, u64)>) -> Result<ConversationId, Error> {
     let metadata = BTreeMap::from([(HIDDEN.to_string(), Raw::of(&"responses")?)]);
     let settings = Settings { metadata, ..Settings::default() };
     match after {
@@ -143,7 +143,7 @@ fn hide(scope: &Scope, after: Option<(ConversationId, u64)>) -> Result<Conversat
 }
 
 /// After a response: in its own conversation, if that is hidden and ends with it; else in a fork that leaves there.
-fn continue_after(scope: &Scope, previous: &str) -> Result<Place, Error> {
+fn continue_after(scope: &Tenant, previous: &str) -> Result<Place, Error> {
     let (turn, end) = end_of(scope, previous)?;
     let conversation = scope.get(turn.conversation)?;
     let later = HistoryQuery {
@@ -167,7 +167,7 @@ fn continue_after(scope: &Scope, previous: &str) -> Result<Place, Error> {
 }
 
 /// The turn of a response that is complete, and the place where it is.
-pub fn end_of(scope: &Scope, response: &str) -> Result<(Turn, u64), Error> {
+pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
     let (turn, _) = match kept::find(scope, response) {
         Err(Error::NotFound(_)) => {
             let text = format!(
@@ -207,7 +207,7 @@ pub fn end_of(scope: &Scope, response: &str) -> Result<(Turn, u64), Error> {
 
 /// The turns that the input becomes. What a request that failed left at the end is not said twice, so that clients may
 /// try again as they do.
-fn new_input(scope: &Scope, id: ConversationId, input: &[Raw]) -> Result<Vec<NewTurn>, Error> {
+fn new_input(scope: &Tenant, id: ConversationId, input: &[Raw]) -> Result<Vec<NewTurn>, Error> {
     let mut turns = turns_of(scope, Some(id), input)?;
     let query = HistoryQuery {
         order: Order::Descending,
@@ -229,7 +229,7 @@ fn new_input(scope: &Scope, id: ConversationId, input: &[Raw]) -> Result<Vec<New
 }
 
 /// The turns that items become; what they refer to is fetched, unless the conversation has it already.
-fn turns_of(scope: &Scope, id: Option<ConversationId>, input: &[Raw]) -> Result<Vec<NewTurn>, Error> {
+fn turns_of(scope: &Tenant, id: Option<ConversationId>, input: &[Raw]) -> Result<Vec<NewTurn>, Error> {
     let mut turns = Vec::with_capacity(input.len());
     for item in input {
         match referred(item) {
@@ -249,7 +249,7 @@ fn referred(item: &Raw) -> Option<String> {
 }
 
 /// What an item reference stands for; nothing if the conversation has it already.
-fn fetch(scope: &Scope, id: Option<ConversationId>, item: &str) -> Result<Option<NewTurn>, Error> {
+fn fetch(scope: &Tenant, id: Option<ConversationId>, item: &str) -> Result<Option<NewTurn>, Error> {
     let absent = || {
         Error::not_found("item_not_found", format!("there is no item {:?}", everturn_core::id::clip(item)))
     };
@@ -263,7 +263,7 @@ fn fetch(scope: &Scope, id: Option<ConversationId>, item: &str) -> Result<Option
 }
 
 /// The request for an answer that is not kept. What came before is read, and nothing is written.
-pub async fn unkept(scope: &Scope, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
+pub async fn unkept(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
     let (input, previous) = (ask.input.clone(), ask.previous.clone());
     let GenerateOptions { mut context, extra, temperature, max_output_tokens, whole, .. } =
         options(ask, model)?;

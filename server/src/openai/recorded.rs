@@ -10,7 +10,7 @@ use super::kept;
 use crate::app::blocking;
 use axum::http::HeaderMap;
 use everturn::model::Answer;
-use everturn::{AppendOptions, HistoryQuery, NewTurn, Order, Scope};
+use everturn::{AppendOptions, HistoryQuery, NewTurn, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -27,7 +27,7 @@ const COMPARED_TURNS_MAX: usize = 1000;
 /// Records one call.
 #[derive(Clone)]
 pub struct Recorder {
-    scope: Scope,
+    scope: Tenant,
     id: ConversationId,
     adapter: &'static str,
 }
@@ -35,7 +35,7 @@ pub struct Recorder {
 impl Recorder {
     /// For the conversation that the header or the metadata names, if one of them does.
     pub fn named(
-        scope: &Scope,
+        scope: &Tenant,
         headers: &HeaderMap,
         metadata: Option<&str>,
         adapter: &'static str,

@@ -19,7 +19,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use everturn::model::{Answer, Delta, Step};
-use everturn::{HistoryQuery, Receipt, Scope, SystemWorld, Update, World};
+use everturn::{HistoryQuery, Receipt, SystemWorld, Tenant, Update, World};
 use everturn_core::Error;
 use everturn_core::event::kind;
 use everturn_core::id::{GenerationId, TurnId};
@@ -167,7 +167,7 @@ async fn retrieve(
 }
 
 /// Shows a response once more: what is there at once, and what is still on its way as it comes.
-async fn show_again(scope: Scope, turn: Turn, kept: Kept, feed: Feed) {
+async fn show_again(scope: Tenant, turn: Turn, kept: Kept, feed: Feed) {
     let mut events = Events::new(turn.id, kept.clone());
     if !tell(&feed, events.begin()).await {
         return;
@@ -252,7 +252,7 @@ async fn cancel(Writer(scope): Writer, Path(id): Path<String>) -> Result<axum::J
 }
 
 /// The turns that were given with a response.
-fn given(scope: &Scope, turn: &Turn, kept: &Kept) -> Result<Vec<Turn>, Error> {
+fn given(scope: &Tenant, turn: &Turn, kept: &Kept) -> Result<Vec<Turn>, Error> {
     let receipt = items::generation(turn).receipt_seq.unwrap_or(0);
     let event = scope.events(turn.conversation, receipt.saturating_sub(1), 1)?.pop();
     let from = event.and_then(|event| event.read::<Receipt>()).and_then(|receipt| receipt.policy.input_from);

@@ -17,7 +17,7 @@ use axum::http::header::{
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use everturn::Scope;
+use everturn::Tenant;
 use everturn_api::ConversationName;
 use everturn_api::assets::GetAsset;
 use everturn_core::Error;
@@ -94,7 +94,7 @@ async fn get_asset_content(State(app): State<Arc<App>>, request: Request) -> Res
 /// Bytes read at a time.
 const PIECE_BYTES: u64 = ASSET_PIECE_BYTES as u64;
 
-async fn piece(scope: Scope, asset: Asset, range: Range<u64>) -> Result<Bytes, Error> {
+async fn piece(scope: Tenant, asset: Asset, range: Range<u64>) -> Result<Bytes, Error> {
     blocking(move || {
         // Up to the end of a piece, so that each piece is read and checked once. An asset without hashes of pieces is
         // checked as a whole, so it is read at once.
@@ -107,7 +107,7 @@ async fn piece(scope: Scope, asset: Asset, range: Range<u64>) -> Result<Bytes, E
     .await
 }
 
-fn body(scope: Scope, asset: Asset, range: Range<u64>, first: Bytes) -> Body {
+fn body(scope: Tenant, asset: Asset, range: Range<u64>, first: Bytes) -> Body {
     let rest = range.start + first.len() as u64..range.end;
     let pieces = futures_util::stream::try_unfold((Some(first), rest), move |(first, rest)| {
         let (scope, asset) = (scope.clone(), asset.clone());

@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use everturn::{Format, Imported, Scope};
+use everturn::{Format, Imported, Tenant};
 use everturn_api::Operation;
 use everturn_api::transfer::Export;
 use everturn_core::Error;
@@ -35,7 +35,7 @@ async fn get_transcript(Reader(scope): Reader, Path(id): Path<ConversationId>) -
 }
 
 /// A conversation as a file that is written while it is sent.
-async fn written(scope: Scope, id: ConversationId, format: Format) -> Result<Body, Error> {
+async fn written(scope: Tenant, id: ConversationId, format: Format) -> Result<Body, Error> {
     // What can be refused is refused before the first byte.
     let scope = blocking(move || scope.get(id).map(|_| scope)).await?;
     let thread = large_thread().await?;

@@ -4,7 +4,7 @@ use crate::live::Live;
 use crate::openapi::{document, operations};
 use crate::stage::{Stage, config};
 use crate::tokens::{self, SECRET, jwt_config};
-use everturn::{Everturn, NewFact, NewKey, NewStream, NewTurn, Options, Scope};
+use everturn::{Everturn, NewFact, NewKey, NewStream, NewTurn, Options, Tenant};
 use everturn_core::access::Role;
 use everturn_core::id::{ConversationId, KeyId};
 use everturn_core::time::Timestamp;
@@ -240,7 +240,7 @@ async fn recall_tells_nothing_of_what_others_store() {
     let store = Everturn::open("memory:").unwrap();
     let (_, words) = key(&store, "acme", Role::Writer);
     let own = store.tenant("acme").unwrap();
-    let say = |scope: &Scope, texts: &[&str]| {
+    let say = |scope: &Tenant, texts: &[&str]| {
         let id = scope.create(Default::default()).wait().unwrap().id;
         let turns = texts.iter().map(|text| NewTurn::user(text)).collect();
         scope.append(id, turns, Default::default()).wait().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::live::Live;
 use crate::stage::{Stage, config};
-use everturn::{Everturn, NewConversation, NewStream, NewTurn, Options, Scope};
+use everturn::{Everturn, NewConversation, NewStream, NewTurn, Options, Tenant};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// A server, and the engine under it to write with.
-async fn stage(config: Config) -> (Stage, Scope, ConversationId) {
+async fn stage(config: Config) -> (Stage, Tenant, ConversationId) {
     // Nothing but what a test writes.
     let options = Options { auto_compaction: false, ..Options::default() };
     let store = Everturn::open_with("memory:", options).unwrap();
@@ -26,7 +26,7 @@ async fn stage(config: Config) -> (Stage, Scope, ConversationId) {
     (Stage::over(store, config).await, scope, id)
 }
 
-fn say(scope: &Scope, id: ConversationId, text: &str) {
+fn say(scope: &Tenant, id: ConversationId, text: &str) {
     scope.append(id, vec![NewTurn::user(text)], Default::default()).wait().unwrap();
 }
 

@@ -2,7 +2,7 @@
 
 use crate::scripted_provider::ScriptedProvider;
 use crate::stage::{Stage, answer, config};
-use everturn::Scope;
+use everturn::Tenant;
 use everturn_server::App;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ pub async fn stage() -> (ScriptedProvider, Stage) {
 }
 
 /// The same, with a look at what is kept.
-pub async fn stage_and_scope() -> (ScriptedProvider, Stage, Scope) {
+pub async fn stage_and_scope() -> (ScriptedProvider, Stage, Tenant) {
     let provider = ScriptedProvider::start().await;
     let store = provider.store();
     let scope = store.tenant("default").unwrap();

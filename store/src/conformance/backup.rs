@@ -6,7 +6,7 @@ use everturn_core::access::{AccessKey, Role};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Parent, Tombstone};
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{ConversationId, Key, KeyId, Tenant};
+use everturn_core::id::{ConversationId, Key, KeyId, TenantName};
 use everturn_core::turn::{Status, Turn};
 use everturn_core::write::{Action, AnsweredRequest, Place, Write};
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ pub fn a_deleted_parent_is_a_member_with_what_its_forks_need(store: &dyn Backend
 }
 
 /// Puts everything of one tenant into another, as a restore does.
-fn copy(store: &dyn Backend, from: &Tenant, to: &Tenant) {
+fn copy(store: &dyn Backend, from: &TenantName, to: &TenantName) {
     let members: Vec<Member> =
         store.members().expect("a listing").into_iter().filter(|m| m.key.tenant == *from).collect();
     let there = |id: ConversationId| Key { tenant: to.clone(), id };
@@ -150,7 +150,7 @@ fn copy(store: &dyn Backend, from: &Tenant, to: &Tenant) {
 type Answer = (Conversation, Vec<Event>, Vec<Turn>, Vec<String>);
 
 /// Everything that can be asked about one tenant.
-fn answers(store: &dyn Backend, tenant: &Tenant) -> (Vec<Answer>, Vec<Tombstone>) {
+fn answers(store: &dyn Backend, tenant: &TenantName) -> (Vec<Answer>, Vec<Tombstone>) {
     let all = ConversationQuery { limit: usize::MAX, ..ConversationQuery::default() };
     let conversations = store.conversations(tenant, &all).expect("a listing").into_iter();
     let each = conversations.map(|conversation| {
@@ -198,7 +198,7 @@ pub fn what_a_backup_reads_gives_the_same_answers_elsewhere(store: &dyn Backend)
     let before = answers(store, &acme);
     copy(store, &acme, &globex);
     assert_eq!(answers(store, &globex), before);
-    let reduced = |tenant: &Tenant| -> Vec<(ConversationId, u64, Option<Tombstone>)> {
+    let reduced = |tenant: &TenantName| -> Vec<(ConversationId, u64, Option<Tombstone>)> {
         let members = store.members().expect("a listing").into_iter().filter(|m| m.key.tenant == *tenant);
         members.map(|member| (member.key.id, member.through, member.deleted)).collect()
     };

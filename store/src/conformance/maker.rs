@@ -7,7 +7,7 @@ use everturn_core::chain::{Hash, Report, Verifier};
 use everturn_core::conversation::{Parent, Settings, State};
 use everturn_core::event::{Body, Draft, Event, Visibility, kind};
 use everturn_core::fact::StatedBody;
-use everturn_core::id::{ConversationId, EventId, FactId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, EventId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::{Raw, quote};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Role, Turn};
@@ -189,8 +189,8 @@ impl Maker {
 }
 
 /// A tenant of this name.
-pub fn tenant(name: &str) -> Tenant {
-    Tenant::new(name).expect("the promises use proper names")
+pub fn tenant(name: &str) -> TenantName {
+    TenantName::new(name).expect("the promises use proper names")
 }
 
 /// The same conversation id in another tenant.

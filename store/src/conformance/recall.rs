@@ -4,13 +4,13 @@ use super::*;
 use crate::{Behind, Found, IndexChange, Proposed};
 use everturn_core::Error;
 use everturn_core::event::{Event, kind};
-use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::turn::{Role, Turn};
 use everturn_core::write::ErasedBody;
 use everturn_views::recall::{Entry, EntryId, Filter, Kind, TextQuery, score, searched_text, terms};
 
 /// What an event does to the index, as the engine would say.
-fn changes(store: &dyn Backend, tenant: &Tenant, event: &Event) -> Vec<IndexChange> {
+fn changes(store: &dyn Backend, tenant: &TenantName, event: &Event) -> Vec<IndexChange> {
     let key = Key { tenant: tenant.clone(), id: event.conversation };
     let put = |turn: Option<Turn>, fallen| {
         let entry = turn.and_then(|turn| Entry::of_turn(tenant, &turn, fallen));
@@ -72,7 +72,7 @@ pub fn found(store: &dyn Backend, key: &Key, query: &str, filter: &Filter) -> Ve
 #[track_caller]
 pub(super) fn ranked(
     store: &dyn Backend,
-    tenant: &Tenant,
+    tenant: &TenantName,
     query: &TextQuery,
     proposed: Proposed,
 ) -> Vec<Found> {

@@ -12,7 +12,7 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::echo::Words;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::{Status, TurnRow};
@@ -24,7 +24,11 @@ impl ConversationIndex for Memory {
         self.kept().living(key).map(|entry| entry.conversation.clone())
     }
 
-    fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error> {
+    fn conversations(
+        &self,
+        tenant: &TenantName,
+        query: &ConversationQuery,
+    ) -> Result<Vec<Conversation>, Error> {
         let kept = self.kept();
         let mut found: Vec<&Conversation> = kept
             .all_living()
@@ -46,7 +50,7 @@ impl ConversationIndex for Memory {
 
     fn starting_with(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         prefix: &str,
         limit: usize,
     ) -> Result<Vec<ConversationId>, Error> {
@@ -70,7 +74,7 @@ impl ConversationIndex for Memory {
         Ok(due.into_iter().map(|(_, key)| key).take(limit).collect())
     }
 
-    fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {
+    fn tombstones(&self, tenant: &TenantName) -> Result<Vec<Tombstone>, Error> {
         let kept = self.kept();
         let mut found: Vec<Tombstone> = kept
             .places
@@ -82,13 +86,13 @@ impl ConversationIndex for Memory {
         Ok(found)
     }
 
-    fn tenants(&self) -> Result<Vec<Tenant>, Error> {
-        let mut tenants: Vec<Tenant> = self.kept().places.keys().map(|key| key.tenant.clone()).collect();
+    fn tenants(&self) -> Result<Vec<TenantName>, Error> {
+        let mut tenants: Vec<TenantName> = self.kept().places.keys().map(|key| key.tenant.clone()).collect();
         tenants.dedup();
         Ok(tenants)
     }
 
-    fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error> {
+    fn usage(&self, tenant: &TenantName) -> Result<TenantUsage, Error> {
         let kept = self.kept();
         let mut usage = TenantUsage::default();
         for (_, entry) in kept.all_living().filter(|(key, _)| key.tenant == *tenant) {
@@ -140,7 +144,7 @@ impl TurnIndex for Memory {
         Ok(page)
     }
 
-    fn stored_turn(&self, tenant: &Tenant, id: TurnId) -> Result<StoredTurn, Error> {
+    fn stored_turn(&self, tenant: &TenantName, id: TurnId) -> Result<StoredTurn, Error> {
         let said = {
             let kept = self.kept();
             let mut living = kept.all_living().filter(|(key, _)| key.tenant == *tenant);
@@ -201,7 +205,7 @@ impl AssetIndex for Memory {
 
     fn stored_assets_with_id(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         id: &str,
         limit: usize,
     ) -> Result<Vec<(ConversationId, Event)>, Error> {
@@ -219,13 +223,13 @@ impl AssetIndex for Memory {
         Ok(found)
     }
 
-    fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
+    fn asset_in_use(&self, tenant: &TenantName, sha256: Hash) -> Result<bool, Error> {
         Ok(self.kept().asset_count(tenant, sha256) > 0)
     }
 }
 
 impl Provenance for Memory {
-    fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error> {
+    fn fact(&self, tenant: &TenantName, id: FactId) -> Result<Option<ConversationId>, Error> {
         let kept = self.kept();
         let living = kept.entries.iter().filter(|entry| entry.deleted.is_none());
         let mut ours = living.filter(|entry| entry.conversation.tenant == *tenant);
@@ -234,7 +238,7 @@ impl Provenance for Memory {
         Ok(ours.find(states).map(|entry| entry.conversation.id))
     }
 
-    fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error> {
+    fn learned_from(&self, tenant: &TenantName, turn: TurnId) -> Result<Vec<Learned>, Error> {
         let kept = self.kept();
         write::learned(turn, |of| Ok(kept.statements(tenant, of)))
     }
@@ -252,7 +256,7 @@ impl Provenance for Memory {
         Ok(found)
     }
 
-    fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error> {
+    fn written_by(&self, tenant: &TenantName, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error> {
         let kept = self.kept();
         let through = kept.arrived.len();
         let Some(rest) = kept.arrived.get(after as usize..).filter(|rest| !rest.is_empty()) else {
@@ -272,7 +276,7 @@ impl Provenance for Memory {
         Ok(Some(WrittenPage { events, through: through as u64 }))
     }
 
-    fn erasures(&self, _: &Tenant) -> Result<u64, Error> {
+    fn erasures(&self, _: &TenantName) -> Result<u64, Error> {
         Ok(self.kept().erasures.count())
     }
 }

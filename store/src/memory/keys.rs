@@ -4,7 +4,7 @@ use super::Memory;
 use crate::{Keys, absent_key, key_exists};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
-use everturn_core::id::{KeyId, Tenant};
+use everturn_core::id::{KeyId, TenantName};
 use everturn_core::time::Timestamp;
 use std::collections::btree_map::Entry;
 
@@ -23,7 +23,7 @@ impl Keys for Memory {
         Ok(self.kept().keys.get(&id).cloned())
     }
 
-    fn keys(&self, tenant: &Tenant) -> Result<Vec<AccessKey>, Error> {
+    fn keys(&self, tenant: &TenantName) -> Result<Vec<AccessKey>, Error> {
         Ok(self.kept().keys.values().filter(|key| key.tenant == *tenant).cloned().collect())
     }
 
@@ -31,7 +31,7 @@ impl Keys for Memory {
         Ok(self.kept().keys.values().any(|key| valid_at.is_none_or(|at| key.is_valid(at))))
     }
 
-    fn revoke_key(&self, tenant: &Tenant, id: KeyId, at: Timestamp) -> Result<AccessKey, Error> {
+    fn revoke_key(&self, tenant: &TenantName, id: KeyId, at: Timestamp) -> Result<AccessKey, Error> {
         let mut kept = self.kept();
         let key = kept.keys.get_mut(&id).filter(|key| key.tenant == *tenant).ok_or_else(|| absent_key(id))?;
         key.revoked.get_or_insert(at);

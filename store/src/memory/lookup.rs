@@ -6,7 +6,7 @@ use everturn_core::chain::Hash;
 use everturn_core::conversation::Parent;
 use everturn_core::echo::Words;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{
     AssetRow, EventRef, FactRow, Fork, ForkParent, Level, Lookup, Statement, StatementsOf, SummaryRow,
@@ -160,7 +160,7 @@ impl Kept {
         forks.map(|fork| fork.conversation as usize).collect()
     }
 
-    pub(super) fn statements(&self, tenant: &Tenant, of: StatementsOf) -> Vec<Statement> {
+    pub(super) fn statements(&self, tenant: &TenantName, of: StatementsOf) -> Vec<Statement> {
         let asked = |at: EventRef, row: &FactRow| match of {
             StatementsOf::Source(turn) => row.source_turn == Some(turn),
             StatementsOf::Fact(fact) => row.id == fact || row.corrects == Some(fact),
@@ -181,7 +181,7 @@ impl Kept {
         found
     }
 
-    pub(super) fn asset_count(&self, tenant: &Tenant, sha256: Hash) -> u64 {
+    pub(super) fn asset_count(&self, tenant: &TenantName, sha256: Hash) -> u64 {
         let own = self.entries.iter().filter(|entry| entry.conversation.tenant == *tenant);
         own.flat_map(|entry| &entry.assets).filter(|asset| asset.sha256 == Some(sha256)).count() as u64
     }

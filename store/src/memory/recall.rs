@@ -4,13 +4,17 @@ use super::{Entry, Kept, Memory};
 use crate::recall::{Catalog, Ground};
 use everturn_core::Error;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, EventId, Key, Tenant};
+use everturn_core::id::{ConversationId, EventId, Key, TenantName};
 use everturn_core::write::needed;
 use std::collections::BTreeMap;
 
 impl Kept {
     /// Events after one place in the order of arrival and up to another: the place, whose, and where it is kept.
-    fn arrived_between(&self, after: u64, through: u64) -> impl Iterator<Item = (u64, &Tenant, &Entry, u64)> {
+    fn arrived_between(
+        &self,
+        after: u64,
+        through: u64,
+    ) -> impl Iterator<Item = (u64, &TenantName, &Entry, u64)> {
         let place = |number| usize::try_from(number).unwrap_or(usize::MAX).min(self.arrived.len());
         let (from, to) = (place(after), place(through));
         self.arrived[from.min(to)..to].iter().zip(after + 1..).map(|((place, seq, _), number)| {
@@ -34,7 +38,7 @@ impl Ground for Memory {
         Ok(at.and_then(|at| self.kept().arrived.get(at).map(|(.., id)| *id)))
     }
 
-    fn arrived(&self, after: u64, limit: usize) -> Result<(Vec<(Tenant, Event)>, u64), Error> {
+    fn arrived(&self, after: u64, limit: usize) -> Result<(Vec<(TenantName, Event)>, u64), Error> {
         let kept = self.kept();
         let mut out = Vec::new();
         let from = usize::try_from(after).unwrap_or(usize::MAX);
@@ -47,16 +51,16 @@ impl Ground for Memory {
         Ok((out, after.max(to as u64)))
     }
 
-    fn counts(&self, after: u64, through: u64) -> Result<Vec<(Tenant, u64)>, Error> {
+    fn counts(&self, after: u64, through: u64) -> Result<Vec<(TenantName, u64)>, Error> {
         let kept = self.kept();
-        let mut counts: BTreeMap<Tenant, u64> = BTreeMap::new();
+        let mut counts: BTreeMap<TenantName, u64> = BTreeMap::new();
         for (_, tenant, _, _) in kept.arrived_between(after, through) {
             *counts.entry(tenant.clone()).or_default() += 1;
         }
         Ok(counts.into_iter().collect())
     }
 
-    fn numbers_of(&self, tenant: &Tenant, after: u64, through: u64) -> Result<Vec<u64>, Error> {
+    fn numbers_of(&self, tenant: &TenantName, after: u64, through: u64) -> Result<Vec<u64>, Error> {
         let kept = self.kept();
         let all = kept.arrived_between(after, through);
         Ok(all.filter(|(_, of, ..)| *of == tenant).map(|(number, ..)| number).collect())
@@ -71,7 +75,7 @@ impl Ground for Memory {
         Ok(numbers.iter().filter_map(at).collect())
     }
 
-    fn with_deletions(&self) -> Result<Vec<Tenant>, Error> {
+    fn with_deletions(&self) -> Result<Vec<TenantName>, Error> {
         let kept = self.kept();
         let deleted = kept.entries.iter().filter(|entry| entry.deleted.is_some());
         Ok(deleted.map(|entry| entry.conversation.tenant.clone()).collect())

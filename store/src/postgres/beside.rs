@@ -11,7 +11,7 @@ use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::chain::Hash;
 use everturn_core::event::Event;
-use everturn_core::id::{Key, KeyId, Tenant};
+use everturn_core::id::{Key, KeyId, TenantName};
 use everturn_core::time::Timestamp;
 use everturn_core::write::AnsweredRequest;
 use everturn_views::recall::{EntryNo, Filter, TextQuery};
@@ -23,7 +23,7 @@ fn access_key(row: &Row) -> Result<AccessKey, Error> {
     let time = |column| Ok::<_, Error>(rows::get::<Option<i64>>(row, column)?.map(Timestamp));
     Ok(AccessKey {
         id: KeyId::from_bytes(rows::bytes(row, 0)?),
-        tenant: Tenant::new(rows::get::<String>(row, 1)?)?,
+        tenant: TenantName::new(rows::get::<String>(row, 1)?)?,
         role: rows::parsed(row, 2)?,
         label: rows::get(row, 3)?,
         created: Timestamp(rows::get(row, 4)?),
@@ -62,7 +62,7 @@ impl Keys for Postgres {
         self.db()?.query_one(&sql, &[&&id.to_bytes()[..]])?.map(|row| access_key(&row)).transpose()
     }
 
-    fn keys(&self, tenant: &Tenant) -> Result<Vec<AccessKey>, Error> {
+    fn keys(&self, tenant: &TenantName) -> Result<Vec<AccessKey>, Error> {
         let sql = format!("SELECT {KEY_COLUMNS} FROM access_keys WHERE tenant = $1 ORDER BY id");
         self.db()?.query(&sql, &[&tenant.as_str()])?.iter().map(access_key).collect()
     }
@@ -72,7 +72,7 @@ impl Keys for Postgres {
         Ok(self.db()?.query_one(sql, &[&valid_at.map(|at| at.0)])?.is_some())
     }
 
-    fn revoke_key(&self, tenant: &Tenant, id: KeyId, at: Timestamp) -> Result<AccessKey, Error> {
+    fn revoke_key(&self, tenant: &TenantName, id: KeyId, at: Timestamp) -> Result<AccessKey, Error> {
         let sql = format!(
             "UPDATE access_keys SET revoked = coalesce(revoked, $1) WHERE id = $2 AND tenant = $3 RETURNING {KEY_COLUMNS}"
         );
@@ -196,11 +196,11 @@ impl RecallIndex for Postgres {
         no_recall()
     }
 
-    fn behind(&self, _: Option<&Tenant>, _: Option<&str>) -> Result<Behind, Error> {
+    fn behind(&self, _: Option<&TenantName>, _: Option<&str>) -> Result<Behind, Error> {
         no_recall()
     }
 
-    fn scrub(&self, _: Option<&Tenant>, _: Option<u64>) -> Result<bool, Error> {
+    fn scrub(&self, _: Option<&TenantName>, _: Option<u64>) -> Result<bool, Error> {
         no_recall()
     }
 
@@ -210,13 +210,13 @@ impl RecallIndex for Postgres {
 }
 
 impl WordSearch for Postgres {
-    fn find_text(&self, _: &Tenant, _: &TextQuery, _: &Filter, _: usize) -> Result<Proposed, Error> {
+    fn find_text(&self, _: &TenantName, _: &TextQuery, _: &Filter, _: usize) -> Result<Proposed, Error> {
         no_recall()
     }
 
     fn neighbours(
         &self,
-        _: &Tenant,
+        _: &TenantName,
         _: &Filter,
         _: &[EntryNo],
         _: usize,
@@ -226,28 +226,35 @@ impl WordSearch for Postgres {
 }
 
 impl VectorSearch for Postgres {
-    fn find_near(&self, _: &Tenant, _: &str, _: &[f32], _: &Filter, _: usize) -> Result<Vec<Found>, Error> {
+    fn find_near(
+        &self,
+        _: &TenantName,
+        _: &str,
+        _: &[f32],
+        _: &Filter,
+        _: usize,
+    ) -> Result<Vec<Found>, Error> {
         no_recall()
     }
 
-    fn nearness(&self, _: &Tenant, _: &str, _: &[f32], _: &[EntryNo]) -> Result<Vec<Option<f64>>, Error> {
+    fn nearness(&self, _: &TenantName, _: &str, _: &[f32], _: &[EntryNo]) -> Result<Vec<Option<f64>>, Error> {
         no_recall()
     }
 
     fn unembedded(
         &self,
         _: &str,
-        _: Option<(&Tenant, &[EntryNo])>,
+        _: Option<(&TenantName, &[EntryNo])>,
         _: usize,
     ) -> Result<Vec<Unembedded>, Error> {
         no_recall()
     }
 
-    fn put_vectors(&self, _: &Tenant, _: &str, _: Vec<(EntryNo, Vec<f32>)>) -> Result<(), Error> {
+    fn put_vectors(&self, _: &TenantName, _: &str, _: Vec<(EntryNo, Vec<f32>)>) -> Result<(), Error> {
         no_recall()
     }
 
-    fn vector_models(&self, _: Option<&Tenant>) -> Result<Vec<String>, Error> {
+    fn vector_models(&self, _: Option<&TenantName>) -> Result<Vec<String>, Error> {
         no_recall()
     }
 

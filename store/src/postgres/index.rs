@@ -14,7 +14,7 @@ use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::echo::Words;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::write::{self, Changes, ForkPoint, Learned, Place, absent_turn, learned};
@@ -26,7 +26,11 @@ impl ConversationIndex for Postgres {
         found.map(|(_, conversation)| conversation).ok_or_else(|| write::absent(key))
     }
 
-    fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error> {
+    fn conversations(
+        &self,
+        tenant: &TenantName,
+        query: &ConversationQuery,
+    ) -> Result<Vec<Conversation>, Error> {
         let (updated, id) = match query.after {
             Some((updated, id)) => (updated.0, id.to_bytes()),
             None => (i64::MAX, [0xff; 16]),
@@ -44,7 +48,7 @@ impl ConversationIndex for Postgres {
 
     fn starting_with(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         prefix: &str,
         limit: usize,
     ) -> Result<Vec<ConversationId>, Error> {
@@ -65,19 +69,19 @@ impl ConversationIndex for Postgres {
         self.db()?.query(sql, &[&now.0, &signed(limit as u64)])?.iter().map(key).collect()
     }
 
-    fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {
+    fn tombstones(&self, tenant: &TenantName) -> Result<Vec<Tombstone>, Error> {
         let sql = "SELECT row, deleted, deleted_reason FROM conversation_rows
              WHERE tenant = $1 AND deleted IS NOT NULL AND NOT replaced ORDER BY deleted DESC";
         self.db()?.query(sql, &[&tenant.as_str()])?.iter().map(tombstone).collect()
     }
 
-    fn tenants(&self) -> Result<Vec<Tenant>, Error> {
+    fn tenants(&self) -> Result<Vec<TenantName>, Error> {
         let sql = "SELECT tenant FROM conversation_rows GROUP BY tenant ORDER BY tenant COLLATE \"C\"";
         let found = self.db()?.query(sql, &[])?;
-        found.iter().map(|row| Tenant::new(rows::get::<String>(row, 0)?)).collect()
+        found.iter().map(|row| TenantName::new(rows::get::<String>(row, 0)?)).collect()
     }
 
-    fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error> {
+    fn usage(&self, tenant: &TenantName) -> Result<TenantUsage, Error> {
         let sql = "WITH own AS (SELECT no, parent_seq FROM conversation_rows WHERE tenant = $1 AND deleted IS NULL)
              SELECT (SELECT count(*) FROM own),
                  (SELECT count(*) FROM own JOIN turn_rows t ON t.conversation = own.no AND t.seq > coalesce(own.parent_seq, 0)),
@@ -105,7 +109,7 @@ impl TurnIndex for Postgres {
         read::turns(&db, &lineage, query)
     }
 
-    fn stored_turn(&self, tenant: &Tenant, id: TurnId) -> Result<StoredTurn, Error> {
+    fn stored_turn(&self, tenant: &TenantName, id: TurnId) -> Result<StoredTurn, Error> {
         let sql = "SELECT c.no FROM turn_rows t JOIN conversation_rows c ON c.no = t.conversation
              WHERE t.id = $1 AND c.tenant = $2 AND c.deleted IS NULL AND t.seq > coalesce(c.parent_seq, 0)";
         let db = self.db()?;
@@ -171,7 +175,7 @@ impl AssetIndex for Postgres {
 
     fn stored_assets_with_id(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         id: &str,
         limit: usize,
     ) -> Result<Vec<(ConversationId, Event)>, Error> {
@@ -189,20 +193,20 @@ impl AssetIndex for Postgres {
         Ok(found)
     }
 
-    fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
+    fn asset_in_use(&self, tenant: &TenantName, sha256: Hash) -> Result<bool, Error> {
         Ok(read::asset_count(&self.db()?, tenant, sha256)? > 0)
     }
 }
 
 impl Provenance for Postgres {
-    fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error> {
+    fn fact(&self, tenant: &TenantName, id: FactId) -> Result<Option<ConversationId>, Error> {
         let sql = "SELECT c.id FROM fact_statements f JOIN conversation_rows c ON c.no = f.conversation
              WHERE f.id = $1 AND f.corrects IS DISTINCT FROM f.id AND c.tenant = $2 AND c.deleted IS NULL ORDER BY c.no LIMIT 1";
         let row = self.db()?.query_one(sql, &[&&id.to_bytes()[..], &tenant.as_str()])?;
         row.map(|row| rows::bytes(&row, 0).map(ConversationId::from_bytes)).transpose()
     }
 
-    fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error> {
+    fn learned_from(&self, tenant: &TenantName, turn: TurnId) -> Result<Vec<Learned>, Error> {
         let db = self.db()?;
         learned(turn, |of| read::statements(&db, tenant, of))
     }
@@ -229,7 +233,7 @@ impl Provenance for Postgres {
     }
 
     /// A position is a conversation, not a place in the order of arrival: see the decision.
-    fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error> {
+    fn written_by(&self, tenant: &TenantName, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error> {
         let db = self.db()?;
         let sql = "SELECT max(no) FROM (SELECT no FROM conversation_rows WHERE no > $1 AND tenant = $2 ORDER BY no LIMIT 100) c";
         let Some(row) = db.query_one(sql, &[&signed(after), &tenant.as_str()])? else { return Ok(None) };
@@ -256,7 +260,7 @@ impl Provenance for Postgres {
         Ok(Some(WrittenPage { events, through: through as u64 }))
     }
 
-    fn erasures(&self, tenant: &Tenant) -> Result<u64, Error> {
+    fn erasures(&self, tenant: &TenantName) -> Result<u64, Error> {
         let sql = "SELECT coalesce(max(no), 0) FROM erased_bodies WHERE tenant = $1";
         let row = self.db()?.query_one(sql, &[&tenant.as_str()])?;
         row.map_or(Ok(0), |row| rows::unsigned(&row, 0))
@@ -354,7 +358,7 @@ impl Maintenance for Postgres {
 }
 
 fn key(row: &tokio_postgres::Row) -> Result<Key, Error> {
-    let tenant = Tenant::new(rows::get::<String>(row, 0)?)?;
+    let tenant = TenantName::new(rows::get::<String>(row, 0)?)?;
     Ok(Key { tenant, id: ConversationId::from_bytes(rows::bytes(row, 1)?) })
 }
 

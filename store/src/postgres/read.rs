@@ -7,7 +7,7 @@ use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::Conversation;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::limits::PAGE_BYTES_MAX;
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{EventRef, FactRow, Fork, Statement, StatementsOf};
@@ -266,7 +266,7 @@ pub fn forks(db: &Db, conversation: u64) -> Result<Vec<Fork>, Error> {
     found.iter().map(fork).collect()
 }
 
-pub fn statements(db: &Db, tenant: &Tenant, of: StatementsOf) -> Result<Vec<Statement>, Error> {
+pub fn statements(db: &Db, tenant: &TenantName, of: StatementsOf) -> Result<Vec<Statement>, Error> {
     let read = |which: &str, params: &[&(dyn tokio_postgres::types::ToSql + Sync)]| {
         db.query(
             &format!(
@@ -302,7 +302,7 @@ pub fn statements(db: &Db, tenant: &Tenant, of: StatementsOf) -> Result<Vec<Stat
     found.iter().map(statement).collect()
 }
 
-pub fn asset_count(db: &Db, tenant: &Tenant, sha256: Hash) -> Result<u64, Error> {
+pub fn asset_count(db: &Db, tenant: &TenantName, sha256: Hash) -> Result<u64, Error> {
     let sql = "SELECT count(*) FROM asset_rows a JOIN conversation_rows c ON c.no = a.conversation WHERE a.sha256 = $1 AND c.tenant = $2";
     let row = db.query_one(sql, &[&&sha256.0[..], &tenant.as_str()])?;
     row.map_or(Ok(0), |row| rows::unsigned(&row, 0))

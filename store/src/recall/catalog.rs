@@ -6,7 +6,7 @@ use super::open::{self, Derived};
 use super::signs::Signs;
 use super::{Ground, entries, feed};
 use everturn_core::Error;
-use everturn_core::id::{Key, Tenant};
+use everturn_core::id::{Key, TenantName};
 use everturn_core::limits::INDEXES_OPEN_MAX;
 use parking_lot::{Mutex, MutexGuard};
 use rusqlite::Connection;
@@ -24,21 +24,21 @@ pub(crate) struct Catalog {
     pub(super) feed: Database,
     open: Mutex<Open>,
     /// Tenants whose index is behind what was handed to it: a lost file, or a power loss.
-    pub(super) lagging: Mutex<BTreeMap<Tenant, Lag>>,
+    pub(super) lagging: Mutex<BTreeMap<TenantName, Lag>>,
     /// Whether lost files were looked for.
     looked: AtomicBool,
     /// Where deleted conversations may still be in an index; `None` for every tenant: a crash may have come before.
-    deletions: Mutex<Option<BTreeSet<Tenant>>>,
+    deletions: Mutex<Option<BTreeSet<TenantName>>>,
     tail: Mutex<Tail>,
     /// The tenant whose entries were embedded last.
-    pub(super) embedded: Mutex<Option<Tenant>>,
+    pub(super) embedded: Mutex<Option<TenantName>>,
     /// Whether a lagging index comes before new events this time.
     pub(super) lagging_first: AtomicBool,
 }
 
 #[derive(Default)]
 struct Open {
-    indexes: HashMap<Tenant, (Arc<Index>, u64)>,
+    indexes: HashMap<TenantName, (Arc<Index>, u64)>,
     uses: u64,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Lag {
 
 /// Events for an index that lags.
 pub(crate) struct Lagging {
-    pub tenant: Tenant,
+    pub tenant: TenantName,
     /// The index is complete up to this event,
     pub after: u64,
     /// and up to this one once it has taken in `numbers`.
@@ -75,12 +75,12 @@ pub(crate) struct Lagging {
 struct Tail {
     after: u64,
     through: u64,
-    counts: HashMap<Tenant, u64>,
+    counts: HashMap<TenantName, u64>,
 }
 
 /// The name of a tenant's file. Only small letters, since some file systems take `A` for `a`, and a beginning that keeps it
 /// apart from other files and from names that Windows reserves.
-fn file_name(tenant: &Tenant) -> String {
+fn file_name(tenant: &TenantName) -> String {
     let mut name = String::from("t-");
     for c in tenant.as_str().chars() {
         if c.is_ascii_uppercase() {
@@ -92,13 +92,13 @@ fn file_name(tenant: &Tenant) -> String {
 }
 
 /// The tenant of a file; `None` for other files.
-fn tenant_of(file: &str) -> Option<Tenant> {
+fn tenant_of(file: &str) -> Option<TenantName> {
     let mut name = String::new();
     let mut chars = file.strip_prefix("t-")?.strip_suffix(".db")?.chars();
     while let Some(c) = chars.next() {
         name.push(if c == '+' { chars.next()?.to_ascii_uppercase() } else { c });
     }
-    Tenant::new(name).ok().filter(|tenant| file_name(tenant) == file)
+    TenantName::new(name).ok().filter(|tenant| file_name(tenant) == file)
 }
 
 impl Catalog {
@@ -120,7 +120,7 @@ impl Catalog {
     }
 
     /// A tenant's index. Makes no file.
-    pub fn index(&self, tenant: &Tenant) -> Arc<Index> {
+    pub fn index(&self, tenant: &TenantName) -> Arc<Index> {
         let mut open = self.open.lock();
         open.uses += 1;
         let now = open.uses;
@@ -184,7 +184,7 @@ impl Catalog {
     /// one that is told last has read last.
     pub fn note<T>(
         &self,
-        tenants: &[Tenant],
+        tenants: &[TenantName],
         body: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, Error> {
         self.feed.writing(&self.readers, |feed| {
@@ -213,7 +213,7 @@ impl Catalog {
     }
 
     /// Tenants that have a file.
-    fn kept(&self) -> Vec<Tenant> {
+    fn kept(&self) -> Vec<TenantName> {
         let Some(Ok(files)) = self.folder.as_ref().map(std::fs::read_dir) else { return Vec::new() };
         files.flatten().filter_map(|file| tenant_of(file.file_name().to_str()?)).collect()
     }
@@ -249,9 +249,9 @@ impl Catalog {
         if self.folder.is_none() || self.looked.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        let kept: BTreeSet<Tenant> = self.kept().into_iter().collect();
+        let kept: BTreeSet<TenantName> = self.kept().into_iter().collect();
         let handed = self.fed(feed::tenants)?;
-        let whole = |tenant: &Tenant| match &self.folder {
+        let whole = |tenant: &TenantName| match &self.folder {
             // Opened already: whoever reads it notices. Another descriptor would take its locks away when it is closed.
             _ if self.open.lock().indexes.contains_key(tenant) => true,
             Some(folder) => open::looks_whole(&folder.join(file_name(tenant))),
@@ -279,7 +279,7 @@ impl Catalog {
     }
 
     /// Where a tenant's index ends, and what was handed to it.
-    fn places(&self, ground: &dyn Ground, tenant: &Tenant) -> Result<(u64, u64), Error> {
+    fn places(&self, ground: &dyn Ground, tenant: &TenantName) -> Result<(u64, u64), Error> {
         let last = self.fed(|db| feed::last(db, tenant))?;
         Ok((self.index_position(ground, &self.index(tenant))?, last))
     }
@@ -289,7 +289,7 @@ impl Catalog {
     fn left(
         &self,
         ground: &dyn Ground,
-        tenant: &Tenant,
+        tenant: &TenantName,
         at: u64,
         last: u64,
         limit: usize,
@@ -311,7 +311,7 @@ impl Catalog {
     }
 
     /// How many events of a tenant are not in its index.
-    pub fn behind(&self, ground: &dyn Ground, tenant: &Tenant) -> Result<u64, Error> {
+    pub fn behind(&self, ground: &dyn Ground, tenant: &TenantName) -> Result<u64, Error> {
         let (at, last) = self.places(ground, tenant)?;
         let lag = if at < last { self.left(ground, tenant, at, last, 0)?.0 } else { 0 };
         Ok(lag + self.tail(ground)?.counts.get(tenant).copied().unwrap_or(0))
@@ -322,7 +322,7 @@ impl Catalog {
         self.look_for_lost()?;
         let after = self.position(ground)?.unwrap_or(0);
         let mut behind = ground.last_arrived()?.saturating_sub(after);
-        let lagging: Vec<Tenant> = self.lagging.lock().keys().cloned().collect();
+        let lagging: Vec<TenantName> = self.lagging.lock().keys().cloned().collect();
         for tenant in lagging {
             let (at, last) = self.places(ground, &tenant)?;
             if at < last {
@@ -363,7 +363,7 @@ impl Catalog {
     }
 
     /// Notes that conversations of a tenant were deleted.
-    pub fn note_deletion(&self, tenant: &Tenant) {
+    pub fn note_deletion(&self, tenant: &TenantName) {
         if let Some(tenants) = &mut *self.deletions.lock() {
             tenants.insert(tenant.clone());
         }
@@ -387,10 +387,10 @@ impl Catalog {
     fn drop_deleted_in(
         &self,
         ground: &dyn Ground,
-        noted: &mut Option<BTreeSet<Tenant>>,
+        noted: &mut Option<BTreeSet<TenantName>>,
     ) -> Result<(), Error> {
         if noted.is_none() {
-            let known: BTreeSet<Tenant> = self.fed(feed::tenants)?.into_iter().collect();
+            let known: BTreeSet<TenantName> = self.fed(feed::tenants)?.into_iter().collect();
             let deleted = ground.with_deletions()?.into_iter();
             *noted = Some(deleted.filter(|tenant| known.contains(tenant)).collect());
         }
@@ -403,7 +403,7 @@ impl Catalog {
         Ok(())
     }
 
-    fn drop_deleted_of(&self, ground: &dyn Ground, tenant: &Tenant) -> Result<(), Error> {
+    fn drop_deleted_of(&self, ground: &dyn Ground, tenant: &TenantName) -> Result<(), Error> {
         let index = self.index(tenant);
         let Some(conversations) = self.reading(&index, entries::conversations)? else { return Ok(()) };
         let (mut left, mut cut) = (conversations.len(), false);
@@ -432,7 +432,7 @@ impl Catalog {
     }
 
     /// Writes a tenant's index anew, without what was removed from it.
-    pub fn scrub(&self, tenant: &Tenant, bytes_max: Option<u64>) -> Result<bool, Error> {
+    pub fn scrub(&self, tenant: &TenantName, bytes_max: Option<u64>) -> Result<bool, Error> {
         let index = self.index(tenant);
         if self.lagging.lock().contains_key(tenant) {
             // What is to be removed has not reached the file. Where that cannot be written, nobody should think it has.
@@ -473,14 +473,14 @@ mod tests {
             ["acme", "Acme", "ACME", "aCme", "a.db-wal", "con", "feed", "t-acme", "x..y", "-", "_a.B"];
         let mut files = BTreeSet::new();
         for name in names {
-            let tenant = Tenant::new(name).unwrap();
+            let tenant = TenantName::new(name).unwrap();
             let file = file_name(&tenant);
             assert_eq!(tenant_of(&file).as_ref(), Some(&tenant), "{file}");
             assert_eq!(file, file.to_lowercase());
             assert!(!file.contains(['/', '\\']) && file.len() < 200, "{file}");
             assert!(files.insert(file), "{name}");
         }
-        assert_eq!(file_name(&Tenant::new("Acme").unwrap()), "t-+acme.db");
+        assert_eq!(file_name(&TenantName::new("Acme").unwrap()), "t-+acme.db");
         for other in ["feed.db", "t-acme.db-wal", "t-.db", "t-Acme.db", "t-+.db", "t-++a.db", "t-a+.db"] {
             assert_eq!(tenant_of(other), None, "{other}");
         }

@@ -246,14 +246,14 @@ pub fn write_anew(db: &Connection, in_file: bool) -> rusqlite::Result<bool> {
 mod tests {
     use super::*;
     use crate::recall::open::{Derived, open_derived};
-    use everturn_core::id::{Key, Tenant, TurnId};
+    use everturn_core::id::{Key, TenantName, TurnId};
     use everturn_core::time::Timestamp;
     use everturn_core::turn::Role;
     use rusqlite::StatementStatus;
 
     fn entry(number: u8, of: u8) -> Entry {
         Entry {
-            tenant: Tenant::new("acme").unwrap(),
+            tenant: TenantName::new("acme").unwrap(),
             conversation: ConversationId::from_bytes([1; 16]),
             seq: u64::from(number) + 256 * u64::from(of),
             id: EntryId::Turn(TurnId::from_bytes([number, of, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),

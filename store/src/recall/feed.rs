@@ -5,7 +5,7 @@
 //! events in twice without a difference; and where a power loss leaves an index behind the feed, `last` tells.
 
 use crate::sqlite::rows::{Bytes, signed};
-use everturn_core::id::{EventId, Tenant};
+use everturn_core::id::{EventId, TenantName};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// What the feed knows of one tenant's index.
@@ -35,7 +35,7 @@ pub fn advance(db: &Connection, after: u64, through: u64, anchor: Option<EventId
 }
 
 /// The last event that was handed to a tenant's index; 0 if none was.
-pub fn last(db: &Connection, tenant: &Tenant) -> rusqlite::Result<u64> {
+pub fn last(db: &Connection, tenant: &TenantName) -> rusqlite::Result<u64> {
     let last: Option<i64> = db
         .prepare_cached("SELECT last FROM tenants WHERE name = ?")?
         .query_row([tenant.as_str()], |row| row.get(0))
@@ -44,17 +44,17 @@ pub fn last(db: &Connection, tenant: &Tenant) -> rusqlite::Result<u64> {
 }
 
 /// Every tenant that was handed something.
-pub fn tenants(db: &Connection) -> rusqlite::Result<Vec<Tenant>> {
+pub fn tenants(db: &Connection) -> rusqlite::Result<Vec<TenantName>> {
     named(db, "SELECT name FROM tenants WHERE last > 0", [])
 }
 
 /// Tenants with removed words in their file.
-pub fn to_scrub(db: &Connection) -> rusqlite::Result<Vec<Tenant>> {
+pub fn to_scrub(db: &Connection) -> rusqlite::Result<Vec<TenantName>> {
     named(db, "SELECT name FROM tenants WHERE removed", [])
 }
 
 /// Tenants with entries that wait for a vector of a model, and how many. One that was never asked for waits everywhere.
-pub fn waiting(db: &Connection, model: &str) -> rusqlite::Result<Vec<(Tenant, u64)>> {
+pub fn waiting(db: &Connection, model: &str) -> rusqlite::Result<Vec<(TenantName, u64)>> {
     db.prepare_cached(
         "SELECT t.name, coalesce(m.waiting, t.entries) FROM tenants t
          LEFT JOIN models m ON m.tenant = t.name AND m.model = ?
@@ -72,12 +72,12 @@ pub fn models(db: &Connection) -> rusqlite::Result<Vec<String>> {
 }
 
 /// Tenants that know another model.
-pub fn with_other_models(db: &Connection, model: &str) -> rusqlite::Result<Vec<Tenant>> {
+pub fn with_other_models(db: &Connection, model: &str) -> rusqlite::Result<Vec<TenantName>> {
     named(db, "SELECT DISTINCT tenant FROM models WHERE model <> ?", [model])
 }
 
 /// Notes that events up to `last` were handed to a tenant's index.
-pub fn hand(db: &Connection, tenant: &Tenant, last: u64) -> rusqlite::Result<()> {
+pub fn hand(db: &Connection, tenant: &TenantName, last: u64) -> rusqlite::Result<()> {
     db.prepare_cached(
         "INSERT INTO tenants VALUES (?, ?, 0, 0) ON CONFLICT DO UPDATE SET last = max(last, excluded.last)",
     )?
@@ -86,7 +86,7 @@ pub fn hand(db: &Connection, tenant: &Tenant, last: u64) -> rusqlite::Result<()>
 }
 
 /// Notes what an index has. One that nothing was handed to is not known here.
-pub fn note(db: &Connection, tenant: &Tenant, summary: &Summary) -> rusqlite::Result<()> {
+pub fn note(db: &Connection, tenant: &TenantName, summary: &Summary) -> rusqlite::Result<()> {
     let Summary { entries, removed, models } = summary;
     let known = db
         .prepare_cached("UPDATE tenants SET entries = ?, removed = ? WHERE name = ?")?
@@ -104,15 +104,15 @@ pub fn note(db: &Connection, tenant: &Tenant, summary: &Summary) -> rusqlite::Re
 }
 
 /// Forgets a tenant.
-pub fn forget(db: &Connection, tenant: &Tenant) -> rusqlite::Result<()> {
+pub fn forget(db: &Connection, tenant: &TenantName) -> rusqlite::Result<()> {
     db.prepare_cached("DELETE FROM tenants WHERE name = ?")?.execute([tenant.as_str()])?;
     db.prepare_cached("DELETE FROM models WHERE tenant = ?")?.execute([tenant.as_str()]).map(drop)
 }
 
-fn named(db: &Connection, sql: &str, parameters: impl rusqlite::Params) -> rusqlite::Result<Vec<Tenant>> {
+fn named(db: &Connection, sql: &str, parameters: impl rusqlite::Params) -> rusqlite::Result<Vec<TenantName>> {
     db.prepare_cached(sql)?.query_map(parameters, tenant)?.collect()
 }
 
-fn tenant(row: &rusqlite::Row<'_>) -> rusqlite::Result<Tenant> {
-    Tenant::new(row.get::<_, String>(0)?).map_err(|_| rusqlite::Error::InvalidQuery)
+fn tenant(row: &rusqlite::Row<'_>) -> rusqlite::Result<TenantName> {
+    TenantName::new(row.get::<_, String>(0)?).map_err(|_| rusqlite::Error::InvalidQuery)
 }

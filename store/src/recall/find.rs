@@ -11,7 +11,7 @@ use super::{Ground, entries, kind_number, kind_of};
 use crate::sqlite::rows::{Bytes, signed};
 use crate::{Found, Proposed};
 use everturn_core::Error;
-use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
 use everturn_views::recall::{Counts, EntryId, EntryNo, Filter, TextQuery, Wanted};
 use parking_lot::Mutex;
@@ -47,14 +47,14 @@ pub struct Common {
 }
 
 /// Where to look, as this index knows it.
-pub struct Scope {
+pub struct Searched {
     levels: Option<Vec<(ConversationId, u64)>>,
     filter: Filter,
 }
 
-impl Scope {
+impl Searched {
     /// `None` if nothing can be found there.
-    pub fn new(ground: &dyn Ground, tenant: &Tenant, filter: &Filter) -> Result<Option<Scope>, Error> {
+    pub fn new(ground: &dyn Ground, tenant: &TenantName, filter: &Filter) -> Result<Option<Searched>, Error> {
         let levels = match filter.conversation {
             None => None,
             Some(id) => {
@@ -67,7 +67,7 @@ impl Scope {
                 Some(levels.into_iter().map(|(id, cap)| (id, cap.min(through))).collect())
             }
         };
-        Ok(Some(Scope { levels, filter: filter.clone() }))
+        Ok(Some(Searched { levels, filter: filter.clone() }))
     }
 
     /// The scope in numbers of this file; `None` if it knows neither the conversation nor any of the actors.
@@ -155,7 +155,7 @@ pub struct Resolved {
 pub fn by_words(
     db: &Connection,
     common: &Mutex<Common>,
-    scope: &Scope,
+    scope: &Searched,
     query: &TextQuery,
     limit: usize,
 ) -> rusqlite::Result<Proposed> {
@@ -483,7 +483,7 @@ mod tests {
 
     #[test]
     fn a_beginning_finds_the_same_however_many_have_it() {
-        let scope = Scope { levels: None, filter: Filter::default() };
+        let scope = Searched { levels: None, filter: Filter::default() };
         for entries in [200, COUNTED_ENTRIES_MAX * 10 / 9 + 200] {
             let (db, common) = (index(entries), Mutex::default());
             let found = by_words(&db, &common, &scope, &TextQuery::parse("cont*"), 20).unwrap();

@@ -25,7 +25,7 @@ use crate::{
 };
 use everturn_core::Error;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, EventId, Key, Tenant};
+use everturn_core::id::{ConversationId, EventId, Key, TenantName};
 use everturn_views::recall::{EntryNo, Filter, Kind, TextQuery};
 use rusqlite::Connection;
 use std::collections::BTreeMap;
@@ -40,15 +40,15 @@ pub(crate) trait Ground {
     /// The id of the event at a place in the order of arrival.
     fn arrived_at(&self, no: u64) -> Result<Option<EventId>, Error>;
     /// Events after a place in the order of arrival, and the place up to which these are all that is left.
-    fn arrived(&self, after: u64, limit: usize) -> Result<(Vec<(Tenant, Event)>, u64), Error>;
+    fn arrived(&self, after: u64, limit: usize) -> Result<(Vec<(TenantName, Event)>, u64), Error>;
     /// How many events each tenant has after one place and up to another.
-    fn counts(&self, after: u64, through: u64) -> Result<Vec<(Tenant, u64)>, Error>;
+    fn counts(&self, after: u64, through: u64) -> Result<Vec<(TenantName, u64)>, Error>;
     /// The places of a tenant's events after one place and up to another, ascending. Does not read anybody else's.
-    fn numbers_of(&self, tenant: &Tenant, after: u64, through: u64) -> Result<Vec<u64>, Error>;
+    fn numbers_of(&self, tenant: &TenantName, after: u64, through: u64) -> Result<Vec<u64>, Error>;
     /// The events at these places, each with its place; perhaps only the first of them, at least one.
     fn events_at(&self, numbers: &[u64]) -> Result<Vec<(u64, Event)>, Error>;
     /// Tenants with deleted conversations.
-    fn with_deletions(&self) -> Result<Vec<Tenant>, Error>;
+    fn with_deletions(&self) -> Result<Vec<TenantName>, Error>;
     /// How far a conversation can be read, by whoever may: to its end if it lives, else as far as its forks do.
     fn readable_through(&self, key: &Key) -> Result<u64, Error>;
     /// A conversation and its ancestors, each with how far it is seen. Nothing if it is not there.
@@ -66,7 +66,7 @@ fn kind_of(number: i64) -> Kind {
     if number == 1 { Kind::Fact } else { Kind::Turn }
 }
 
-fn tenant_of(change: &IndexChange) -> &Tenant {
+fn tenant_of(change: &IndexChange) -> &TenantName {
     match change {
         IndexChange::Put(entry) => &entry.tenant,
         IndexChange::Fell { key, .. } | IndexChange::Remove { key, .. } => &key.tenant,
@@ -123,7 +123,7 @@ impl<T: Ground + Send + Sync> RecallIndex for T {
     fn index(&self, changes: Vec<IndexChange>, span: Span) -> Result<(), Error> {
         let (catalog, Span { tenant: only, after, through }) = (self.catalog(), span);
         let anchor = self.arrived_at(through)?;
-        let mut by_tenant: BTreeMap<Tenant, Vec<entries::Change>> = BTreeMap::new();
+        let mut by_tenant: BTreeMap<TenantName, Vec<entries::Change>> = BTreeMap::new();
         for change in changes {
             let levels = match &change {
                 IndexChange::Remove { key, .. } => self.levels(key)?,
@@ -164,7 +164,7 @@ impl<T: Ground + Send + Sync> RecallIndex for T {
                 lagging.entry(tenant.clone()).or_default();
             }
         }
-        let tenants: Vec<Tenant> = by_tenant.into_keys().collect();
+        let tenants: Vec<TenantName> = by_tenant.into_keys().collect();
         catalog.note(&tenants, |feed| {
             if feed::advance(feed, after, through, anchor)? {
                 tenants.iter().try_for_each(|tenant| feed::hand(feed, tenant, through))?;
@@ -173,7 +173,7 @@ impl<T: Ground + Send + Sync> RecallIndex for T {
         })
     }
 
-    fn behind(&self, tenant: Option<&Tenant>, model: Option<&str>) -> Result<Behind, Error> {
+    fn behind(&self, tenant: Option<&TenantName>, model: Option<&str>) -> Result<Behind, Error> {
         let catalog = self.catalog();
         let events = match tenant {
             Some(tenant) => catalog.behind(self, tenant)?,
@@ -191,7 +191,7 @@ impl<T: Ground + Send + Sync> RecallIndex for T {
         Ok(Behind { events, vectors })
     }
 
-    fn scrub(&self, tenant: Option<&Tenant>, bytes_max: Option<u64>) -> Result<bool, Error> {
+    fn scrub(&self, tenant: Option<&TenantName>, bytes_max: Option<u64>) -> Result<bool, Error> {
         let catalog = self.catalog();
         let tenants = match tenant {
             Some(tenant) => vec![tenant.clone()],
@@ -213,12 +213,12 @@ impl<T: Ground + Send + Sync> RecallIndex for T {
 impl<T: Ground + Send + Sync> WordSearch for T {
     fn find_text(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         query: &TextQuery,
         filter: &Filter,
         limit: usize,
     ) -> Result<Proposed, Error> {
-        let Some(scope) = find::Scope::new(self, tenant, filter)? else { return Ok(Proposed::default()) };
+        let Some(scope) = find::Searched::new(self, tenant, filter)? else { return Ok(Proposed::default()) };
         let catalog = self.catalog();
         let index = catalog.index(tenant);
         let found = catalog.reading(&index, |db| find::by_words(db, &index.common, &scope, query, limit))?;
@@ -227,12 +227,12 @@ impl<T: Ground + Send + Sync> WordSearch for T {
 
     fn neighbours(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         filter: &Filter,
         entries: &[EntryNo],
         reach: usize,
     ) -> Result<Vec<Vec<(Found, usize)>>, Error> {
-        let Some(scope) = find::Scope::new(self, tenant, filter)? else { return Ok(Vec::new()) };
+        let Some(scope) = find::Searched::new(self, tenant, filter)? else { return Ok(Vec::new()) };
         let catalog = self.catalog();
         let beside = catalog.reading(&catalog.index(tenant), |db| match scope.resolve(db)? {
             Some(scope) => find::neighbours(db, &scope, entries, reach),
@@ -245,13 +245,13 @@ impl<T: Ground + Send + Sync> WordSearch for T {
 impl<T: Ground + Send + Sync> VectorSearch for T {
     fn find_near(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         model: &str,
         vector: &[f32],
         filter: &Filter,
         limit: usize,
     ) -> Result<Vec<Found>, Error> {
-        let Some(scope) = find::Scope::new(self, tenant, filter)? else { return Ok(Vec::new()) };
+        let Some(scope) = find::Searched::new(self, tenant, filter)? else { return Ok(Vec::new()) };
         let catalog = self.catalog();
         let index = catalog.index(tenant);
         let found =
@@ -261,7 +261,7 @@ impl<T: Ground + Send + Sync> VectorSearch for T {
 
     fn nearness(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         model: &str,
         vector: &[f32],
         entries: &[EntryNo],
@@ -275,11 +275,11 @@ impl<T: Ground + Send + Sync> VectorSearch for T {
     fn unembedded(
         &self,
         model: &str,
-        wanted: Option<(&Tenant, &[EntryNo])>,
+        wanted: Option<(&TenantName, &[EntryNo])>,
         limit: usize,
     ) -> Result<Vec<Unembedded>, Error> {
         let catalog = self.catalog();
-        let of = |tenant: &Tenant, first: &[EntryNo]| {
+        let of = |tenant: &TenantName, first: &[EntryNo]| {
             let index = catalog.index(tenant);
             let waiting = |db: &Connection| vectors::unembedded(db, tenant, model, first, limit);
             match catalog.reading(&index, |db| Ok((vectors::knows(db, model)?, waiting(db)?)))? {
@@ -295,7 +295,7 @@ impl<T: Ground + Send + Sync> VectorSearch for T {
             return of(tenant, first);
         }
         // Everybody in turn, so that a tenant who imports a lot does not keep the others waiting.
-        let mut tenants: Vec<Tenant> =
+        let mut tenants: Vec<TenantName> =
             catalog.fed(|db| feed::waiting(db, model))?.into_iter().map(|(tenant, _)| tenant).collect();
         let last = catalog.embedded.lock().clone();
         let next = tenants.partition_point(|tenant| Some(tenant) <= last.as_ref());
@@ -314,7 +314,7 @@ impl<T: Ground + Send + Sync> VectorSearch for T {
 
     fn put_vectors(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         model: &str,
         vectors: Vec<(EntryNo, Vec<f32>)>,
     ) -> Result<(), Error> {
@@ -323,7 +323,7 @@ impl<T: Ground + Send + Sync> VectorSearch for T {
         catalog.note(std::slice::from_ref(tenant), |_| Ok(()))
     }
 
-    fn vector_models(&self, tenant: Option<&Tenant>) -> Result<Vec<String>, Error> {
+    fn vector_models(&self, tenant: Option<&TenantName>) -> Result<Vec<String>, Error> {
         let catalog = self.catalog();
         match tenant {
             Some(tenant) => Ok(catalog.reading(&catalog.index(tenant), vectors::models)?.unwrap_or_default()),

@@ -3,11 +3,11 @@
 //! A model is known from the first time that it is asked for on. Then every entry waits for a vector of it, and every entry
 //! that comes later does too.
 
-use super::find::{self, Resolved, Scope};
+use super::find::{self, Resolved, Searched};
 use super::signs::{self, Signs};
 use crate::sqlite::rows::signed;
 use crate::{Found, Unembedded};
-use everturn_core::id::{Key, Tenant};
+use everturn_core::id::{Key, TenantName};
 use everturn_views::recall::{Embedded, EntryNo};
 use everturn_views::vectors::{RESCORED, code, normalized, pack, rank, similarity};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -104,7 +104,7 @@ pub fn models(db: &Connection) -> rusqlite::Result<Vec<String>> {
 /// Entries without a vector of a model: those among `first` in their order, then prose, then the rest, each newest first.
 pub fn unembedded(
     db: &Connection,
-    tenant: &Tenant,
+    tenant: &TenantName,
     model: &str,
     first: &[EntryNo],
     limit: usize,
@@ -227,7 +227,7 @@ pub fn keep_only(db: &Connection, model: &str, limit: usize) -> rusqlite::Result
 pub fn near(
     db: &Connection,
     signs: &Signs,
-    scope: &Scope,
+    scope: &Searched,
     model: &str,
     vector: &[f32],
     limit: usize,

@@ -8,7 +8,7 @@ use everturn_core::access::AccessKey;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::Tombstone;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
 use everturn_core::write::AnsweredRequest;
 use rusqlite::types::{FromSqlError, ValueRef};
@@ -244,7 +244,7 @@ fn read_member(db: &Connection, no: i64, row: &Row<'_>) -> rusqlite::Result<Memb
     });
     Ok(Member {
         no: rows::unsigned(row, "no")?,
-        key: Key { tenant: Tenant::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?, id },
+        key: Key { tenant: TenantName::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?, id },
         created: Timestamp(row.get("created")?),
         parent,
         through: rows::unsigned(row, "through")?,

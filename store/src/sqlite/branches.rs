@@ -13,7 +13,7 @@ use everturn_core::Error;
 use everturn_core::chain::{Hash, body_hash, envelope_hash};
 use everturn_core::conversation::{Parent, Tombstone};
 use everturn_core::event::{Body, Event, kind};
-use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::time::Timestamp;
 use everturn_core::write;
 use rusqlite::{Connection, params};
@@ -52,7 +52,7 @@ pub fn list(db: &Connection) -> Result<Vec<Branch>, Failure> {
             db.query_row("SELECT tenant, id FROM conversations WHERE no = ?", [no], |row| {
                 Ok((row.get(0)?, row.get(1)?))
             })?;
-        let key = Key { tenant: Tenant::new(tenant)?, id: ConversationId::from_bytes(id.0) };
+        let key = Key { tenant: TenantName::new(tenant)?, id: ConversationId::from_bytes(id.0) };
         let tree = Tree::read(db, no, i64::MAX)?;
         let trunk: HashSet<usize> = tree.trunk().into_iter().collect();
         for (index, (event, first)) in tree.events.iter().enumerate() {

@@ -13,7 +13,7 @@ use super::write;
 use crate::{Problem, ProblemKind};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Parent};
-use everturn_core::id::{ConversationId, Key, Tenant};
+use everturn_core::id::{ConversationId, Key, TenantName};
 use everturn_core::write::{Changes, fold, new_conversation};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeSet;
@@ -59,7 +59,7 @@ fn living(db: &Connection) -> rusqlite::Result<Vec<(i64, Option<Given>)>> {
 
 fn given(row: &rusqlite::Row<'_>) -> rusqlite::Result<Given> {
     let tenant: String = row.get(1)?;
-    let tenant = Tenant::new(tenant).map_err(|e| rusqlite::types::FromSqlError::Other(Box::new(e)))?;
+    let tenant = TenantName::new(tenant).map_err(|e| rusqlite::types::FromSqlError::Other(Box::new(e)))?;
     let id = ConversationId::from_bytes(row.get::<_, Bytes<16>>(2)?.0);
     let parent: Option<(Bytes<16>, i64)> = row.get::<_, Option<_>>(4)?.zip(row.get(3)?);
     let parent = parent.map(|(conversation, at_seq)| Parent {

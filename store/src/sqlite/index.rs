@@ -14,7 +14,7 @@ use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Tombstone};
 use everturn_core::echo::Words;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::write::{Learned, absent_turn, learned};
@@ -30,7 +30,11 @@ impl ConversationIndex for Sqlite {
         }
     }
 
-    fn conversations(&self, tenant: &Tenant, query: &ConversationQuery) -> Result<Vec<Conversation>, Error> {
+    fn conversations(
+        &self,
+        tenant: &TenantName,
+        query: &ConversationQuery,
+    ) -> Result<Vec<Conversation>, Error> {
         let (updated, id) = match query.after {
             Some((updated, id)) => (updated.0, id.to_bytes()),
             None => (i64::MAX, [0xff; 16]),
@@ -74,7 +78,7 @@ impl ConversationIndex for Sqlite {
 
     fn starting_with(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         prefix: &str,
         limit: usize,
     ) -> Result<Vec<ConversationId>, Error> {
@@ -106,7 +110,7 @@ impl ConversationIndex for Sqlite {
         })
     }
 
-    fn tombstones(&self, tenant: &Tenant) -> Result<Vec<Tombstone>, Error> {
+    fn tombstones(&self, tenant: &TenantName) -> Result<Vec<Tombstone>, Error> {
         self.reading(|db| {
             let found = db
                 .prepare_cached(
@@ -129,7 +133,7 @@ impl ConversationIndex for Sqlite {
         })
     }
 
-    fn tenants(&self) -> Result<Vec<Tenant>, Error> {
+    fn tenants(&self) -> Result<Vec<TenantName>, Error> {
         self.reading(|db| {
             // From one to the next by the index: as many steps as there are tenants, not conversations.
             let names = db
@@ -141,15 +145,15 @@ impl ConversationIndex for Sqlite {
                 .query_map([], |row| row.get::<_, String>(0))?
                 .collect::<Result<Vec<_>, _>>()?;
             // The name of a buried tombstone's tenant goes on after a slash.
-            let mut tenants: Vec<Tenant> =
-                names.iter().filter_map(|name| Tenant::new(name.split('/').next()?).ok()).collect();
+            let mut tenants: Vec<TenantName> =
+                names.iter().filter_map(|name| TenantName::new(name.split('/').next()?).ok()).collect();
             tenants.sort();
             tenants.dedup();
             Ok(tenants)
         })
     }
 
-    fn usage(&self, tenant: &Tenant) -> Result<TenantUsage, Error> {
+    fn usage(&self, tenant: &TenantName) -> Result<TenantUsage, Error> {
         self.settled_first()?;
         self.reading(|db| {
             let one = |sql: &str| -> rusqlite::Result<(u64, u64)> {
@@ -178,7 +182,7 @@ impl TurnIndex for Sqlite {
         self.reading_in(key, |db, _, _, lineage| Ok(read::turns(db, &lineage, query)?))
     }
 
-    fn stored_turn(&self, tenant: &Tenant, id: TurnId) -> Result<StoredTurn, Error> {
+    fn stored_turn(&self, tenant: &TenantName, id: TurnId) -> Result<StoredTurn, Error> {
         let waits = |recent: &Recent| {
             let mut own = recent.conversations.iter().filter(|(key, _)| key.tenant == *tenant);
             own.find(|(_, entry)| entry.events.iter().any(|event| event.id.0 == id.0))
@@ -277,7 +281,7 @@ impl AssetIndex for Sqlite {
 
     fn stored_assets_with_id(
         &self,
-        tenant: &Tenant,
+        tenant: &TenantName,
         id: &str,
         limit: usize,
     ) -> Result<Vec<(ConversationId, Event)>, Error> {
@@ -303,13 +307,13 @@ impl AssetIndex for Sqlite {
         })
     }
 
-    fn asset_in_use(&self, tenant: &Tenant, sha256: Hash) -> Result<bool, Error> {
+    fn asset_in_use(&self, tenant: &TenantName, sha256: Hash) -> Result<bool, Error> {
         self.reading(|db| Ok(read::asset_count(db, tenant, sha256)? > 0))
     }
 }
 
 impl Provenance for Sqlite {
-    fn fact(&self, tenant: &Tenant, id: FactId) -> Result<Option<ConversationId>, Error> {
+    fn fact(&self, tenant: &TenantName, id: FactId) -> Result<Option<ConversationId>, Error> {
         self.reading(|db| {
             let found: Option<Bytes<16>> = db
                 .prepare_cached(
@@ -322,7 +326,7 @@ impl Provenance for Sqlite {
         })
     }
 
-    fn learned_from(&self, tenant: &Tenant, turn: TurnId) -> Result<Vec<Learned>, Error> {
+    fn learned_from(&self, tenant: &TenantName, turn: TurnId) -> Result<Vec<Learned>, Error> {
         self.reading(|db| Ok(learned(turn, |of| read::statements(db, tenant, of))?))
     }
 
@@ -337,11 +341,11 @@ impl Provenance for Sqlite {
         })
     }
 
-    fn written_by(&self, tenant: &Tenant, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error> {
+    fn written_by(&self, tenant: &TenantName, actor: &str, after: u64) -> Result<Option<WrittenPage>, Error> {
         self.reading(|db| Ok(read::written_by(db, tenant, actor, after)?))
     }
 
-    fn erasures(&self, _: &Tenant) -> Result<u64, Error> {
+    fn erasures(&self, _: &TenantName) -> Result<u64, Error> {
         Ok(self.erasures.load(Ordering::SeqCst))
     }
 }
@@ -455,7 +459,7 @@ impl Divergence for Sqlite {
 fn key(row: &rusqlite::Row<'_>) -> rusqlite::Result<Key> {
     let tenant: String = row.get(0)?;
     Ok(Key {
-        tenant: Tenant::new(tenant).map_err(|e| rusqlite::types::FromSqlError::Other(Box::new(e)))?,
+        tenant: TenantName::new(tenant).map_err(|e| rusqlite::types::FromSqlError::Other(Box::new(e)))?,
         id: ConversationId::from_bytes(row.get::<_, Bytes<16>>(1)?.0),
     })
 }

@@ -6,7 +6,7 @@ use crate::{Keys, absent_key, key_exists};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::chain::Hash;
-use everturn_core::id::{KeyId, Tenant};
+use everturn_core::id::{KeyId, TenantName};
 use everturn_core::time::Timestamp;
 use rusqlite::types::FromSqlError;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -56,7 +56,7 @@ impl Keys for Sqlite {
         self.reading_keys(None, |db| Ok(find(db, id)?))
     }
 
-    fn keys(&self, tenant: &Tenant) -> Result<Vec<AccessKey>, Error> {
+    fn keys(&self, tenant: &TenantName) -> Result<Vec<AccessKey>, Error> {
         self.reading_keys(Vec::new(), |db| {
             let found = db
                 .prepare_cached(&format!("SELECT {COLUMNS} FROM keys WHERE tenant = ? ORDER BY id"))?
@@ -73,7 +73,7 @@ impl Keys for Sqlite {
         })
     }
 
-    fn revoke_key(&self, tenant: &Tenant, id: KeyId, at: Timestamp) -> Result<AccessKey, Error> {
+    fn revoke_key(&self, tenant: &TenantName, id: KeyId, at: Timestamp) -> Result<AccessKey, Error> {
         self.changing(|db| {
             let sql = "UPDATE keys SET revoked = ifnull(revoked, ?) WHERE id = ? AND tenant = ?";
             db.execute(sql, params![at.0, Bytes(id.to_bytes()), tenant.as_str()])?;
@@ -108,7 +108,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<AccessKey> {
     let tenant: String = row.get("tenant")?;
     Ok(AccessKey {
         id: KeyId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
-        tenant: Tenant::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?,
+        tenant: TenantName::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?,
         role: row.get::<_, Parsed<_>>("role")?.0,
         label: row.get("label")?,
         created: Timestamp(row.get("created")?),

@@ -28,7 +28,7 @@ pub use door::{check_there, resolve};
 use everturn_core::Error;
 use everturn_core::conversation::Conversation;
 use everturn_core::event::Event;
-use everturn_core::id::{Key, Tenant, TurnId};
+use everturn_core::id::{Key, TenantName, TurnId};
 use everturn_core::write::{Action, Write, absent, absent_turn};
 use head::{HeadFile, Loss};
 use ownership::Ownership;
@@ -448,7 +448,7 @@ impl Log for Sqlite {
         let Writer { connection, ownership, head, known, wal_limit, wal_seen, unlooked, .. } = &mut *guard;
         let erases: Vec<bool> = batch.iter().map(|write| write.action.removes()).collect();
         let deletes = |write: &&Write| write.action.deletes();
-        let deleted: Vec<Tenant> =
+        let deleted: Vec<TenantName> =
             batch.iter().filter(deletes).map(|write| write.key.tenant.clone()).collect();
         let speaks = batch.iter().any(|write| matches!(write.action, Action::Chunk { .. }));
         let written = (|| {

@@ -6,7 +6,7 @@ use crate::{StoredTurn, TurnQuery, Written, WrittenPage};
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Parent};
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, FactId, Key, Tenant, TurnId};
+use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::limits::{FORK_DEPTH_MAX, PAGE_BYTES_MAX};
 use everturn_core::turn::TurnRow;
 use everturn_core::write::{self, EventRef, FactRow, Fork, Place, Statement, StatementsOf};
@@ -399,7 +399,7 @@ pub fn open_text(db: &Connection, no: i64, turn_seq: u64) -> rusqlite::Result<St
 
 /// Number of assets of the tenant with these bytes, also those that only the forks of a deleted conversation show. The name
 /// of a buried tombstone's tenant goes on after a slash.
-pub fn asset_count(db: &Connection, tenant: &Tenant, sha256: Hash) -> rusqlite::Result<u64> {
+pub fn asset_count(db: &Connection, tenant: &TenantName, sha256: Hash) -> rusqlite::Result<u64> {
     db.prepare_cached(
         "SELECT count(*) FROM assets a JOIN conversations c ON c.no = a.conversation
          WHERE a.sha256 = ?1 AND (c.tenant = ?2 OR substr(c.tenant, 1, length(?2) + 1) = ?2 || '/')",
@@ -429,7 +429,11 @@ pub fn needed(db: &Connection, no: i64) -> rusqlite::Result<u64> {
 }
 
 /// Statements of facts in the conversations of a tenant.
-pub fn statements(db: &Connection, tenant: &Tenant, of: StatementsOf) -> rusqlite::Result<Vec<Statement>> {
+pub fn statements(
+    db: &Connection,
+    tenant: &TenantName,
+    of: StatementsOf,
+) -> rusqlite::Result<Vec<Statement>> {
     let all = "SELECT f.conversation, c.id AS conversation_id, f.seq, f.id, f.source_turn, f.corrects
          FROM conversation_facts f JOIN conversations c ON c.no = f.conversation WHERE c.tenant = ?1";
     let order = "ORDER BY f.conversation, f.seq";
@@ -470,7 +474,7 @@ const WRITTEN_WINDOW: u64 = 10_000;
 /// A part of what an actor wrote.
 pub fn written_by(
     db: &Connection,
-    tenant: &Tenant,
+    tenant: &TenantName,
     actor: &str,
     after: u64,
 ) -> rusqlite::Result<Option<WrittenPage>> {

@@ -7,7 +7,7 @@ use crate::recall::{Catalog, Ground};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::event::Event;
-use everturn_core::id::{ConversationId, EventId, Key, Tenant};
+use everturn_core::id::{ConversationId, EventId, Key, TenantName};
 use rusqlite::{OptionalExtension, Row, params};
 use std::collections::BTreeMap;
 
@@ -23,9 +23,9 @@ fn arrived(condition: &str) -> String {
 }
 
 /// The tenant of a row. A tombstone that was moved out of sight has its number behind the tenant's name.
-fn tenant(row: &Row<'_>) -> Result<Tenant, Failure> {
+fn tenant(row: &Row<'_>) -> Result<TenantName, Failure> {
     let tenant: String = row.get("tenant")?;
-    Ok(Tenant::new(tenant.split('/').next().unwrap_or_default())?)
+    Ok(TenantName::new(tenant.split('/').next().unwrap_or_default())?)
 }
 
 fn event(row: &Row<'_>) -> Result<Event, Failure> {
@@ -57,7 +57,7 @@ impl Ground for Sqlite {
         })
     }
 
-    fn arrived(&self, after: u64, limit: usize) -> Result<(Vec<(Tenant, Event)>, u64), Error> {
+    fn arrived(&self, after: u64, limit: usize) -> Result<(Vec<(TenantName, Event)>, u64), Error> {
         self.reading(|db| {
             let mut statement = db.prepare_cached(&arrived("events.no > ? ORDER BY events.no LIMIT ?"))?;
             let mut found = statement.query(params![signed(after), signed(limit as u64)])?;
@@ -72,7 +72,7 @@ impl Ground for Sqlite {
         })
     }
 
-    fn counts(&self, after: u64, through: u64) -> Result<Vec<(Tenant, u64)>, Error> {
+    fn counts(&self, after: u64, through: u64) -> Result<Vec<(TenantName, u64)>, Error> {
         if after >= through {
             return Ok(Vec::new());
         }
@@ -82,7 +82,7 @@ impl Ground for Sqlite {
                  WHERE e.no > ? AND e.no <= ? GROUP BY e.conversation",
             )?;
             let mut found = statement.query([signed(after), signed(through)])?;
-            let mut counts: BTreeMap<Tenant, u64> = BTreeMap::new();
+            let mut counts: BTreeMap<TenantName, u64> = BTreeMap::new();
             while let Some(row) = found.next()? {
                 *counts.entry(tenant(row)?).or_default() += rows::unsigned(row, "events")?;
             }
@@ -90,7 +90,7 @@ impl Ground for Sqlite {
         })
     }
 
-    fn numbers_of(&self, tenant: &Tenant, after: u64, through: u64) -> Result<Vec<u64>, Error> {
+    fn numbers_of(&self, tenant: &TenantName, after: u64, through: u64) -> Result<Vec<u64>, Error> {
         // The tenant's conversations, and its tombstones that were moved out of sight: `acme` and `acme/17`.
         const OF_TENANT: &str = "c.tenant >= ?1 AND c.tenant < ?1 || '0'
             AND (c.tenant = ?1 OR substr(c.tenant, length(?1) + 1, 1) = '/')";
@@ -130,7 +130,7 @@ impl Ground for Sqlite {
         })
     }
 
-    fn with_deletions(&self) -> Result<Vec<Tenant>, Error> {
+    fn with_deletions(&self) -> Result<Vec<TenantName>, Error> {
         self.reading(|db| {
             let mut statement =
                 db.prepare_cached("SELECT DISTINCT tenant FROM conversations WHERE deleted IS NOT NULL")?;

@@ -4,7 +4,7 @@ use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
 use everturn_core::conversation::{Conversation, Parent, PromptRef};
 use everturn_core::event::{Body, Event};
-use everturn_core::id::{ConversationId, EventId, Tenant, TurnId};
+use everturn_core::id::{ConversationId, EventId, TenantName, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::TurnRow;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
@@ -136,7 +136,7 @@ fn read_conversation(row: &Row<'_>) -> rusqlite::Result<(i64, Conversation)> {
         };
     let conversation = Conversation {
         id: ConversationId::from_bytes(row.get::<_, Bytes<16>>("id")?.0),
-        tenant: Tenant::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?,
+        tenant: TenantName::new(tenant).map_err(|e| FromSqlError::Other(Box::new(e)))?,
         owner: row.get("owner")?,
         title: row.get("title")?,
         participants: json(row, "participants")?,

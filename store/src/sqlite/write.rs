@@ -698,7 +698,7 @@ pub fn fill_version_3(db: &Connection) -> Result<(), Failure> {
         let no: i64 = row.get("conversation")?;
         let id = ConversationId::from_bytes([0; 16]);
         let event = rows::event(row, id, zero)?;
-        let tenant = everturn_core::id::Tenant::new("upgrade")?;
+        let tenant = everturn_core::id::TenantName::new("upgrade")?;
         let head = everturn_core::chain::Head { seq: 0, hash: zero };
         let mut conversation = Conversation::new(id, tenant, event.at, head);
         let mut changes = Changes::default();

@@ -424,7 +424,7 @@ fn a_file_of_before_there_were_keys_has_none() {
     let path = folder.path().join("store.db");
     drop(Sqlite::open(&path, Duration::ZERO).unwrap());
     Connection::open(&path).unwrap().execute_batch("DROP TABLE keys").unwrap();
-    let tenant = everturn_core::id::Tenant::new("acme").unwrap();
+    let tenant = everturn_core::id::TenantName::new("acme").unwrap();
     let reader = Sqlite::open_read_only(&path).unwrap();
     assert!(reader.keys(&tenant).unwrap().is_empty() && !reader.any_key(None).unwrap());
     drop(reader);

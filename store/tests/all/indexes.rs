@@ -1,6 +1,6 @@
 //! What only files can get wrong about recall: each tenant's index is a file of its own, and any of them may be lost.
 
-use everturn_core::id::{Key, Tenant};
+use everturn_core::id::{Key, TenantName};
 use everturn_core::limits::INDEXES_OPEN_MAX;
 use everturn_store::conformance::{Maker, append, create, done, take_in, take_in_some};
 use everturn_store::sqlite::Sqlite;
@@ -14,7 +14,7 @@ fn open(folder: &Path) -> Sqlite {
 }
 
 fn of(tenant: &str, m: &Maker) -> Key {
-    Key { tenant: Tenant::new(tenant).unwrap(), id: m.key().id }
+    Key { tenant: TenantName::new(tenant).unwrap(), id: m.key().id }
 }
 
 fn file(folder: &Path, tenant: &str) -> PathBuf {
@@ -22,12 +22,12 @@ fn file(folder: &Path, tenant: &str) -> PathBuf {
 }
 
 fn found(store: &Sqlite, tenant: &str) -> usize {
-    let tenant = Tenant::new(tenant).unwrap();
+    let tenant = TenantName::new(tenant).unwrap();
     store.find_text(&tenant, &TextQuery::parse("beacon"), &Filter::default(), 100).unwrap().found.len()
 }
 
 fn behind(store: &Sqlite, tenant: &str) -> u64 {
-    store.behind(Some(&Tenant::new(tenant).unwrap()), None).unwrap().events
+    store.behind(Some(&TenantName::new(tenant).unwrap()), None).unwrap().events
 }
 
 /// A store in which two tenants said something in turns, all of it in the index.

@@ -6,7 +6,7 @@ use everturn_core::Error;
 use everturn_core::asset::Payload;
 use everturn_core::conversation::Conversation;
 use everturn_core::event::{Draft, kind};
-use everturn_core::id::{Tenant, TurnId};
+use everturn_core::id::{TenantName, TurnId};
 use everturn_core::json::Raw;
 use everturn_core::limits::{BATCH_EVENTS_MAX, BODY_BYTES_MAX, JSON_DEPTH_MAX};
 use everturn_core::time::Timestamp;
@@ -79,7 +79,7 @@ impl Batch {
     pub fn line(
         &mut self,
         shared: &Shared,
-        tenant: &Tenant,
+        tenant: &TenantName,
         line: u64,
         body: Raw,
         occurred_at: Option<Timestamp>,
@@ -101,7 +101,7 @@ impl Batch {
     fn aside(
         &mut self,
         shared: &Shared,
-        tenant: &Tenant,
+        tenant: &TenantName,
         line: u64,
         text: String,
         reason: &str,

@@ -6,7 +6,7 @@ use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::Settings;
 use everturn_core::event::{Draft, Event, kind};
-use everturn_core::id::Tenant;
+use everturn_core::id::TenantName;
 use everturn_core::limits::PAGE_ENTRIES_MAX;
 use everturn_core::write::{Action, Write};
 use everturn_store::Committed;
@@ -34,7 +34,7 @@ pub(super) struct Writing {
     commit: Commit<Committed>,
     /// To be tried again.
     drafts: Vec<Draft>,
-    uploads: Vec<(Tenant, Hash)>,
+    uploads: Vec<(TenantName, Hash)>,
 }
 
 /// Digits of a name.

@@ -109,7 +109,7 @@ fn a_prompt_that_is_too_long_is_compacted_and_asked_once_more() {
 fn a_prompt_that_is_too_long_is_not_asked_again_where_that_is_not_wanted_or_would_not_help() {
     let result = r#"{"role":"tool","tool_call_id":"c1","content":"a.rs"}"#;
     let called = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"ls","arguments":"{}"}}]}"#;
-    type Prepare = fn(&Scope, ConversationId, &str, &str) -> GenerateOptions;
+    type Prepare = fn(&Tenant, ConversationId, &str, &str) -> GenerateOptions;
     let cases: [(&str, Prepare); 5] = [
         ("a result is in the input", |scope, id, called, result| {
             scope.say(id, NewTurn::user("look"));
@@ -143,7 +143,8 @@ fn a_prompt_that_is_too_long_is_not_asked_again_where_that_is_not_wanted_or_woul
         let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
         long_ago(&scope, id);
         let options = prepare(&scope, id, called, result);
-        let compactions = |scope: &Scope| scope.kinds(id).iter().filter(|kind| *kind == "compaction").count();
+        let compactions =
+            |scope: &Tenant| scope.kinds(id).iter().filter(|kind| *kind == "compaction").count();
         let before = compactions(&scope);
         let error = generate(&scope, id, options).unwrap_err();
         assert_eq!((error.code(), server.seen().len()), ("model.context_overflow", 1), "{why}");
@@ -239,7 +240,7 @@ fn a_stopped_answer_keeps_what_was_said_and_the_server_is_let_go() {
 /// An open turn belongs to the conversation: others may end it, and the model must not be paid for what nobody keeps.
 #[test]
 fn an_answer_whose_turn_is_ended_by_others_ends() {
-    type End = fn(&Scope, ConversationId, &Generating);
+    type End = fn(&Tenant, ConversationId, &Generating);
     let ends: [(End, &str); 2] = [
         (
             |scope, id, g| drop(scope.append_abort(id, g.turn, "enough", None).wait().unwrap()),

@@ -4,7 +4,7 @@ use super::{Claude, call, import, kept, said, stands};
 use crate::child::{Process, given, tell};
 use crate::dice::{Dice, ToldOnFailure, seed};
 use crate::stage::{Short, Stage, memory, quiet, turns_of};
-use everturn::{Everturn, HistoryQuery, NewTurn, Order, Scope};
+use everturn::{Everturn, HistoryQuery, NewTurn, Order, Tenant};
 use everturn_core::id::ConversationId;
 use proptest::prelude::*;
 use serde_json::json;
@@ -58,7 +58,7 @@ fn drawn(dice: &mut Dice, steps: usize) -> Claude {
 }
 
 /// All conversations of a tenant, as far as they do not depend on when they were imported.
-fn everything(scope: &Scope) -> Vec<(ConversationId, Vec<String>, Vec<String>)> {
+fn everything(scope: &Tenant) -> Vec<(ConversationId, Vec<String>, Vec<String>)> {
     let mut all: Vec<_> = scope.list(everturn::ListQuery { limit: 1000, ..Default::default() }).unwrap().data;
     all.sort_by_key(|conversation| conversation.id);
     all.iter()
@@ -131,7 +131,7 @@ fn an_import_that_is_killed_again_and_again_gives_the_whole_in_the_end() {
 
 /// Reads a file, and lets somebody else say something in the middle of it.
 struct Disturbed<'a> {
-    scope: &'a Scope,
+    scope: &'a Tenant,
     id: ConversationId,
     file: &'a [u8],
     said: bool,

@@ -2,7 +2,7 @@
 
 use super::{import, kept, said, stands};
 use crate::stage::{Short, memory, refused};
-use everturn::{Error, Format, Imported, NewTurn, Scope};
+use everturn::{Error, Format, Imported, NewTurn, Tenant};
 use everturn_core::conversation::{Settings, SystemPrompt};
 use everturn_core::id::ConversationId;
 use serde_json::json;
@@ -87,7 +87,7 @@ fn a_message_of_gemini_cli_that_is_completed_takes_the_place_of_what_it_was() {
     scope.verify(id, None).unwrap();
 }
 
-fn named(scope: &Scope, name: &str, text: &str) -> Result<Imported, Error> {
+fn named(scope: &Tenant, name: &str, text: &str) -> Result<Imported, Error> {
     scope.import_as(Some(name), text.as_bytes(), &mut |_| {})
 }
 
@@ -150,7 +150,7 @@ fn a_file_with_a_conversation_a_line_gives_all_of_them() {
 }
 
 /// A conversation with everything that a provider's format can say.
-fn talk(scope: &Scope) -> ConversationId {
+fn talk(scope: &Tenant) -> ConversationId {
     let prompt = Some(Some(SystemPrompt::new("You plan trips.".into())));
     let id = scope.begin_with(Settings { system_prompt: prompt, ..Settings::default() }).id;
     for message in [
@@ -171,7 +171,7 @@ fn talk(scope: &Scope) -> ConversationId {
     id
 }
 
-fn exported(scope: &Scope, id: ConversationId, format: Format) -> String {
+fn exported(scope: &Tenant, id: ConversationId, format: Format) -> String {
     let mut out = Vec::new();
     scope.export(id, format, &mut out, &mut |_| {}).unwrap();
     String::from_utf8(out).unwrap()

@@ -120,7 +120,7 @@ impl Run {
     }
 
     #[track_caller]
-    pub(super) fn same_turns(&self, here: &Scope, there: &Scope, id: ConversationId) {
+    pub(super) fn same_turns(&self, here: &Tenant, there: &Tenant, id: ConversationId) {
         for said in &self.model.conversations[&id].said {
             assert_eq!(here.turn_in(id, said.id).unwrap(), there.turn_in(id, said.id).unwrap());
         }
