@@ -1,6 +1,6 @@
 //! What is known of an operation without running it.
 
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 
 /// What is known of an operation without running it. Its description is the doc comment of its struct.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub struct About {
     /// The same operation under another name and path.
     pub alias: Option<(&'static str, &'static str)>,
     /// What the caller must be.
-    pub role: Role,
+    pub role: KeyRole,
     /// How much work it is.
     pub work: Work,
     /// The status of a success.
@@ -159,7 +159,7 @@ impl About {
             method,
             path,
             alias: None,
-            role: if matches!(method, Method::Get) { Role::Reader } else { Role::Writer },
+            role: if matches!(method, Method::Get) { KeyRole::Reader } else { KeyRole::Writer },
             work: Work::Blocking,
             status: 200,
             answer,
@@ -182,17 +182,17 @@ impl About {
 
     /// It changes nothing, although it is no GET.
     pub const fn reads(self) -> About {
-        About { role: Role::Reader, idempotent: true, ..self }
+        About { role: KeyRole::Reader, idempotent: true, ..self }
     }
 
     /// For admins only.
     pub const fn admin(self) -> About {
-        About { role: Role::Admin, ..self }
+        About { role: KeyRole::Admin, ..self }
     }
 
     /// What it takes away cannot be brought back, or it touches keys.
     pub const fn destructive(self) -> About {
-        About { role: Role::Admin, destructive: true, ..self }
+        About { role: KeyRole::Admin, destructive: true, ..self }
     }
 
     /// How much work it is.

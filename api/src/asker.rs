@@ -1,6 +1,6 @@
 //! Who an operation is run for.
 
-use everturn::{Commit, Tenant};
+use everturn::{Commit, ConversationHandle, Tenant};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -80,9 +80,9 @@ impl Asker {
         self.committed(commit).await
     }
 
-    /// The conversation that is meant.
-    pub fn id(&self, name: &ConversationName) -> Result<ConversationId, Error> {
-        name.id(&self.tenant)
+    /// The conversation that a request names.
+    pub fn conversation(&self, name: &ConversationName) -> Result<ConversationHandle, Error> {
+        name.find(&self.tenant)
     }
 
     /// Tells how far a long operation is.
@@ -102,12 +102,10 @@ impl Asker {
 pub struct ConversationName(pub String);
 
 impl ConversationName {
-    /// The conversation that is meant.
-    pub fn id(&self, tenant: &Tenant) -> Result<ConversationId, Error> {
-        match self.0.parse() {
-            Ok(id) => Ok(id),
-            Err(_) => tenant.resolve(&self.0),
-        }
+    /// The conversation of this name. Only what is not a whole id is looked up.
+    pub fn find(&self, tenant: &Tenant) -> Result<ConversationHandle, Error> {
+        let id = self.0.parse().or_else(|_| tenant.resolve(&self.0))?;
+        Ok(tenant.conversation(id))
     }
 }
 

@@ -20,7 +20,7 @@ impl Operation for ListAssets {
         About::new(Method::Get, Noun::Assets, "list_assets", "/assets", "List assets", "All of them.");
 
     async fn run(self, asker: &Asker) -> Result<Page<Asset>, Error> {
-        asker.tenant.assets(asker.id(&self.conversation)?).map(Page::whole)
+        asker.conversation(&self.conversation)?.assets().list().map(Page::whole)
     }
 }
 
@@ -39,7 +39,7 @@ impl GetAsset {
     /// The asset that is meant.
     pub fn find(&self, asker: &Asker) -> Result<Asset, Error> {
         match &self.conversation {
-            Some(name) => asker.tenant.asset_in(asker.id(name)?, &self.asset),
+            Some(name) => asker.conversation(name)?.assets().get(&self.asset),
             None => asker.tenant.asset(&self.asset),
         }
     }

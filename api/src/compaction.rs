@@ -37,7 +37,7 @@ impl Operation for Compact {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Compacted, Error> {
-        asker.tenant.compact(asker.id(&self.conversation)?, self.options)
+        asker.conversation(&self.conversation)?.compaction().compact(self.options)
     }
 }
 
@@ -61,7 +61,7 @@ impl Operation for RevertCompaction {
     );
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        asker.tenant.revert_compaction(asker.id(&self.conversation)?)
+        asker.conversation(&self.conversation)?.compaction().revert()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -99,11 +99,11 @@ impl Operation for Summarize {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Summary, Error> {
-        let id = asker.id(&self.conversation)?;
+        let chat = asker.conversation(&self.conversation)?;
         let to_seq = match self.to_seq {
             Some(seq) => seq,
-            None => asker.tenant.get(id)?.head.seq,
+            None => chat.get()?.head.seq,
         };
-        asker.tenant.summarize(id, self.from_seq.unwrap_or(1), to_seq, self.style.as_deref())
+        chat.compaction().summarize(self.from_seq.unwrap_or(1), to_seq, self.style.as_deref())
     }
 }

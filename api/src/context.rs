@@ -106,7 +106,7 @@ impl Operation for BuildContext {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Context, Error> {
-        asker.tenant.build_context(asker.id(&self.conversation)?, &self.request.into_options()?)
+        asker.conversation(&self.conversation)?.contexts().build(&self.request.into_options()?)
     }
 }
 
@@ -157,9 +157,9 @@ impl Operation for RecordContext {
     .creates();
 
     async fn run(self, asker: &Asker) -> Result<RecordedContext, Error> {
-        let id = asker.id(&self.conversation)?;
-        let context = asker.tenant.build_context(id, &self.request.into_options()?)?;
-        let recorded_seq = asker.tenant.record_receipt(id, &context)?.seq;
+        let chat = asker.conversation(&self.conversation)?;
+        let context = chat.contexts().build(&self.request.into_options()?)?;
+        let recorded_seq = chat.contexts().record(&context)?.seq;
         Ok(RecordedContext { context, recorded_seq })
     }
 
@@ -190,6 +190,6 @@ impl Operation for ReplayContext {
     );
 
     async fn run(self, asker: &Asker) -> Result<Context, Error> {
-        asker.tenant.replay_context(asker.id(&self.conversation)?, self.seq)
+        asker.conversation(&self.conversation)?.contexts().replay_at(self.seq)
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::given::present;
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page, Work};
-use everturn::{Change, ListQuery, NewConversation};
+use everturn::{Change, ForkOptions, ListQuery, NewConversation};
 use everturn_core::Error;
-use everturn_core::conversation::{Conversation, Retention, Settings, State, SystemPrompt, Tombstone};
+use everturn_core::conversation::{Conversation, Lifecycle, Retention, Settings, SystemPrompt, Tombstone};
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
@@ -67,8 +67,8 @@ impl Operation for CreateConversation {
             ..Settings::default()
         };
         let new = NewConversation { settings, idempotency_key: self.idempotency_key, id: self.id };
-        let id = asker.committed(asker.tenant.create(new)).await?.id;
-        asker.blocking(move |tenant| tenant.get(id)).await
+        let chat = asker.committed(asker.tenant.create(new)).await?;
+        asker.blocking(move |_| chat.get()).await
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -97,7 +97,7 @@ pub struct ListConversations {
     /// Only those whose title contains this.
     pub query: Option<String>,
     /// Only those in this state.
-    pub state: Option<State>,
+    pub state: Option<Lifecycle>,
     /// The `next` of the page before.
     pub after: Option<String>,
     /// At most this many; 50 by default.
@@ -161,7 +161,7 @@ impl Operation for ResolveConversation {
     );
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        asker.tenant.get(asker.tenant.resolve(&self.name)?)
+        asker.tenant.conversation(asker.tenant.resolve(&self.name)?).get()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -191,7 +191,7 @@ impl Operation for GetConversation {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        asker.tenant.get(asker.id(&self.conversation)?)
+        asker.conversation(&self.conversation)?.get()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -227,7 +227,7 @@ pub struct ChangeConversation {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<Option<String>>,
     /// Where it is in its life: `archived` puts it away, `active` brings it back, `closed` ends it for good.
-    pub state: Option<State>,
+    pub state: Option<Lifecycle>,
     /// Why the state changes.
     pub reason: Option<String>,
     /// Refuse if the log does not end here any more: somebody changed it since it was read.
@@ -251,7 +251,7 @@ impl Operation for ChangeConversation {
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
         let name = self.conversation.clone();
-        let id = asker.blocking(move |tenant| name.id(tenant)).await?;
+        let chat = asker.blocking(move |tenant| name.find(tenant)).await?;
         let settings = Settings {
             title: self.title,
             owner: self.owner,
@@ -264,8 +264,8 @@ impl Operation for ChangeConversation {
         };
         let change =
             Change { settings, state: self.state, reason: self.reason, expected_seq: self.expected_seq };
-        asker.committed(asker.tenant.change(id, change)).await?;
-        asker.blocking(move |tenant| tenant.get(id)).await
+        asker.committed(chat.update(change)).await?;
+        asker.blocking(move |_| chat.get()).await
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -297,8 +297,8 @@ impl Operation for DeleteConversation {
     .destructive();
 
     async fn run(self, asker: &Asker) -> Result<Tombstone, Error> {
-        let id = asker.id(&self.conversation)?;
-        asker.tenant.delete(id, self.reason.as_deref().unwrap_or("on request")).wait()
+        let chat = asker.conversation(&self.conversation)?;
+        chat.delete(self.reason.as_deref().unwrap_or("on request")).wait()
     }
 }
 
@@ -330,9 +330,8 @@ impl Operation for ForkConversation {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        let id = asker.id(&self.conversation)?;
-        let fork = asker.tenant.fork_once(id, self.at_seq, self.idempotency_key).wait()?;
-        asker.tenant.get(fork.id)
+        let options = ForkOptions { at_seq: self.at_seq, idempotency_key: self.idempotency_key };
+        asker.conversation(&self.conversation)?.fork(options).wait()?.get()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {
@@ -365,8 +364,7 @@ impl Operation for ResetConversation {
     .creates();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        let new = asker.tenant.reset(asker.id(&self.conversation)?)?;
-        asker.tenant.get(new.id)
+        asker.conversation(&self.conversation)?.reset()?.get()
     }
 
     fn tag(answer: &Conversation) -> Option<String> {

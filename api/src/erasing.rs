@@ -38,7 +38,10 @@ impl Operation for EraseTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let tenant = &asker.tenant;
-        tenant.erase(tenant.conversation_of(self.turn)?, self.turn, self.by, &self.reason).wait()?;
+        tenant
+            .conversation(tenant.conversation_of(self.turn)?)
+            .erase(self.turn, self.by, &self.reason)
+            .wait()?;
         tenant.turn(self.turn)
     }
 }
@@ -73,9 +76,9 @@ impl Operation for EraseEvents {
     .idempotent();
 
     async fn run(self, asker: &Asker) -> Result<Conversation, Error> {
-        let id = asker.id(&self.conversation)?;
-        asker.tenant.erase_events(id, &self.seqs, self.by, &self.reason)?;
-        asker.tenant.get(id)
+        let chat = asker.conversation(&self.conversation)?;
+        chat.erase_events(&self.seqs, self.by, &self.reason)?;
+        chat.get()
     }
 }
 

@@ -48,13 +48,11 @@ impl Operation for ListEvents {
     .streams();
 
     async fn run(self, asker: &Asker) -> Result<Page<Event>, Error> {
-        let id = asker.id(&self.conversation)?;
+        let chat = asker.conversation(&self.conversation)?;
         let from = self.from.unwrap_or(1).max(1);
-        let data = asker.tenant.events(id, from - 1, self.limit.unwrap_or(50))?;
+        let data = chat.log().read(from - 1, self.limit.unwrap_or(50))?;
         let next = match data.last() {
-            Some(last) if !asker.tenant.events(id, last.seq, 1)?.is_empty() => {
-                Some((last.seq + 1).to_string())
-            }
+            Some(last) if !chat.log().read(last.seq, 1)?.is_empty() => Some((last.seq + 1).to_string()),
             _ => None,
         };
         Ok(Page { data, next })
@@ -92,7 +90,7 @@ impl Operation for AppendEvent {
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let append = move |tenant: &Tenant| {
-            Ok(tenant.append_event(self.conversation.id(tenant)?, &self.kind, self.actor, self.body))
+            Ok(self.conversation.find(tenant)?.append_event(&self.kind, self.actor, self.body))
         };
         asker.writing(append).await
     }

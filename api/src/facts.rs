@@ -2,10 +2,10 @@
 
 use crate::given::split;
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Page};
-use everturn::{Correction, ExtractOptions, Extraction, FactQuery, NewFact};
+use everturn::{ConversationHandle, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 use everturn_core::Error;
 use everturn_core::fact::Fact;
-use everturn_core::id::{ConversationId, FactId};
+use everturn_core::id::FactId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -35,7 +35,7 @@ impl Operation for ListFacts {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Page<Fact>, Error> {
-        Ok(asker.tenant.facts(asker.id(&self.conversation)?, self.query)?.into())
+        Ok(asker.conversation(&self.conversation)?.facts().list(self.query)?.into())
     }
 }
 
@@ -67,7 +67,7 @@ impl Operation for AddFact {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Fact, Error> {
-        asker.tenant.add_fact(asker.id(&self.conversation)?, self.new)
+        asker.conversation(&self.conversation)?.facts().add(self.new)
     }
 }
 
@@ -96,7 +96,7 @@ impl Operation for ExtractFacts {
     .asks_model();
 
     async fn run(self, asker: &Asker) -> Result<Extraction, Error> {
-        asker.tenant.extract_facts(asker.id(&self.conversation)?, self.options)
+        asker.conversation(&self.conversation)?.facts().extract(self.options)
     }
 }
 
@@ -124,9 +124,12 @@ impl Operation for GetFact {
     }
 }
 
-/// The conversation that is meant.
-fn home(asker: &Asker, fact: FactId, named: Option<&ConversationName>) -> Result<ConversationId, Error> {
-    named.map_or_else(|| asker.tenant.fact_home(fact), |name| asker.id(name))
+/// The conversation that a request names, or the one that a fact was learned in.
+fn home(asker: &Asker, fact: FactId, named: Option<&ConversationName>) -> Result<ConversationHandle, Error> {
+    match named {
+        Some(name) => asker.conversation(name),
+        None => Ok(asker.tenant.conversation(asker.tenant.fact_home(fact)?)),
+    }
 }
 
 /// Corrects a fact: a new one takes its place, the old one stays readable.
@@ -155,8 +158,8 @@ impl Operation for CorrectFact {
     );
 
     async fn run(self, asker: &Asker) -> Result<Fact, Error> {
-        let id = home(asker, self.fact, self.conversation.as_ref())?;
-        asker.tenant.correct_fact(id, self.fact, self.correction)
+        let chat = home(asker, self.fact, self.conversation.as_ref())?;
+        chat.facts().correct(self.fact, self.correction)
     }
 }
 
@@ -186,7 +189,7 @@ impl Operation for RetractFact {
     );
 
     async fn run(self, asker: &Asker) -> Result<Fact, Error> {
-        let id = home(asker, self.fact, self.conversation.as_ref())?;
-        asker.tenant.retract_fact(id, self.fact, self.by, self.reason)
+        let chat = home(asker, self.fact, self.conversation.as_ref())?;
+        chat.facts().retract(self.fact, self.by, self.reason)
     }
 }

@@ -83,11 +83,11 @@ impl Generate {
             whole: false,
         };
         let name = self.conversation;
-        let id = match name.0.parse() {
-            Ok(id) => id,
-            Err(_) => asker.blocking(move |tenant| name.id(tenant)).await?,
+        let chat = match name.0.parse() {
+            Ok(id) => asker.tenant.conversation(id),
+            Err(_) => asker.blocking(move |tenant| name.find(tenant)).await?,
         };
-        asker.tenant.generate(id, options).await
+        chat.generate(options).await
     }
 }
 
@@ -219,7 +219,7 @@ impl Operation for ListGenerations {
     );
 
     async fn run(self, asker: &Asker) -> Result<Page<GenerationStatus>, Error> {
-        let id = asker.tenant.get(asker.id(&self.conversation)?)?.id;
+        let id = asker.conversation(&self.conversation)?.get()?.id;
         let running = asker.tenant.running_generations(id);
         Ok(Page::whole(running))
     }

@@ -3,7 +3,7 @@
 use crate::{About, Asker, Method, Noun, Operation, Page};
 use everturn::NewKey;
 use everturn_core::Error;
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::id::KeyId;
 use everturn_core::time::Timestamp;
 use schemars::JsonSchema;
@@ -18,7 +18,7 @@ use serde_json::json;
 #[schemars(example = json!({"role": "admin", "label": "my laptop"}))]
 pub struct CreateKey {
     /// `reader`, `writer` or `admin`.
-    pub role: Role,
+    pub role: KeyRole,
     /// For people: who has it, and what for.
     #[schemars(example = &"the build bot")]
     pub label: Option<String>,
@@ -45,11 +45,11 @@ impl Operation for CreateKey {
             .destructive();
 
     async fn run(self, asker: &Asker) -> Result<MadeKey, Error> {
-        if self.role != Role::Admin && asker.is_keyless {
+        if self.role != KeyRole::Admin && asker.is_keyless {
             let text = "from the first key on every request needs one, so the first must be an admin's; make that first";
             return Err(Error::conflict("key.first", text));
         }
-        let tenant = asker.tenant.tenant().to_string();
+        let tenant = asker.tenant.name().to_string();
         let new = NewKey { tenant, role: self.role, label: self.label, expires: self.expires };
         let (key, secret) = asker.tenant.keys().create(new)?;
         Ok(MadeKey { key, secret })
@@ -67,7 +67,7 @@ impl Operation for ListKeys {
         About::new(Method::Get, Noun::Keys, "list_keys", "/keys", "List keys", "Oldest first.").destructive();
 
     async fn run(self, asker: &Asker) -> Result<Page<AccessKey>, Error> {
-        asker.tenant.keys().list(asker.tenant.tenant().as_str()).map(Page::whole)
+        asker.tenant.keys().list(asker.tenant.name().as_str()).map(Page::whole)
     }
 }
 
@@ -92,6 +92,6 @@ impl Operation for RevokeKey {
     .destructive();
 
     async fn run(self, asker: &Asker) -> Result<AccessKey, Error> {
-        asker.tenant.keys().revoke(asker.tenant.tenant().as_str(), self.key)
+        asker.tenant.keys().revoke(asker.tenant.name().as_str(), self.key)
     }
 }

@@ -103,7 +103,7 @@ impl Operation for ProjectConversation {
 
     async fn run(self, asker: &Asker) -> Result<View, Error> {
         let options = options(&Value::Object(self.options.0))?;
-        Ok(View(asker.tenant.project(asker.id(&self.conversation)?, &options)?.result))
+        Ok(View(asker.conversation(&self.conversation)?.contexts().project(&options)?.result))
     }
 }
 
@@ -157,7 +157,7 @@ impl Operation for RecordProjection {
 
     async fn run(self, asker: &Asker) -> Result<RecordedView, Error> {
         let options = options(&Value::Object(self.options.0))?;
-        let (view, event) = asker.tenant.project_turn(asker.id(&self.conversation)?, &options)?;
+        let (view, event) = asker.conversation(&self.conversation)?.contexts().project_turn(&options)?;
         Ok(RecordedView { view: View(view.result), seq: event.seq })
     }
 
@@ -189,6 +189,6 @@ impl Operation for ReplayProjection {
     .work(Work::Large);
 
     async fn run(self, asker: &Asker) -> Result<Page<Raw>, Error> {
-        asker.tenant.replay_projection(asker.id(&self.conversation)?, self.seq).map(Page::whole)
+        asker.conversation(&self.conversation)?.contexts().replay_projection(self.seq).map(Page::whole)
     }
 }

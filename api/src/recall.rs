@@ -40,8 +40,8 @@ impl Operation for Recall {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Recalled, Error> {
-        let conversation = self.conversation.as_ref().map(|name| asker.id(name)).transpose()?;
-        let options = RecallOptions { conversation, ..self.options };
+        let conversation = self.conversation.as_ref().map(|name| asker.conversation(name)).transpose()?;
+        let options = RecallOptions { conversation: conversation.map(|chat| chat.id()), ..self.options };
         asker.tenant.recall(&self.query, &options)
     }
 }

@@ -34,10 +34,10 @@ impl Operation for GetState {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<State, Error> {
-        let id = asker.id(&self.conversation)?;
+        let chat = asker.conversation(&self.conversation)?;
         match self.at {
-            Some(seq) => asker.tenant.state_at(id, seq),
-            None => asker.tenant.state(id),
+            Some(seq) => chat.state().at(seq),
+            None => chat.state().read(),
         }
     }
 }
@@ -71,7 +71,7 @@ impl Operation for Pin {
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let pin =
-            move |tenant: &Tenant| Ok(tenant.pin(self.conversation.id(tenant)?, &self.name, self.value));
+            move |tenant: &Tenant| Ok(self.conversation.find(tenant)?.state().pin(&self.name, self.value));
         asker.writing(pin).await
     }
 }
@@ -102,12 +102,12 @@ impl Operation for Unpin {
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let unpin = move |tenant: &Tenant| {
-            let id = self.conversation.id(tenant)?;
-            if !tenant.state(id)?.pins.contains_key(&self.name) {
+            let chat = self.conversation.find(tenant)?;
+            if !chat.state().read()?.pins.contains_key(&self.name) {
                 let text = format!("nothing is pinned as {:?}; the state shows the pins", clip(&self.name));
                 return Err(Error::not_found("pin.absent", text));
             }
-            Ok(tenant.unpin(id, &self.name))
+            Ok(chat.state().unpin(&self.name))
         };
         asker.writing(unpin).await
     }
@@ -152,7 +152,7 @@ impl Operation for RequestApproval {
                 question: self.question,
                 state: None,
             };
-            Ok(tenant.request_approval(self.conversation.id(tenant)?, request))
+            Ok(self.conversation.find(tenant)?.state().request_approval(request))
         };
         asker.writing(ask).await
     }
@@ -185,12 +185,13 @@ impl Operation for ResolveApproval {
 
     async fn run(self, asker: &Asker) -> Result<Event, Error> {
         let resolve = move |tenant: &Tenant| {
-            let (id, approval) = (self.conversation.id(tenant)?, &self.approval);
-            if !tenant.state(id)?.pending_approvals.iter().any(|pending| pending.approval_id == *approval) {
+            let (chat, approval) = (self.conversation.find(tenant)?, &self.approval);
+            if !chat.state().read()?.pending_approvals.iter().any(|pending| pending.approval_id == *approval)
+            {
                 let text = format!("no approval {:?} waits; the state shows what does", clip(approval));
                 return Err(Error::not_found("approval.absent", text));
             }
-            Ok(tenant.resolve_approval(id, approval, self.state))
+            Ok(chat.state().resolve_approval(approval, self.state))
         };
         asker.writing(resolve).await
     }

@@ -39,7 +39,7 @@ impl Operation for OpenTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let OpenTurn { conversation, new } = self;
-        let open = move |tenant: &Tenant| Ok(tenant.append_open(conversation.id(tenant)?, new));
+        let open = move |tenant: &Tenant| Ok(conversation.find(tenant)?.open(new));
         asker.writing(open).await
     }
 }
@@ -78,7 +78,8 @@ impl Operation for AppendChunk {
     async fn run(self, asker: &Asker) -> Result<Length, Error> {
         let tenant = &asker.tenant;
         let conversation = tenant.turn(self.turn)?.conversation;
-        let length = tenant.append_chunk(conversation, self.turn, self.offset, &self.delta)?;
+        let length =
+            tenant.conversation(conversation).open_turn(self.turn).chunk(self.offset, &self.delta)?;
         Ok(Length { length })
     }
 }
@@ -109,8 +110,9 @@ impl Operation for CommitTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let (turn, last) = (self.turn, self.last.into_turn()?);
-        let end =
-            move |tenant: &Tenant| Ok(tenant.append_commit(tenant.turn(turn)?.conversation, turn, last));
+        let end = move |tenant: &Tenant| {
+            Ok(tenant.conversation(tenant.turn(turn)?.conversation).open_turn(turn).commit(last))
+        };
         asker.writing(end).await
     }
 }
@@ -143,7 +145,7 @@ impl Operation for AbortTurn {
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         let abort = move |tenant: &Tenant| {
             let conversation = tenant.turn(self.turn)?.conversation;
-            Ok(tenant.append_abort(conversation, self.turn, &self.reason, self.replacement))
+            Ok(tenant.conversation(conversation).open_turn(self.turn).abort(&self.reason, self.replacement))
         };
         asker.writing(abort).await
     }

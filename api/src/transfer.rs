@@ -50,10 +50,10 @@ impl Operation for Export {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<ExportedText, Error> {
-        let id = asker.id(&self.conversation)?;
+        let chat = asker.conversation(&self.conversation)?;
         let format = self.format.unwrap_or(Format::Markdown);
         let mut file = Within { bytes: Vec::new(), overflows: false };
-        let written = asker.tenant.export(id, format, &mut file, &mut |_| {});
+        let (id, written) = (chat.id(), chat.export(format, &mut file, &mut |_| {}));
         if file.overflows {
             let text = format!(
                 "the conversation is larger than {EXPORT_BYTES_MAX} bytes as {format}; read its turns, or write the file \
@@ -179,10 +179,10 @@ impl Operation for Verify {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Verdict, Error> {
-        let conversation = asker.id(&self.conversation)?;
+        let chat = asker.conversation(&self.conversation)?;
         let head: Option<Hash> = self.head.as_deref().map(str::parse).transpose()?;
         let nothing = Verdict {
-            conversation,
+            conversation: chat.id(),
             ok: false,
             events: None,
             erased: None,
@@ -190,7 +190,7 @@ impl Operation for Verify {
             contains_head: None,
             problems: Vec::new(),
         };
-        match asker.tenant.verify_with(conversation, head, &mut asker.progress()) {
+        match chat.log().verify_with(head, &mut asker.progress()) {
             Ok(report) => {
                 let ok = report.contains_head != Some(false);
                 let text = "the log does not contain that head: it was cut or rewritten, or the head is of another one";

@@ -162,14 +162,14 @@ impl Operation for AppendTurns {
             AppendOptions { expected_seq: self.expected_seq, idempotency_key: self.idempotency_key };
         let name = self.conversation;
         let commit = match name.0.parse() {
-            Ok(id) => match asker.tenant.append_unless_blocking(id, turns, options) {
+            Ok(id) => match asker.tenant.conversation(id).append_all(turns).with(options).try_submit() {
                 Ok(commit) => commit,
-                Err((turns, options)) => {
-                    asker.blocking(move |tenant| Ok(tenant.append(id, turns, options))).await?
-                }
+                Err(append) => asker.blocking(move |_| Ok(append.submit())).await?,
             },
             Err(_) => {
-                asker.blocking(move |tenant| Ok(tenant.append(name.id(tenant)?, turns, options))).await?
+                let append =
+                    move |tenant: &Tenant| Ok(name.find(tenant)?.append_all(turns).with(options).submit());
+                asker.blocking(append).await?
             }
         };
         asker.committed(commit).await
@@ -206,7 +206,7 @@ impl Operation for ListTurns {
     .for_agents();
 
     async fn run(self, asker: &Asker) -> Result<Page<Entry>, Error> {
-        Ok(asker.tenant.history(asker.id(&self.conversation)?, self.query)?.into())
+        Ok(asker.conversation(&self.conversation)?.history(self.query)?.into())
     }
 }
 
@@ -227,7 +227,7 @@ impl Operation for GetTurn {
 
     async fn run(self, asker: &Asker) -> Result<Turn, Error> {
         match &self.conversation {
-            Some(name) => asker.tenant.turn_in(asker.id(name)?, self.turn),
+            Some(name) => asker.conversation(name)?.turn(self.turn),
             None => asker.tenant.turn(self.turn),
         }
     }
@@ -260,8 +260,9 @@ impl Operation for SupersedeTurn {
 
     async fn run(self, asker: &Asker) -> Result<Appended, Error> {
         let (turn, with) = (self.turn, self.with.into_turn()?);
-        let supersede =
-            move |tenant: &Tenant| Ok(tenant.supersede(tenant.turn(turn)?.conversation, turn, with));
+        let supersede = move |tenant: &Tenant| {
+            Ok(tenant.conversation(tenant.turn(turn)?.conversation).supersede(turn, with))
+        };
         asker.writing(supersede).await
     }
 }

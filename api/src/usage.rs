@@ -37,14 +37,14 @@ impl Operation for GetUsage {
 
     async fn run(self, asker: &Asker) -> Result<StorageUsage, Error> {
         let tenant = &asker.tenant;
-        let usage = tenant.tenant_usage()?;
+        let usage = tenant.usage()?;
         Ok(StorageUsage {
             conversations: usage.conversations,
             turns: usage.turns,
             bytes: usage.bytes,
             assets: usage.assets,
             asset_bytes: usage.asset_bytes,
-            keys: tenant.keys().count_valid(tenant.tenant())?,
+            keys: tenant.keys().count_valid(tenant.name())?,
             quotas: tenant.quota(),
         })
     }

@@ -5,7 +5,7 @@ use crate::figures::{Samples, rate, time};
 use crate::place::{self, Place};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{AppendOptions, NewTurn, Tenant};
+use everturn::{NewTurn, Tenant};
 use everturn_core::id::ConversationId;
 use futures_util::future::try_join_all;
 use std::fs::File;
@@ -175,7 +175,7 @@ fn compare(what: &str, these: &Samples, those: &Samples, name: &str) -> Row {
 }
 
 fn append(scope: &Tenant, id: ConversationId, text: &str) -> Result<()> {
-    scope.append(id, vec![NewTurn::user(text)], AppendOptions::default()).wait()?;
+    scope.conversation(id).append(NewTurn::user(text)).wait()?;
     Ok(())
 }
 
@@ -228,7 +228,7 @@ fn as_tasks(scope: &Tenant, ids: &[ConversationId], text: &str, slice: Duration)
     let writers = ids.iter().map(|id| async move {
         let mut count = 0;
         while started.elapsed() < slice {
-            scope.append(*id, vec![NewTurn::user(text)], AppendOptions::default()).await?;
+            scope.conversation(*id).append(NewTurn::user(text)).await?;
             count += 1;
         }
         Ok::<i32, everturn::Error>(count)

@@ -10,8 +10,8 @@ use crate::place::Place;
 use crate::programs::{Client, Program};
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{AppendOptions, Everturn, NewKey, NewTurn, Options};
-use everturn_core::access::Role;
+use everturn::{Everturn, NewConversation, NewKey, NewTurn, Options};
+use everturn_core::access::KeyRole;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -71,15 +71,15 @@ fn fill(place: &Place, name: &str) -> Result<[String; 3]> {
     let options = Options { index: false, auto_compaction: false, ..Options::default() };
     let store = Everturn::open_with(&format!("sqlite:{}", place.file(name).display()), options)?;
     let key = |tenant: &str| {
-        let new = NewKey { tenant: tenant.into(), role: Role::Admin, label: None, expires: None };
+        let new = NewKey { tenant: tenant.into(), role: KeyRole::Admin, label: None, expires: None };
         store.keys().create(new).map(|(_, key)| key)
     };
     let (modest, greedy) = (key("modest")?, key("greedy")?);
     let scope = store.tenant("greedy")?;
-    let conversation = scope.create(Default::default()).wait()?.id;
+    let conversation = scope.create(NewConversation::default()).wait()?.id();
     for _ in 0..LARGE_TURNS {
         let turn = NewTurn::user(&"x".repeat(LARGE_BYTES));
-        scope.append(conversation, vec![turn], AppendOptions::default()).wait()?;
+        scope.conversation(conversation).append(turn).wait()?;
     }
     Ok([modest, greedy, conversation.to_string()])
 }

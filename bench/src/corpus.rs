@@ -1,7 +1,7 @@
 //! What stores are filled with: words in sentences, the same in every run.
 
 use crate::Result;
-use everturn::{AppendOptions, Everturn, HistoryQuery, NewConversation, NewTurn, Options, Tenant};
+use everturn::{Everturn, HistoryQuery, NewConversation, NewTurn, Options, Tenant};
 use everturn_core::conversation::Settings;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -59,7 +59,7 @@ pub fn fill(path: &Path, corpus: &Corpus) -> Result<Filled> {
             })
             .collect();
         done += turns.len() as u64;
-        under_way.push_back(scope.append(*id, turns, AppendOptions::default()));
+        under_way.push_back(scope.conversation(*id).append_all(turns));
         if under_way.len() > UNDER_WAY_MAX.max(corpus.conversations)
             && let Some(oldest) = under_way.pop_front()
         {
@@ -83,7 +83,7 @@ pub fn begin(scope: &Tenant, count: usize) -> Result<Vec<ConversationId>> {
         settings.policy.insert(name.into(), Raw::of(&policy)?);
     }
     let new = NewConversation { settings, ..NewConversation::default() };
-    (0..count).map(|_| Ok(scope.create(new.clone()).wait()?.id)).collect()
+    (0..count).map(|_| Ok(scope.create(new.clone()).wait()?.id())).collect()
 }
 
 /// Opens a store whose sweeper keeps still: what it does at its own times would be in somebody's numbers.
@@ -104,10 +104,11 @@ impl Filled {
         for id in &self.conversations {
             let mut after = Some(0);
             while after.is_some() {
-                let page = scope.history(
-                    *id,
-                    HistoryQuery { after, limit: PAGE_ENTRIES_MAX, ..HistoryQuery::default() },
-                )?;
+                let page = scope.conversation(*id).history(HistoryQuery {
+                    after,
+                    limit: PAGE_ENTRIES_MAX,
+                    ..HistoryQuery::default()
+                })?;
                 for entry in &page.data {
                     bytes += serde_json::to_string(entry)?.len() as u64 + 1;
                 }

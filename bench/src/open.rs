@@ -20,7 +20,7 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
             let store = corpus::open(&filled.path)?;
             opened[side].push_time(started.elapsed());
             let last = HistoryQuery { order: Order::Descending, ..HistoryQuery::default() };
-            store.tenant("bench")?.history(filled.conversations[0], last)?;
+            store.tenant("bench")?.conversation(filled.conversations[0]).history(last)?;
             answered[side].push_time(started.elapsed());
         }
     }

@@ -25,7 +25,7 @@ mod said;
 use crate::Result;
 use crate::report::Row;
 use everturn::model::Embed;
-use everturn::{AppendOptions, Everturn, Hit, NewTurn, Options, RecallMode, RecallOptions, Tenant};
+use everturn::{Everturn, Hit, NewTurn, Options, RecallMode, RecallOptions, Tenant};
 use everturn_core::id::{ConversationId, TurnId};
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Role;
@@ -264,8 +264,7 @@ impl Kept {
                     occurred_at: said.at,
                     ..NewTurn::text(said.role, &said.text)
                 };
-                let new = batch.iter().map(new).collect();
-                let appended = scope.append(id, new, AppendOptions::default()).wait()?;
+                let appended = scope.conversation(id).append_all(batch.iter().map(new)).wait()?;
                 for (turn, said) in appended.turns.iter().zip(batch) {
                     turns.push(turn.id);
                     kept.sessions.insert(turn.id, (number, said.session));

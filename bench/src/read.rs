@@ -30,7 +30,7 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
         ("the first 50 turns", |scope, id, _, _| page(scope, id, None, Order::Ascending), true),
         (
             "50 events from the middle",
-            |scope, id, turns, _| Ok(scope.events(id, turns / 2, PAGE)?.len()),
+            |scope, id, turns, _| Ok(scope.conversation(id).log().read(turns / 2, PAGE)?.len()),
             true,
         ),
         (
@@ -73,5 +73,5 @@ pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {
 
 fn page(scope: &Tenant, id: ConversationId, after: Option<u64>, order: Order) -> Result<usize> {
     let query = HistoryQuery { after, limit: PAGE, order, ..HistoryQuery::default() };
-    Ok(scope.history(id, query)?.data.len())
+    Ok(scope.conversation(id).history(query)?.data.len())
 }

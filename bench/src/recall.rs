@@ -18,7 +18,7 @@ use crate::report::Row;
 use crate::vectors::MadeUp;
 use crate::{Result, Scale};
 use everturn::model::Embed;
-use everturn::{AppendOptions, Everturn, NewTurn, Options, RecallMode, RecallOptions, Tenant};
+use everturn::{Everturn, NewTurn, Options, RecallMode, RecallOptions, Tenant};
 use everturn_core::id::ConversationId;
 use everturn_core::turn::Role;
 use std::path::Path;
@@ -289,7 +289,7 @@ fn appends(place: &Place, scale: Scale) -> Result<Row> {
             let mut appended = 0;
             while started.elapsed() < Duration::from_millis(scale.slice_ms) {
                 let turn = NewTurn::user(&text(&mut words, 1024));
-                scope.append(id, vec![turn], AppendOptions::default()).wait()?;
+                scope.conversation(id).append(turn).wait()?;
                 appended += 1;
             }
             rates[side].push(f64::from(appended) / started.elapsed().as_secs_f64());
@@ -334,7 +334,7 @@ fn fill(path: &Path, turns: u64, each: u64) -> Result<(Filled, Sampled)> {
 }
 
 fn append(scope: &Tenant, id: ConversationId, turns: Vec<NewTurn>) -> Result<()> {
-    scope.append(id, turns, AppendOptions::default()).wait()?;
+    scope.conversation(id).append_all(turns).wait()?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use crate::figures::{Samples, bytes, count, rate, time};
 use crate::place::Place;
 use crate::report::Row;
 use crate::{Result, Scale};
-use everturn::{AppendOptions, ContextOptions, Everturn, NewTurn, Tenant, Update};
+use everturn::{ContextOptions, Everturn, NewTurn, Tenant, Update};
 use everturn_core::id::ConversationId;
 use everturn_server::{App, Config, Server, serve};
 use futures_util::future::try_join_all;
@@ -111,7 +111,7 @@ fn appends(runtime: &Runtime, server: &Listening, scope: &Tenant, scale: Scale) 
                 slice,
                 &mut direct_latency,
                 async |id| {
-                    scope.append(id, vec![NewTurn::user(&text)], AppendOptions::default()).await?;
+                    scope.conversation(id).append(NewTurn::user(&text)).await?;
                     Ok(())
                 },
             ))?);
@@ -143,8 +143,8 @@ fn contexts(runtime: &Runtime, server: &Listening, scope: &Tenant, scale: Scale)
     let id = corpus::begin(scope, 1)?[0];
     let mut words = Words::default();
     for _ in 0..10 {
-        let turns = (0..100).map(|_| NewTurn::user(&words.text(200))).collect();
-        scope.append(id, turns, AppendOptions::default()).wait()?;
+        let turns = (0..100).map(|_| NewTurn::user(&words.text(200)));
+        scope.conversation(id).append_all(turns).wait()?;
     }
     let slice = Duration::from_millis(scale.slice_ms);
     let body = json!({"token_budget": CONTEXT_TOKENS}).to_string();
@@ -152,7 +152,7 @@ fn contexts(runtime: &Runtime, server: &Listening, scope: &Tenant, scale: Scale)
     let (mut direct_latency, mut over_latency) = (Samples::default(), Samples::default());
     for _ in 0..scale.rounds {
         direct.push(runtime.block_on(meanwhile(&[id], slice, &mut direct_latency, async |id| {
-            scope.build_context(id, &ContextOptions::new(CONTEXT_TOKENS))?;
+            scope.conversation(id).contexts().build(&ContextOptions::new(CONTEXT_TOKENS))?;
             Ok(())
         }))?);
         over.push(runtime.block_on(meanwhile(&[id], slice, &mut over_latency, async |id| {
@@ -175,10 +175,10 @@ fn contexts(runtime: &Runtime, server: &Listening, scope: &Tenant, scale: Scale)
 fn events(server: &Listening, scope: &Tenant) -> Result<Vec<Row>> {
     let id = corpus::begin(scope, 1)?[0];
     let text = Words::default().text(TURN_BYTES);
-    let append = || scope.append(id, vec![NewTurn::user(&text)], AppendOptions::default()).wait();
+    let append = || scope.conversation(id).append(NewTurn::user(&text)).wait();
     let (mut direct, mut over) = (Samples::default(), Samples::default());
     let mut lines = subscribe(server.address, id)?.lines();
-    let mut subscription = scope.subscribe(id, 2)?;
+    let mut subscription = scope.conversation(id).subscribe(1)?;
     for _ in 0..FOLLOWED {
         let begun = Instant::now();
         append()?;
@@ -242,7 +242,7 @@ fn subscribers(server: &Listening, scope: &Tenant) -> Result<Row> {
     let text = Words::default().text(TURN_BYTES);
     let begun = Instant::now();
     for _ in 0..SHOWN {
-        scope.append(id, vec![NewTurn::user(&text)], AppendOptions::default()).wait()?;
+        scope.conversation(id).append(NewTurn::user(&text)).wait()?;
     }
     readers.expect("all")?;
     let took = begun.elapsed();

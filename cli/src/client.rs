@@ -83,7 +83,7 @@ impl Client {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Failure> {
         match self {
-            Client::Local(local) => Ok(local.tenant.export(id, format, out, progress)?),
+            Client::Local(local) => Ok(local.tenant.conversation(id).export(format, out, progress)?),
             Client::Remote(remote) => remote.export(id, format, out, progress),
         }
     }
@@ -105,7 +105,9 @@ impl Client {
         bytes: Vec<u8>,
     ) -> Result<Asset, Error> {
         match self {
-            Client::Local(local) => local.tenant.add_asset(id, Some(name.to_string()), mime_type, bytes),
+            Client::Local(local) => {
+                local.tenant.conversation(id).assets().add(Some(name.to_string()), mime_type, bytes)
+            }
             Client::Remote(remote) => remote.attach(id, name, mime_type, bytes),
         }
     }

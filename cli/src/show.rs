@@ -2,7 +2,7 @@
 
 use anstyle::{AnsiColor, Style};
 use everturn_core::asset::Asset;
-use everturn_core::conversation::{Conversation, State};
+use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::Event;
 use everturn_core::fact::Fact;
 use everturn_core::message::{self, Part};
@@ -32,7 +32,7 @@ pub fn conversation(conversation: &Conversation) -> String {
     let title = conversation.title.as_deref().unwrap_or("(no title)");
     let turns = count(conversation.turns, "turn");
     let state = match conversation.state {
-        State::Active => String::new(),
+        Lifecycle::Active => String::new(),
         state => format!("  {state}"),
     };
     let changed = time(conversation.updated);

@@ -15,7 +15,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "KeyRole")]
-pub enum Role {
+pub enum KeyRole {
     /// Read.
     Reader,
     /// Read, append and derive.
@@ -24,33 +24,34 @@ pub enum Role {
     Admin,
 }
 
-impl Role {
+impl KeyRole {
     /// How it is written.
     pub fn as_str(self) -> &'static str {
         match self {
-            Role::Reader => "reader",
-            Role::Writer => "writer",
-            Role::Admin => "admin",
+            KeyRole::Reader => "reader",
+            KeyRole::Writer => "writer",
+            KeyRole::Admin => "admin",
         }
     }
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for KeyRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl FromStr for Role {
+impl FromStr for KeyRole {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Role, Error> {
-        [Role::Reader, Role::Writer, Role::Admin].into_iter().find(|role| role.as_str() == text).ok_or_else(
-            || {
+    fn from_str(text: &str) -> Result<KeyRole, Error> {
+        [KeyRole::Reader, KeyRole::Writer, KeyRole::Admin]
+            .into_iter()
+            .find(|role| role.as_str() == text)
+            .ok_or_else(|| {
                 let text = clip(text);
                 Error::invalid("key.role", format!("{text:?} is no role; use reader, writer or admin"))
-            },
-        )
+            })
     }
 }
 
@@ -63,7 +64,7 @@ pub struct AccessKey {
     /// Whose conversations it opens; no others.
     pub tenant: TenantName,
     /// What its holder may do: `reader`, `writer` or `admin`.
-    pub role: Role,
+    pub role: KeyRole,
     /// For people: who has it, and what for.
     pub label: Option<String>,
     /// When it was made.
@@ -97,10 +98,10 @@ mod tests {
 
     #[test]
     fn roles_are_ordered_and_have_one_spelling() {
-        assert!(Role::Reader < Role::Writer && Role::Writer < Role::Admin);
-        for role in [Role::Reader, Role::Writer, Role::Admin] {
-            assert_eq!(role.to_string().parse::<Role>().unwrap(), role);
+        assert!(KeyRole::Reader < KeyRole::Writer && KeyRole::Writer < KeyRole::Admin);
+        for role in [KeyRole::Reader, KeyRole::Writer, KeyRole::Admin] {
+            assert_eq!(role.to_string().parse::<KeyRole>().unwrap(), role);
         }
-        assert!("root".parse::<Role>().unwrap_err().text().contains("use reader, writer or admin"));
+        assert!("root".parse::<KeyRole>().unwrap_err().text().contains("use reader, writer or admin"));
     }
 }

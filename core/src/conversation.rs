@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "ConversationState")]
-pub enum State {
+pub enum Lifecycle {
     /// Open for turns.
     #[default]
     Active,
@@ -27,7 +27,7 @@ pub enum State {
     /// Ended for good; `reset` starts a new one that names it.
     Closed,
 }
-words!(State, "state.unknown", Active "active", Archived "archived", Abandoned "abandoned", Closed "closed");
+words!(Lifecycle, "state.unknown", Active "active", Archived "archived", Abandoned "abandoned", Closed "closed");
 
 /// How long content is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -246,7 +246,7 @@ pub struct Conversation {
     /// `transcript_budget`.
     pub metadata: BTreeMap<String, Raw>,
     /// Where it is in its life.
-    pub state: State,
+    pub state: Lifecycle,
     /// When it began.
     pub created: Timestamp,
     /// When its last event was taken.
@@ -292,7 +292,7 @@ impl Conversation {
             title: None,
             participants: Vec::new(),
             metadata: BTreeMap::new(),
-            state: State::Active,
+            state: Lifecycle::Active,
             created,
             updated: created,
             summarized_through: None,

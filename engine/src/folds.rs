@@ -20,7 +20,7 @@ const KEEP_EVERY: u64 = 1024;
 /// Most folds in memory.
 const REMEMBERED_MAX: usize = 1024;
 /// Most token counts in memory.
-pub const COUNTED_MAX: usize = 200_000;
+const COUNTED_MAX: usize = 200_000;
 
 /// A fold as it is kept in the store, with a hash that tells whether it is what was kept, and for this place.
 #[derive(Serialize, Deserialize)]
@@ -34,12 +34,17 @@ fn fold_hash(last: &Event, fold: &Raw) -> Hash {
     Hash::of(&[&last.hash.0, fold.get().as_bytes()].concat())
 }
 
-/// Folds as of the last time they were asked for.
-pub struct Folds(Cache<Key, Arc<Fold>>);
+/// What is remembered of logs.
+pub struct Folds {
+    /// Each as of the last time it was asked for.
+    folds: Cache<Key, Arc<Fold>>,
+    /// Token counts, by turn and tokenizer.
+    counts: Cache<(TurnId, Family), u64>,
+}
 
 impl Default for Folds {
     fn default() -> Folds {
-        Folds(Cache::new(REMEMBERED_MAX))
+        Folds { folds: Cache::new(REMEMBERED_MAX), counts: Cache::new(COUNTED_MAX) }
     }
 }
 
@@ -47,8 +52,8 @@ impl Folds {
     /// A conversation is gone, or everything derived is made again.
     pub fn forget(&self, key: Option<&Key>) {
         match key {
-            Some(key) => drop(self.0.remove(key)),
-            None => self.0.clear(),
+            Some(key) => drop(self.folds.remove(key)),
+            None => self.folds.clear(),
         }
     }
 }
@@ -56,7 +61,7 @@ impl Folds {
 impl Shared {
     /// What a conversation's events up to a place add up to. Reads only what is newer than the fold that is known.
     pub fn fold(&self, key: &Key, through_seq: u64) -> Result<Arc<Fold>, Error> {
-        let known = self.folds.0.get(key).filter(|fold| fold.through_seq <= through_seq);
+        let known = self.folds.folds.get(key).filter(|fold| fold.through_seq <= through_seq);
         if let Some(fold) = known.as_ref().filter(|fold| fold.through_seq == through_seq) {
             return Ok(fold.clone());
         }
@@ -87,8 +92,8 @@ impl Shared {
         }
         let fold = Arc::new(fold);
         // An older one, asked for by whoever looks back, must not push out the newest.
-        if self.folds.0.get(key).is_none_or(|newest| newest.through_seq < fold.through_seq) {
-            self.folds.0.insert(key.clone(), fold.clone());
+        if self.folds.folds.get(key).is_none_or(|newest| newest.through_seq < fold.through_seq) {
+            self.folds.folds.insert(key.clone(), fold.clone());
         }
         Ok(fold)
     }
@@ -122,11 +127,11 @@ impl Shared {
 
     /// What a turn costs, counted once.
     pub fn count(&self, family: Family, turn: TurnId, message: &Value) -> u64 {
-        if let Some(count) = self.counts.get(&(turn, family)) {
+        if let Some(count) = self.folds.counts.get(&(turn, family)) {
             return count;
         }
         let count = family.message(message);
-        self.counts.insert((turn, family), count);
+        self.folds.counts.insert((turn, family), count);
         count
     }
 }

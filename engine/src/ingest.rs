@@ -69,6 +69,20 @@ impl NewTurn {
     }
 }
 
+/// A user's turn.
+impl From<&str> for NewTurn {
+    fn from(text: &str) -> NewTurn {
+        NewTurn::user(text)
+    }
+}
+
+/// A user's turn.
+impl From<String> for NewTurn {
+    fn from(text: String) -> NewTurn {
+        NewTurn::user(&text)
+    }
+}
+
 /// What redaction a conversation asks for.
 pub fn redaction_mode(conversation: &Conversation) -> redaction::Mode {
     conversation.policy.get("redaction").and_then(|raw| raw.read()).unwrap_or_default()

@@ -5,7 +5,7 @@
 
 use crate::{Inner, Shared};
 use everturn_core::Error;
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::chain::Hash;
 use everturn_core::id::{KeyId, TenantName};
 use everturn_core::limits::NAME_BYTES_MAX;
@@ -37,7 +37,7 @@ pub struct NewKey {
     /// Whose conversations it opens.
     pub tenant: String,
     /// What may be done with it.
-    pub role: Role,
+    pub role: KeyRole,
     /// For people.
     pub label: Option<String>,
     /// When it ends by itself.
@@ -52,7 +52,7 @@ pub struct Grant {
     /// Whose conversations it opens.
     pub tenant: TenantName,
     /// What may be done with it.
-    pub role: Role,
+    pub role: KeyRole,
     /// When it ends by itself.
     pub expires: Option<Timestamp>,
 }

@@ -1,30 +1,60 @@
-//! What you can do with conversations: the library to embed.
+//! A conversation store for AI agents: every turn is kept in an append-only, hash-chained log, and from the log comes what the next model
+//! call needs, inside a token budget.
 //!
 //! ```
-//! use everturn::{Everturn, NewTurn};
+//! use everturn::{ContextOptions, Everturn, NewTurn};
 //!
-//! let store = Everturn::open("memory:")?;
-//! let tenant = store.tenant("default")?;
-//! let conversation = tenant.create(Default::default()).wait()?;
-//! tenant.append(conversation.id, vec![NewTurn::user("hello")], Default::default()).wait()?;
-//! assert_eq!(tenant.history(conversation.id, Default::default())?.data.len(), 1);
+//! let store = Everturn::open("memory:")?; // or "sqlite:chats.db", which is made if it is not there
+//! let tenant = store.tenant("acme")?;
+//! let chat = tenant.create("A trip to Oslo").wait()?;
+//!
+//! chat.append("Which day do we leave?").by("alice").wait()?;
+//! chat.append(NewTurn::assistant("On the 3rd of May.")).wait()?;
+//!
+//! let context = chat.contexts().build(&ContextOptions::new(8_000))?;
+//! assert_eq!(context.messages.len(), 2);
+//! assert!(context.tokens.used <= 8_000);
 //! # Ok::<(), everturn::Error>(())
 //! ```
 //!
-//! Writes answer with a [`Commit`]: a sync caller `wait`s, an async one `await`s, on any executor. Reads run on the
-//! caller's thread, on a connection of their own, and never wait for the writer. [`Subscription`] serves both as well.
+//! # Finding your way
 //!
-//! What it is not: it opens no port, reads no arguments and formats nothing for people.
+//! - [`Everturn`] is an open store: opening and its [`Options`], checking, repairing, [backups](backup), access [`Keys`].
+//! - [`Tenant`] is everything that one tenant owns: creating, listing and finding conversations, [recall](Tenant::recall) over all of them,
+//!   [import](Tenant::import). No call reaches another tenant's data.
+//! - [`ConversationHandle`] is one conversation: [`append`](ConversationHandle::append), [`history`](ConversationHandle::history),
+//!   [`subscribe`](ConversationHandle::subscribe), [`fork`](ConversationHandle::fork), [`supersede`](ConversationHandle::supersede),
+//!   [`generate`](ConversationHandle::generate), [`export`](ConversationHandle::export). What belongs together has a handle of its own:
+//!   [`contexts`](ConversationHandle::contexts), [`state`](ConversationHandle::state), [`facts`](ConversationHandle::facts),
+//!   [`assets`](ConversationHandle::assets), [`compaction`](ConversationHandle::compaction), [`log`](ConversationHandle::log), and
+//!   [`open_turn`](ConversationHandle::open_turn) for answers that are streamed.
+//! - [`model`] connects model servers, local models and embedders; [`script`] runs projectors and summarizers that users write.
 //!
-//! Reading order: [`Everturn`] opens a store, [`Tenant`] is what a tenant can do, `ingest` turns input into events, `writer` commits
-//! them. Each feature has a folder: `streaming`, `compaction`, `recall`, `facts`, `generation`, `transfer`, `backup`, `mirror`. `background`
-//! cleans up, `load` lets requests go before background work, `proof` checks.
+//! # Waiting
+//!
+//! A write answers with a [`Commit`] (an append with an [`Append`]): a sync caller `wait`s, an async one `.await`s, on any executor. Once it
+//! answers, the write survives a power loss. Reads run on the caller's thread, on a connection of their own, and never wait for the writer.
+//! A [`Subscription`] is an iterator for sync callers and a stream for async ones.
+//!
+//! # Errors
+//!
+//! Every [`Error`] has a class, a stable [`code`](Error::code), and a text that says what is wrong and what to do.
+//!
+//! # Not here
+//!
+//! The library opens no port, reads no arguments and formats nothing for people: the `everturn` program does.
 
+// Reading order: `everturn` opens a store, `tenant` and `conversation` are its handles, `ingest` turns input into drafts of events, `journal`
+// and `writer` commit them, and tell each `Observer`. Each feature has a folder: `context`, `streaming`, `compaction`, `recall`, `facts`,
+// `generation`, `transfer`, `backup`, `erasing`, `mirror`. `background` sweeps, `load` lets requests go before background work.
+
+mod assets;
 mod background;
 pub mod backup;
 mod compaction;
-mod copies;
-mod erasures;
+mod context;
+mod conversation;
+mod erasing;
 mod facts;
 mod folds;
 mod generation;
@@ -37,58 +67,75 @@ mod private;
 mod proof;
 mod quota;
 mod recall;
-mod records;
-mod scope;
 pub mod script;
 mod streaming;
+mod tenant;
 mod transfer;
 mod world;
 mod writer;
 
-pub use compaction::{CompactOptions, Compacted, Summary};
-pub use everturn_core::Error;
+pub use assets::ConversationAssets;
+pub use compaction::{CompactOptions, Compacted, ConversationCompaction, Summary};
+pub use context::{
+    Context, ContextOptions, ConversationContexts, Digest, Policy, Projection, RecallRequest, Receipt,
+};
+pub use conversation::{
+    Append, AppendOptions, Appended, Change, ConversationHandle, ConversationState, Entry, ForkOptions,
+    HistoryQuery, Order,
+};
+pub use erasing::{ErasedActor, Records};
+pub use everturn_core::access::{AccessKey, KeyRole};
+pub use everturn_core::asset::Asset;
+pub use everturn_core::budget::Usage;
+pub use everturn_core::chain::{Hash, Head, Report};
+pub use everturn_core::conversation::{
+    Conversation, Lifecycle, Parent, Retention, Settings, SystemPrompt, Tombstone,
+};
+pub use everturn_core::event::{Event, Visibility};
+pub use everturn_core::fact::Fact;
+pub use everturn_core::id::{ConversationId, EventId, FactId, GenerationId, KeyId, TenantName, TurnId};
+pub use everturn_core::json::Raw;
+pub use everturn_core::time::Timestamp;
+pub use everturn_core::turn::{Role, Status, Tokens, Turn};
+pub use everturn_core::{Error, limits};
+pub use everturn_formats::provider::Provider;
 pub use everturn_store::{Behind, TenantUsage};
+pub use everturn_views::compaction::{Checkpoint, Covers};
+pub use everturn_views::context::{Block, Cache, LeftOut, Section, Sections, Tokens as ContextTokens};
+pub use everturn_views::projection::Options as ProjectionOptions;
 pub use everturn_views::recall::{Kind as RecallKind, Mode as RecallMode, Snippet};
-pub use facts::{Correction, ExtractOptions, Extraction, FactQuery, NewFact};
+pub use everturn_views::state::{Approval, ApprovalBody, State, ToolBody};
+pub use facts::{ConversationFacts, Correction, ExtractOptions, Extraction, FactQuery, NewFact};
 pub use generation::{GenerateOptions, Generated, Generating, GenerationState, GenerationStatus, Progress};
 pub use ingest::NewTurn;
 pub use keys::{Grant, KEY_PREFIX, Keys, NewKey};
-pub use proof::{Doctor, Finding, Repaired};
+pub use proof::{ConversationLog, Doctor, Finding, Repaired};
 pub use quota::{Quota, Quotas};
 pub use recall::{Hit, Matched, Rank, RecallOptions, Recalled};
-pub use records::Records;
-pub use scope::{
-    AppendOptions, Appended, Change, Context, ContextOptions, Digest, Entry, ErasedActor, HistoryQuery,
-    ListQuery, NewConversation, NewStream, Order, Page, Policy, Projection, RecallRequest, Receipt, Tenant,
-};
 pub use streaming::hub::{Chunk, ChunkPosition, Position, Subscription, Update};
-
+pub use streaming::turn::{NewStream, OpenTurn};
+pub use tenant::{ListQuery, NewConversation, Page, Tenant};
 pub use transfer::{Format, Imported};
 pub use world::{SystemWorld, World};
 pub use writer::{Commit, CommitFuture};
 
 use compaction::worker::Changed;
-use copies::Copies;
-use everturn_core::chain::Hash;
-use everturn_core::conversation::Conversation;
-use everturn_core::event::{Event, kind};
-use everturn_core::id::{Key, TenantName, TurnId};
+use erasing::copies::Copies;
+use everturn_core::event::kind;
+use everturn_core::id::Key;
 use everturn_core::limits::{STREAM_DEBOUNCE_MS, STREAM_IDLE_MAX_MS};
 use everturn_core::redaction;
-use everturn_core::time::Timestamp;
-use everturn_core::turn::{Role, TurnBody};
+use everturn_core::turn::TurnBody;
 use everturn_core::write::Write;
 use everturn_store::assets::ObjectAssets;
 use everturn_store::memory::Memory;
 use everturn_store::sqlite::Sqlite;
 use everturn_store::{Assets, CheckedIndex, CheckedLog, Committed, Recall};
-use everturn_views::tokens::Family;
-use folds::{COUNTED_MAX, Folds};
+use folds::Folds;
 use generation::Generations;
 use load::{Load, Slots};
 use mirror::Mirror;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use quick_cache::sync::Cache;
 use recall::embedding::{self, Embeddings};
 use recall::indexer::{self, Indexer};
 use std::collections::{BTreeMap, HashMap};
@@ -240,8 +287,6 @@ pub(crate) struct Shared {
     /// Another process has opened the store for writing since: what is remembered may be stale.
     overtaken: AtomicBool,
     pub folds: Folds,
-    /// What turns cost, by who counts.
-    pub counts: Cache<(TurnId, Family), u64>,
     /// Conversations to look at.
     pub changed: Changed,
     pub budgets: compaction::budget::Budgets,
@@ -342,7 +387,6 @@ impl Everturn {
             known: Mutex::default(),
             overtaken: AtomicBool::new(false),
             folds: Folds::default(),
-            counts: Cache::new(COUNTED_MAX),
             changed: Changed::default(),
             budgets: compaction::budget::Budgets::default(),
             mirror,

@@ -1,7 +1,8 @@
 //! Proof: that a log is what was written, and that a store is healthy.
 
-use crate::erasures::{Erasures, Gone, Recorded};
-use crate::scope::Tenant;
+use crate::conversation::ConversationHandle;
+use crate::erasing::erasures::{Erasures, Gone, Recorded};
+use crate::tenant::Tenant;
 use crate::{Everturn, Shared};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
@@ -59,42 +60,6 @@ pub struct Doctor {
 }
 
 impl Tenant {
-    /// Walks a conversation's chain. An error is the first thing that is wrong. With `head`, a hash noted earlier, also
-    /// tells whether the log still contains it.
-    pub fn verify(&self, id: ConversationId, head: Option<Hash>) -> Result<Report, Error> {
-        self.verify_with(id, head, &mut |_| {})
-    }
-
-    /// The same, telling how many events were checked so far.
-    pub fn verify_with(
-        &self,
-        id: ConversationId,
-        head: Option<Hash>,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<Report, Error> {
-        let key = self.key(id);
-        let stored = self.shared().index.conversation(&key)?.head;
-        let (report, gone) = walk(self.shared(), &key, head, progress)?;
-        // The log may have grown meanwhile, but it cannot have become shorter.
-        if report.head.seq < stored.seq {
-            let text = format!(
-                "the log ends at seq {} but had {}; events are missing at its end",
-                report.head.seq, stored.seq
-            );
-            return Err(Error::corrupt("chain.truncated", text));
-        }
-        if report.head.seq == stored.seq && report.head.hash != stored.hash {
-            return Err(Error::corrupt(
-                "chain.head_mismatch",
-                "the last event is not the one that was written",
-            ));
-        }
-        match self.unrecorded(&key, gone, &mut None)?.first() {
-            Some(gone) => Err(Error::corrupt("chain.erasure_unrecorded", gone.text())),
-            None => Ok(report),
-        }
-    }
-
     /// Of events without a body that their own log does not explain, those whose erasure no other log records.
     fn unrecorded<'a>(
         &'a self,
@@ -130,7 +95,7 @@ impl Tenant {
         let problems = self.shared().index.check()?.into_iter();
         // Another tenant's is not this one's to know.
         let own =
-            problems.filter(|problem| problem.key.as_ref().is_none_or(|key| key.tenant == *self.tenant()));
+            problems.filter(|problem| problem.key.as_ref().is_none_or(|key| key.tenant == *self.name()));
         let mut doctor = Doctor { findings: own.map(Finding::from).collect(), ..Doctor::default() };
         self.examine(&mut doctor, progress)?;
         Ok(doctor)
@@ -138,10 +103,10 @@ impl Tenant {
 
     /// Walks every chain and reads every asset. Goes on after damage.
     fn examine(&self, doctor: &mut Doctor, progress: &mut dyn FnMut(&Doctor)) -> Result<(), Error> {
-        let own = doctor.findings.iter().filter(|finding| finding.tenant.as_ref() == Some(self.tenant()));
+        let own = doctor.findings.iter().filter(|finding| finding.tenant.as_ref() == Some(self.name()));
         let told: HashSet<ConversationId> = own.filter_map(|finding| finding.conversation).collect();
         let (mut walked, mut erasures) = (HashMap::new(), None);
-        for id in self.shared().index.starting_with(self.tenant(), "", usize::MAX)? {
+        for id in self.shared().index.starting_with(self.name(), "", usize::MAX)? {
             let key = self.key(id);
             let gone = self.examine_log(&key, !told.contains(&id), &mut walked, doctor);
             // What cannot be read was said already.
@@ -149,7 +114,7 @@ impl Tenant {
                 doctor.findings.push(Finding::about(key.clone(), gone.text(), CHANGED));
             }
             self.examine_folds(&key, doctor);
-            match self.assets(id) {
+            match self.conversation(id).assets().list() {
                 Ok(assets) => {
                     doctor.assets += assets.len() as u64;
                     doctor.findings.extend(assets.iter().filter_map(|asset| self.check_asset(id, asset)));
@@ -256,11 +221,47 @@ impl Tenant {
 
     fn check_asset(&self, conversation: ConversationId, asset: &Asset) -> Option<Finding> {
         // One that was imported as a descriptor only has its bytes elsewhere.
-        let ours = everturn_store::assets::path(self.tenant(), asset.sha256?);
+        let ours = everturn_store::assets::path(self.name(), asset.sha256?);
         asset.storage.as_ref().filter(|storage| storage.path.as_ref() == Some(&ours))?;
         let error = self.asset_bytes(asset).err()?;
         let problem = format!("{}: {error}", asset.id);
         Some(Finding::about(self.key(conversation), problem, "restore the asset folder from a backup"))
+    }
+}
+
+/// The log of a conversation.
+pub struct ConversationLog<'a>(pub(crate) &'a ConversationHandle);
+
+impl ConversationLog<'_> {
+    /// Walks a conversation's chain. An error is the first thing that is wrong. With `head`, a hash noted earlier, also
+    /// tells whether the log still contains it.
+    pub fn verify(&self, head: Option<Hash>) -> Result<Report, Error> {
+        self.0.log().verify_with(head, &mut |_| {})
+    }
+
+    /// The same, telling how many events were checked so far.
+    pub fn verify_with(&self, head: Option<Hash>, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
+        let key = self.0.key();
+        let stored = self.0.shared().index.conversation(key)?.head;
+        let (report, gone) = walk(self.0.shared(), key, head, progress)?;
+        // The log may have grown meanwhile, but it cannot have become shorter.
+        if report.head.seq < stored.seq {
+            let text = format!(
+                "the log ends at seq {} but had {}; events are missing at its end",
+                report.head.seq, stored.seq
+            );
+            return Err(Error::corrupt("chain.truncated", text));
+        }
+        if report.head.seq == stored.seq && report.head.hash != stored.hash {
+            return Err(Error::corrupt(
+                "chain.head_mismatch",
+                "the last event is not the one that was written",
+            ));
+        }
+        match self.0.tenant.unrecorded(key, gone, &mut None)?.first() {
+            Some(gone) => Err(Error::corrupt("chain.erasure_unrecorded", gone.text())),
+            None => Ok(report),
+        }
     }
 }
 
@@ -341,11 +342,10 @@ impl Everturn {
         // A branch of a branch is found once that is a fork.
         while let Some(branch) = diverged.branches()?.into_iter().next() {
             let Key { tenant, id: conversation } = branch.key.clone();
-            let scope = self.tenant(tenant.as_str())?;
-            let fork = scope.fork(conversation, branch.at_seq).wait()?.id;
-            let events = diverged.adopt(&branch, &scope.key(fork))?;
+            let fork = self.tenant(tenant.as_str())?.conversation(conversation).fork(branch.at_seq).wait()?;
+            let events = diverged.adopt(&branch, fork.key())?;
             shared.forget_derived();
-            repaired.push(Repaired { tenant, conversation, at_seq: branch.at_seq, fork, events });
+            repaired.push(Repaired { tenant, conversation, at_seq: branch.at_seq, fork: fork.id(), events });
         }
         if !repaired.is_empty() {
             // Moved rows leave copies of their words in unused space.

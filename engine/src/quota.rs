@@ -4,7 +4,7 @@
 //! to it, and an erasure or a deletion has it counted again. So no row is written by all, and without quotas nothing is
 //! counted. Appends that run at the same moment may overshoot a quota together, by what they bring.
 
-use crate::scope::Tenant;
+use crate::tenant::Tenant;
 use crate::{Keys, Shared};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
@@ -209,15 +209,15 @@ impl Keys {
 
 impl Tenant {
     /// What the tenant has stored. Counted anew unless there are quotas, which takes as long as reading its rows.
-    pub fn tenant_usage(&self) -> Result<TenantUsage, Error> {
+    pub fn usage(&self) -> Result<TenantUsage, Error> {
         match self.shared().options.quotas.are_unlimited() {
-            true => self.shared().index.usage(self.tenant()),
-            false => self.shared().stored(self.tenant()),
+            true => self.shared().index.usage(self.name()),
+            false => self.shared().stored(self.name()),
         }
     }
 
     /// How much the tenant may store.
     pub fn quota(&self) -> Quota {
-        self.shared().options.quotas.of(self.tenant())
+        self.shared().options.quotas.of(self.name())
     }
 }

@@ -11,7 +11,7 @@ mod lease;
 mod limits;
 mod origin;
 
-pub use everturn_core::access::Role;
+pub use everturn_core::access::KeyRole;
 
 use crate::app::{App, blocking};
 use crate::config::Config;
@@ -47,7 +47,7 @@ pub struct Caller {
     /// What is theirs.
     pub scope: Tenant,
     /// What they may do.
-    pub role: Role,
+    pub role: KeyRole,
     /// The id of the key, or `jwt:` and whom the token is about, for limits and logs; nothing, if nobody was asked.
     pub who: Option<Arc<str>>,
     /// What the request was let in for.
@@ -123,7 +123,7 @@ impl Access {
 
     /// The lane of a tenant.
     pub fn lane(&self, scope: &Tenant) -> Arc<Lane> {
-        self.lanes.of(scope.tenant())
+        self.lanes.of(scope.name())
     }
 
     /// Resolves when a credential ends; `None` if it cannot end.
@@ -137,7 +137,7 @@ impl Access {
             origin::check(&app.config, request)?;
             let scope = app.store.tenant("default")?;
             let lane = self.lane(&scope);
-            let (role, credential) = (Role::Admin, Credential::None);
+            let (role, credential) = (KeyRole::Admin, Credential::None);
             return Ok(Some(Caller { scope, role, who: None, credential, lane }));
         }
         let Some(token) = token(&request.headers)? else { return Ok(None) };
@@ -217,14 +217,14 @@ pub async fn authenticate(State(app): State<Arc<App>>, request: Request, next: N
         Err(problem) => return problem.into_response(),
     };
     let span = tracing::Span::current();
-    span.record("everturn.tenant", caller.scope.tenant().as_str());
-    let called_by = CalledBy { tenant: caller.scope.tenant().clone(), key: caller.who.clone() };
+    span.record("everturn.tenant", caller.scope.name().as_str());
+    let called_by = CalledBy { tenant: caller.scope.name().clone(), key: caller.who.clone() };
     // Whoever is at this machine and was not asked for a key has nobody to share with.
     let running = match &caller.who {
         None => None,
         Some(who) => {
             span.record("everturn.key", &**who);
-            match app.access.limiters.enter(who, caller.scope.tenant(), &caller.lane) {
+            match app.access.limiters.enter(who, caller.scope.name(), &caller.lane) {
                 Ok(running) => Some(running),
                 Err(problem) => {
                     let mut refusal = problem.into_response();
@@ -258,7 +258,7 @@ macro_rules! needs {
             type Rejection = Problem;
 
             async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<$name, Problem> {
-                allow(parts, Role::$name).map($name)
+                allow(parts, KeyRole::$name).map($name)
             }
         }
     )+};
@@ -272,12 +272,12 @@ needs!(
     Admin
 );
 
-fn allow(parts: &Parts, needed: Role) -> Result<Tenant, Problem> {
+fn allow(parts: &Parts, needed: KeyRole) -> Result<Tenant, Problem> {
     allowed(&parts.extensions, needed).map(|caller| caller.scope.clone())
 }
 
 /// Who sends this request, if they may do what needs a role.
-pub fn allowed(extensions: &Extensions, needed: Role) -> Result<&Caller, Problem> {
+pub fn allowed(extensions: &Extensions, needed: KeyRole) -> Result<&Caller, Problem> {
     match extensions.get::<Caller>() {
         None => Err(Problem::unauthorized("this needs a key; send it as Authorization: Bearer et_…")),
         Some(caller) if caller.role < needed => Err(Problem::new(

@@ -36,7 +36,7 @@ mod sse;
 mod telemetry;
 mod tls;
 
-pub use access::Role;
+pub use access::KeyRole;
 pub use app::App;
 pub use config::{Config, Hidden, Jwt, JwtKeys, Limits, Tls};
 pub use mcp::{Stdio, Toolsets, stdio};

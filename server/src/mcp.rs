@@ -83,7 +83,7 @@ impl Shared {
         let folder = self.record.as_ref()?;
         let mut loose = self.loose.lock();
         let recorder = loose
-            .entry(scope.tenant().clone())
+            .entry(scope.name().clone())
             .or_insert_with(|| Arc::new(Recorder::begin(folder, scope, self.transport, None)));
         Some(recorder.clone())
     }

@@ -3,7 +3,7 @@
 
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, State, Tombstone};
+use everturn_core::conversation::{Conversation, Lifecycle, Tombstone};
 use everturn_core::event::Event;
 use everturn_core::id::{ConversationId, FactId, Key, TenantName, TurnId};
 use everturn_core::json::Raw;
@@ -51,7 +51,7 @@ pub struct ConversationQuery {
     /// Only those whose title contains this, any case.
     pub text: Option<String>,
     /// Only those in this state.
-    pub state: Option<State>,
+    pub state: Option<Lifecycle>,
     /// Only those after this one in the listing: its `updated` and id.
     pub after: Option<(Timestamp, ConversationId)>,
     /// At most this many.

@@ -44,8 +44,9 @@ impl Local {
 
     /// Recalls, once everything is in the index.
     pub fn recall(&self, recall: Recall) -> Result<Recalled, Error> {
-        let conversation = recall.conversation.as_ref().map(|name| name.id(&self.tenant)).transpose()?;
-        let options = RecallOptions { conversation, ..recall.options.clone() };
+        let conversation = recall.conversation.as_ref().map(|name| name.find(&self.tenant)).transpose()?;
+        let options =
+            RecallOptions { conversation: conversation.map(|chat| chat.id()), ..recall.options.clone() };
         // Where the index cannot be written, what is in it is found nevertheless.
         let made = (|| -> Result<(), Error> {
             let behind = self.store.index_now()?;
@@ -92,7 +93,7 @@ impl Local {
 
     /// Follows a conversation.
     pub fn follow(&self, id: ConversationId, from_seq: u64) -> Result<Box<dyn Updates>, Error> {
-        let updates = self.tenant.subscribe(id, from_seq)?;
+        let updates = self.tenant.conversation(id).subscribe(from_seq.saturating_sub(1))?;
         Ok(Box::new(Following { tenant: self.tenant.clone(), id, updates }))
     }
 }
@@ -109,7 +110,7 @@ impl Updates for Following {
             match self.updates.recv()? {
                 // The reader was slower than the conversation; nothing is lost, it is read again from there.
                 Some(Update::Lagged { .. }) => {
-                    self.updates = self.tenant.subscribe_after(self.id, self.updates.position())?;
+                    self.updates = self.tenant.conversation(self.id).subscribe(self.updates.position())?;
                 }
                 update => return Ok(update),
             }

@@ -7,7 +7,7 @@ use crate::{open, show};
 use clap::Args as ClapArgs;
 use everturn_api::conversations::{ChangeConversation, ResetConversation};
 use everturn_core::Error;
-use everturn_core::conversation::State;
+use everturn_core::conversation::Lifecycle;
 
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  \
@@ -91,7 +91,7 @@ pub struct Archive {
 }
 
 pub fn archive(args: &Args, verb: &Archive) -> Result<(), Failure> {
-    let state = Some(if verb.undo { State::Active } else { State::Archived });
+    let state = Some(if verb.undo { Lifecycle::Active } else { Lifecycle::Archived });
     let change = ChangeConversation { state, reason: verb.reason.clone(), ..ChangeConversation::default() };
     run(args, &verb.conversation, change)
 }
@@ -111,7 +111,7 @@ pub struct Close {
 }
 
 pub fn close(args: &Args, verb: &Close) -> Result<(), Failure> {
-    let state = Some(State::Closed);
+    let state = Some(Lifecycle::Closed);
     let change = ChangeConversation { state, reason: verb.reason.clone(), ..ChangeConversation::default() };
     run(args, &verb.conversation, change)
 }

@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use everturn::KEY_PREFIX;
 use everturn_api::keys::{CreateKey, ListKeys, MadeKey, RevokeKey};
 use everturn_core::Error;
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::id::KeyId;
 
 #[derive(ClapArgs)]
@@ -49,7 +49,7 @@ enum Verb {
 pub fn run(args: &Args, verb: &Keys) -> Result<(), Failure> {
     match &verb.verb {
         Verb::Create { role, label, expires } => {
-            let role: Role = role.parse()?;
+            let role: KeyRole = role.parse()?;
             let expires = expires.as_deref().map(str::parse).transpose()?;
             let create = CreateKey { role, label: label.clone(), expires };
             let made = asking_the_owner(open::making(args))?.call(create)?;

@@ -4,7 +4,7 @@
 use crate::Shell;
 use crate::process::Serving;
 use everturn::{Everturn, NewKey, NewTurn, Options};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread::JoinHandle;
@@ -30,15 +30,15 @@ impl Attacked {
         let store =
             Everturn::open_with(&format!("sqlite:{}", shell.path("store.db").display()), options).unwrap();
         let key = |tenant: &str| {
-            let new = NewKey { tenant: tenant.into(), role: Role::Admin, label: None, expires: None };
+            let new = NewKey { tenant: tenant.into(), role: KeyRole::Admin, label: None, expires: None };
             store.keys().create(new).unwrap().1
         };
         let (greedy, modest) = ([key("greedy"), key("greedy")], key("modest"));
         let scope = store.tenant("greedy").unwrap();
-        let large = scope.create(Default::default()).wait().unwrap().id;
+        let large = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
         for _ in 0..large_turns {
             let turn = NewTurn::user(&"x".repeat(2 * 1024 * 1024));
-            scope.append(large, vec![turn], Default::default()).wait().unwrap();
+            scope.conversation(large).append(turn).wait().unwrap();
         }
         drop((scope, store));
         let server = Serving::start(&shell, &[]);

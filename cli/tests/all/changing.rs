@@ -58,7 +58,14 @@ fn what_waits_is_approved_once() {
     let ask = |approval: &str| {
         let store = Everturn::open(&format!("sqlite:{}", shell.path("store.db").display())).unwrap();
         let request = ApprovalBody { approval_id: approval.into(), ..ApprovalBody::default() };
-        store.tenant("default").unwrap().request_approval(id.parse().unwrap(), request).wait().unwrap();
+        store
+            .tenant("default")
+            .unwrap()
+            .conversation(id.parse().unwrap())
+            .state()
+            .request_approval(request)
+            .wait()
+            .unwrap();
     };
     ask("a1");
     ask("a2");

@@ -13,9 +13,9 @@ fn fill(shell: &Shell, conversations: usize) {
     let store = Everturn::open(&shell.path("store.db").display().to_string()).unwrap();
     let scope = store.tenant("default").unwrap();
     for n in 0..conversations {
-        let id = scope.create(Default::default()).wait().unwrap().id;
+        let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
         let said = [NewTurn::user(&format!("{WORD} {n}")).by("ann"), NewTurn::user("of Bob").by("bob")];
-        scope.append(id, said.to_vec(), Default::default()).wait().unwrap();
+        scope.conversation(id).append_all(said.to_vec()).wait().unwrap();
     }
 }
 

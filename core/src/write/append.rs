@@ -8,7 +8,7 @@ use super::{Append, Changes};
 use crate::Error;
 use crate::budget::Usage;
 use crate::chain::{self, Head};
-use crate::conversation::{Conversation, Parent, Settings, State};
+use crate::conversation::{Conversation, Lifecycle, Parent, Settings};
 use crate::event::{Draft, Event, kind};
 use crate::id::{Key, TurnId};
 use crate::time::Timestamp;
@@ -164,11 +164,11 @@ fn admit(
         || kind == kind::FACTS_READ
         || brought;
     match conversation.state {
-        State::Active => {}
-        State::Archived | State::Abandoned if about_it || kind == kind::STATE => {}
-        State::Archived | State::Abandoned => return refuse("resume it first"),
-        State::Closed if about_it => {}
-        State::Closed => {
+        Lifecycle::Active => {}
+        Lifecycle::Archived | Lifecycle::Abandoned if about_it || kind == kind::STATE => {}
+        Lifecycle::Archived | Lifecycle::Abandoned => return refuse("resume it first"),
+        Lifecycle::Closed if about_it => {}
+        Lifecycle::Closed => {
             return refuse("it cannot be continued: `reset` starts a new one, `fork` goes on from a copy");
         }
     }

@@ -1,7 +1,7 @@
 //! Bodies of events that the rules of writing read. Frozen: logs hold them.
 
 use super::Place;
-use crate::conversation::{CheckpointRef, State};
+use crate::conversation::{CheckpointRef, Lifecycle};
 use crate::id::{ConversationId, EventId, FactId, TurnId};
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize)]
 pub struct StateBody {
     /// The new state.
-    pub state: State,
+    pub state: Lifecycle,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

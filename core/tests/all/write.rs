@@ -3,7 +3,7 @@
 use crate::sample::{START, conversation_id, draft, event_id, head_of, link, turn_id};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head};
-use everturn_core::conversation::{Conversation, Parent, State};
+use everturn_core::conversation::{Conversation, Lifecycle, Parent};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, Key, TenantName, TurnId};
 use everturn_core::limits::BATCH_EVENTS_MAX;
@@ -194,7 +194,7 @@ fn superseded(n: u64, turn: u64, by: u64) -> Draft {
     about(n, kind::SUPERSEDED, turn, &format!(r#"{{"by":"{}"}}"#, turn_id(by)))
 }
 
-fn state(n: u64, state: State) -> Draft {
+fn state(n: u64, state: Lifecycle) -> Draft {
     draft(n, kind::STATE, format!(r#"{{"state":"{state}"}}"#))
 }
 
@@ -217,25 +217,26 @@ fn a_stale_expected_seq_says_the_head_and_where_to_read_from() {
 
 #[test]
 fn what_is_not_active_takes_no_turns() {
-    for away in [State::Archived, State::Abandoned] {
+    for away in [Lifecycle::Archived, Lifecycle::Abandoned] {
         let mut log = Log::with(vec![opened(2), state(3, away)]);
         let error = log.refuses(vec![message(4)]);
         assert_eq!(error.code(), "conversation.not_active");
         assert!(error.text().ends_with(&format!("is {away}; resume it first")), "{error}");
         // What was begun may end, and it comes back.
-        log.append(vec![about(4, kind::COMMITTED, 2, "{}"), state(5, State::Active), message(6)]).unwrap();
+        log.append(vec![about(4, kind::COMMITTED, 2, "{}"), state(5, Lifecycle::Active), message(6)])
+            .unwrap();
     }
-    let mut log = Log::with(vec![opened(2), state(3, State::Closed)]);
+    let mut log = Log::with(vec![opened(2), state(3, Lifecycle::Closed)]);
     let error = log.refuses(vec![message(4)]);
     assert!(error.text().contains("is closed; it cannot be continued: `reset` starts a new one"), "{error}");
-    assert_eq!(log.refuses(vec![state(4, State::Active)]).code(), "conversation.not_active");
+    assert_eq!(log.refuses(vec![state(4, Lifecycle::Active)]).code(), "conversation.not_active");
     log.append(vec![
         about(4, kind::INTERRUPTED, 2, "{}"),
         draft(5, kind::ERASED, r#"{"turns":[],"reason":"asked"}"#),
     ])
     .unwrap();
     // Also within one batch: what closes it is seen by what follows.
-    let error = Log::created().refuses(vec![state(2, State::Closed), message(3)]);
+    let error = Log::created().refuses(vec![state(2, Lifecycle::Closed), message(3)]);
     assert_eq!(error.code(), "conversation.not_active");
 }
 
@@ -422,7 +423,7 @@ fn allowed(choices: &[(u8, prop::sample::Index)]) -> Vec<Draft> {
                 kind::UPDATED,
                 r#"{"metadata":{"a":null,"b":[1.0]},"title":null,"retention":"ephemeral"}"#,
             )),
-            8 => drafts.extend([state(n, State::Archived), state(n + 1, State::Active)]),
+            8 => drafts.extend([state(n, Lifecycle::Archived), state(n + 1, Lifecycle::Active)]),
             _ => drafts.push(draft(n, "snapshot_created", "[]")),
         }
     }

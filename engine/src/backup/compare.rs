@@ -2,7 +2,7 @@
 
 use super::{Progress, contents, open};
 use crate::Shared;
-use crate::erasures::{Erasures, Gone};
+use crate::erasing::erasures::{Erasures, Gone};
 use everturn_core::Error;
 use everturn_core::access::AccessKey;
 use everturn_core::chain::{body_hash, envelope_hash};

@@ -10,7 +10,7 @@
 
 use super::{BackedUp, Progress};
 use crate::Shared;
-use crate::erasures::{Erasures, Gone};
+use crate::erasing::erasures::{Erasures, Gone};
 use everturn_core::Error;
 use everturn_core::asset::Asset;
 use everturn_core::chain::{Hash, Head, Verifier, body_hash};

@@ -144,20 +144,20 @@ pub fn finish(shared: &Arc<Shared>) {
 }
 
 fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
-    let scope = Tenant::within(shared.clone(), key.tenant.clone());
+    let conversation = Tenant::within(shared.clone(), key.tenant.clone()).conversation(key.id);
     let looked = (|| -> Result<(), Error> {
         let head = shared.index.conversation(key)?.head.seq;
         shared.fold(key, head)?;
         if let Some(through_seq) = shared.changed.take_lost(key) {
-            scope.summarize_through(key.id, through_seq)?;
+            conversation.summarize_through(through_seq)?;
         }
         {
             // An append that needs room now would do the same work again; for a model it need not wait.
             let _alone = shared.options.summarizers.is_empty().then(|| shared.budgets.alone(key));
-            while scope.compact_if_due(key.id)?.is_some() {}
+            while conversation.compact_if_due()?.is_some() {}
         }
         let goes_on = || with_models && !shared.stopping.load(Ordering::SeqCst);
-        while goes_on() && scope.extract_if_due(key.id)? {}
+        while goes_on() && conversation.extract_if_due()? {}
         Ok(())
     })();
     match looked {

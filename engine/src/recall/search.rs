@@ -3,7 +3,7 @@
 use super::ranking::{Ranked, alone};
 use crate::model::Closeness;
 use crate::recall::embedding;
-use crate::scope::{Tenant, page_limit};
+use crate::tenant::{Tenant, page_limit};
 use everturn_core::Error;
 use everturn_core::fact::{self, Fact};
 use everturn_core::id::{ConversationId, FactId, TurnId};
@@ -206,9 +206,9 @@ impl Tenant {
         }
         // The index may catch up while it is searched, and only then be found to be lost: whatever may have been missed counts.
         // The second also wakes the indexer, which nothing else tells of a loss.
-        let before = embedding::behind(self.shared(), &self.tenant)?;
+        let before = embedding::behind(self.shared(), self.name())?;
         let (data, mode, note) = self.find(query, &options.filter(), options.mode, limit)?;
-        let after = embedding::behind(self.shared(), &self.tenant)?;
+        let after = embedding::behind(self.shared(), self.name())?;
         let behind =
             Behind { events: before.events.max(after.events), vectors: before.vectors.max(after.vectors) };
         let notes: Vec<String> = note.into_iter().chain(self.unsearched(behind.events)).collect();
@@ -236,8 +236,8 @@ impl Tenant {
     /// so meanings are compared among all that shares words with it, however much still waits for a vector.
     pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
         let first = self.sharing_words(&TextQuery::parse(query), &options.filter())?;
-        embedding::catch_up(self.shared(), Some((&self.tenant, &first)), time)?;
-        embedding::behind(self.shared(), &self.tenant)
+        embedding::catch_up(self.shared(), Some((self.name(), &first)), time)?;
+        embedding::behind(self.shared(), self.name())
     }
 
     /// What shares words with a question, best first. In a large store its rare words choose, which may be few entries: then
@@ -248,8 +248,7 @@ impl Tenant {
         let mut sharing = Vec::new();
         for words in std::iter::once(words.clone()).chain(each) {
             if sharing.len() < EMBEDDED_FIRST {
-                let proposed =
-                    self.shared().recall.find_text(&self.tenant, &words, filter, EMBEDDED_FIRST)?;
+                let proposed = self.shared().recall.find_text(self.name(), &words, filter, EMBEDDED_FIRST)?;
                 let new = proposed.found.iter().map(|found| found.no).filter(|no| !sharing.contains(no));
                 sharing.extend(new.collect::<Vec<_>>());
             }
@@ -274,7 +273,7 @@ impl Tenant {
         // Words are looked for while the model reads the question.
         let (meant, by_words) = std::thread::scope(|threads| {
             // That the embedder failed is told; that the index did is an error.
-            let meaning = || match embedding::of_question(self.shared(), &self.tenant, query) {
+            let meaning = || match embedding::of_question(self.shared(), self.name(), query) {
                 Ok(Some(question)) => {
                     self.by_meaning(question, &search, wanted, mode).map(|meant| Ok(Some(meant)))
                 }
@@ -344,7 +343,7 @@ impl Tenant {
     /// What shares words with a question, best first. Where meaning is asked for too, also how close the words come.
     fn by_words(&self, search: &Search, wanted: usize, mode: Mode) -> Result<ByWords, Error> {
         let Proposed { counts, mut found } =
-            self.shared().recall.find_text(&self.tenant, &search.words, search.filter, wanted)?;
+            self.shared().recall.find_text(self.name(), &search.words, search.filter, wanted)?;
         let (mut known, mut fits) = (KnownFacts::new(), HashMap::new());
         let mut closeness = (mode == Mode::Hybrid).then(|| Closeness::to(search.query)).flatten();
         for found in &mut found {
@@ -369,7 +368,7 @@ impl Tenant {
         mode: Mode,
     ) -> Result<Meant, Error> {
         let mut near = self.shared().recall.find_near(
-            &self.tenant,
+            self.name(),
             &question.model,
             &question.vector.numbers,
             search.filter,
@@ -434,7 +433,7 @@ impl Tenant {
                     Some(through) => through,
                     None => self.shared().index.conversation(&key)?.head.seq,
                 };
-                Ok(unknown.insert(self.facts_at(&key, through)?))
+                Ok(unknown.insert(self.conversation(key.id).facts_at(through)?))
             }
         }
     }

@@ -63,6 +63,13 @@ pub struct Position {
     pub chunk: Option<ChunkPosition>,
 }
 
+/// After the event at this `seq`; 0 is the beginning.
+impl From<u64> for Position {
+    fn from(seq: u64) -> Position {
+        Position { seq, chunk: None }
+    }
+}
+
 /// How much of an open turn was received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkPosition {

@@ -3,7 +3,7 @@
 use crate::config::{Jwt, JwtKeys};
 use crate::problem::Problem;
 use everturn_core::Error;
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_core::time::Timestamp;
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
@@ -37,7 +37,7 @@ struct KnownKey {
 /// Whom a token is about, and what they may do.
 pub struct Bearer {
     pub tenant: String,
-    pub role: Role,
+    pub role: KeyRole,
     pub who: String,
     /// The claim `exp`.
     pub expires: Timestamp,

@@ -170,7 +170,7 @@ async fn guard(
     request: Request,
     next: Next,
 ) -> Response {
-    let tenant = scope.tenant().clone();
+    let tenant = scope.name().clone();
     let named = session_id(request.headers());
     let visit = match &named {
         Some(id) => match sessions.visit(id, &tenant) {

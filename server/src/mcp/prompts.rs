@@ -51,7 +51,7 @@ pub fn get(scope: &Tenant, name: &str, arguments: &JsonObject) -> Result<GetProm
             .ok_or_else(|| wrong("budget must be a number of tokens, such as 8000"))?,
     };
     let id = scope.resolve(conversation)?;
-    let context = scope.build_context(id, &ContextOptions::new(budget))?;
+    let context = scope.conversation(id).contexts().build(&ContextOptions::new(budget))?;
     let mut messages = Vec::new();
     // Prompts have no system messages: what would be one is said by the user.
     if let Some(system) = context.system.as_ref().and_then(|raw| raw.read::<Value>()) {
@@ -68,7 +68,7 @@ pub fn get(scope: &Tenant, name: &str, arguments: &JsonObject) -> Result<GetProm
             messages.push(PromptMessage::new_text(role, text));
         }
     }
-    let title = scope.get(id)?.title.unwrap_or_else(|| id.to_string());
+    let title = scope.conversation(id).get()?.title.unwrap_or_else(|| id.to_string());
     Ok(GetPromptResult::new(messages).with_description(format!("{title} ({id})")))
 }
 

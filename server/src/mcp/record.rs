@@ -171,7 +171,7 @@ fn start(
         subject_key: "tenant".into(),
         agent_provider: client.map(|client| format!("{} {}", client.name, client.version)),
         extra: Fields::of(&serde_json::json!({"program": "everturn mcp", "transport": transport}))?,
-        ..New::about(scope.tenant().to_string(), id, SystemWorld.now())
+        ..New::about(scope.name().to_string(), id, SystemWorld.now())
     };
     Session::start(folder, &new, Options::default())
 }

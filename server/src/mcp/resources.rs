@@ -110,7 +110,7 @@ pub fn read(scope: &Tenant, uri: &str) -> Result<ReadResourceResult, Error> {
 }
 
 fn transcript(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
-    let text = scope.transcript(id)?;
+    let text = scope.conversation(id).transcript()?;
     if text.len() > RESOURCE_BYTES_MAX {
         let (limit, got) = (RESOURCE_BYTES_MAX as u64, text.len() as u64);
         return Err(Error::limit("RESOURCE_BYTES_MAX", limit, got, "read it in parts with the tool history"));
@@ -119,10 +119,10 @@ fn transcript(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
 }
 
 fn markdown(scope: &Tenant, id: ConversationId) -> Result<String, Error> {
-    let conversation = scope.get(id)?;
+    let conversation = scope.conversation(id).get()?;
     let newest =
         HistoryQuery { limit: RESOURCE_TURNS_MAX, order: Order::Descending, ..HistoryQuery::default() };
-    let page = scope.history(id, newest)?;
+    let page = scope.conversation(id).history(newest)?;
     let title = conversation.title.as_deref().unwrap_or("Untitled conversation");
     let mut out = format!("# {title}\n\n{id}: {}\n", facts(&conversation));
     if let Some(seq) = page.next {

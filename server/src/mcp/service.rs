@@ -2,7 +2,7 @@
 
 use super::record::Recorder;
 use super::{Shared, prompts, protocol_error, resources, tools, watch};
-use crate::access::{Caller, Role};
+use crate::access::{Caller, KeyRole};
 use crate::app::{blocking, large};
 use crate::lanes::Lane;
 use axum::extract::rejection::QueryRejection;
@@ -41,7 +41,7 @@ pub struct Who {
     /// What is theirs.
     pub scope: Tenant,
     /// What they may do.
-    pub role: Role,
+    pub role: KeyRole,
     /// The tenant's lane, over HTTP.
     pub lane: Option<Arc<Lane>>,
     /// Whether nobody was asked for a key because there is none.
@@ -222,7 +222,7 @@ impl ServerHandler for Service {
         let Ok(caller) = self.caller(&context.extensions) else { return };
         let listed = self.listed.lock().take();
         if let Some(listed) = listed {
-            let tenant = caller.scope.tenant().clone();
+            let tenant = caller.scope.name().clone();
             self.watch(String::new(), watch::list(listed, tenant, Client::Session(context.peer)));
         }
     }
@@ -355,7 +355,7 @@ impl ServerHandler for Service {
             let client = Client::Listening(context.sink().clone());
             let listed = self.shared.listings.subscribe();
             client.list_changed().await;
-            let told = watch::list(listed, scope.tenant().clone(), client);
+            let told = watch::list(listed, scope.name().clone(), client);
             watches.push(AbortOnDropHandle::new(tokio::spawn(told)));
         }
         tokio::select! {

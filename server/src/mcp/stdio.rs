@@ -3,7 +3,7 @@
 use super::Shared;
 use super::service::{Service, Who};
 use super::tools::Toolsets;
-use crate::access::Role;
+use crate::access::KeyRole;
 use everturn::Tenant;
 use everturn_core::Error;
 use rmcp::ServiceExt;
@@ -36,9 +36,9 @@ pub fn stdio(options: Stdio) -> Result<(), Error> {
     let answer = runtime.block_on(async {
         let stopping = CancellationToken::new();
         let role = match (options.read_only, options.toolsets.destroy()) {
-            (true, _) => Role::Reader,
-            (false, false) => Role::Writer,
-            (false, true) => Role::Admin,
+            (true, _) => KeyRole::Reader,
+            (false, false) => KeyRole::Writer,
+            (false, true) => KeyRole::Admin,
         };
         let shared = Shared::new("stdio", options.scope.listings(), options.record.clone(), stopping.clone());
         let Stdio { scope, toolsets, .. } = options;

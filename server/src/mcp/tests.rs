@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use crate::access::{Caller, Credential, Role};
+use crate::access::{Caller, Credential, KeyRole};
 use crate::app::App;
 use crate::config::Config;
 use axum::Router;
@@ -27,7 +27,7 @@ impl Door {
     /// Sends a message as somebody; the session that was begun, and the answer.
     async fn ask(
         &self,
-        who: Option<(&str, Role)>,
+        who: Option<(&str, KeyRole)>,
         session: Option<&str>,
         method: &str,
         params: Value,
@@ -38,7 +38,7 @@ impl Door {
 
     async fn send(
         &self,
-        who: Option<(&str, Role)>,
+        who: Option<(&str, KeyRole)>,
         session: Option<&str>,
         method: Method,
         body: String,
@@ -67,7 +67,7 @@ impl Door {
         (status, begun, serde_json::from_str(data.unwrap_or(&text)).unwrap_or(Value::Null))
     }
 
-    async fn begin(&self, who: (&str, Role)) -> String {
+    async fn begin(&self, who: (&str, KeyRole)) -> String {
         let hello = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {},
@@ -80,7 +80,7 @@ impl Door {
 #[tokio::test]
 async fn a_session_does_not_exist_for_another_tenant() {
     let door = Door::new();
-    let (mine, theirs) = (("mine", Role::Writer), ("theirs", Role::Admin));
+    let (mine, theirs) = (("mine", KeyRole::Writer), ("theirs", KeyRole::Admin));
     let session = door.begin(mine).await;
     let list = json!({"name": "list_conversations", "arguments": {}});
     for method in [Method::POST, Method::GET, Method::DELETE] {
@@ -105,7 +105,7 @@ async fn a_session_does_not_exist_for_another_tenant() {
 #[tokio::test]
 async fn a_reader_sees_and_uses_only_what_reads() {
     let door = Door::new();
-    let reader = ("mine", Role::Reader);
+    let reader = ("mine", KeyRole::Reader);
     let session = door.begin(reader).await;
     let (_, _, answer) = door.ask(Some(reader), Some(&session), "tools/list", json!({})).await;
     let tools = answer["result"]["tools"].as_array().unwrap();
@@ -116,7 +116,7 @@ async fn a_reader_sees_and_uses_only_what_reads() {
     let text = answer["result"]["content"][0]["text"].as_str().unwrap();
     assert!(answer["result"]["isError"] == true && text.starts_with("access.role: "), "{answer}");
     // The key decides, not the session: the same tenant's writer may write in a session that a reader began.
-    let (_, _, answer) = door.ask(Some(("mine", Role::Writer)), Some(&session), "tools/call", said).await;
+    let (_, _, answer) = door.ask(Some(("mine", KeyRole::Writer)), Some(&session), "tools/call", said).await;
     assert_eq!(answer["result"]["isError"], false);
 }
 
@@ -135,12 +135,12 @@ fn an_answer_from_before_an_erasure_is_recorded_without_content() {
     let store = Everturn::open("memory:").unwrap();
     let scope = store.tenant("acme").unwrap();
     let recorder = super::record::Recorder::begin(folder.path(), &scope, "http", None);
-    let id = scope.create(Default::default()).wait().unwrap().id;
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
     let said = everturn::NewTurn::user("short");
-    let turn = scope.append(id, vec![said], Default::default()).wait().unwrap().turns[0].id;
+    let turn = scope.conversation(id).append(said).wait().unwrap().turns[0].id;
     let call = recorder.called("append_turns", &json!({"turns": [{"content": "short"}]}));
     let asked = recorder.asked();
-    scope.erase(id, turn, None, "asked for").wait().unwrap();
+    scope.conversation(id).erase(turn, None, "asked for").wait().unwrap();
     let answer = rmcp::model::CallToolResult::success(vec![rmcp::model::ContentBlock::text(WORD)]);
     recorder.answered(call, &Ok(answer));
     recorder.dispatched("prompts/get", &json!({"text": WORD}), &Ok(json!({"text": WORD})), asked);

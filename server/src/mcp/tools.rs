@@ -8,7 +8,7 @@ use everturn::model::wait;
 use everturn_api::given::Given;
 use everturn_api::{Asker, Noun, Row, TABLE};
 use everturn_core::Error;
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_core::id::clip;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations};
 use schemars::generate::SchemaSettings;
@@ -79,7 +79,7 @@ pub fn find(name: &str, toolsets: &Toolsets) -> Option<&'static Row> {
 /// What a caller can use, those that only read first.
 pub fn list_for(caller: &Who) -> Vec<Tool> {
     let offered = TABLE.iter().zip(TOOLS.iter());
-    let mut offered: Vec<(Role, &Tool)> = offered
+    let mut offered: Vec<(KeyRole, &Tool)> = offered
         .filter(|(row, _)| row.about.role <= caller.role && caller.toolsets.have(row))
         .map(|(row, tool)| (row.about.role, tool))
         .collect();
@@ -155,7 +155,7 @@ fn tool(row: &Row) -> Tool {
     let answer = (row.answer)(&mut generator);
     let output = whole(answer.to_value(), generator.take_definitions(true));
     let hints = ToolAnnotations::new()
-        .read_only(about.role == Role::Reader)
+        .read_only(about.role == KeyRole::Reader)
         .destructive(about.destructive)
         .idempotent(about.idempotent)
         .open_world(about.asks_model);

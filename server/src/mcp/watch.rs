@@ -47,7 +47,7 @@ impl Client {
 
 /// Everything after this moment.
 pub fn from_now(scope: &Tenant, id: ConversationId) -> Result<Subscription, Error> {
-    scope.subscribe(id, scope.get(id)?.head.seq + 1)
+    scope.conversation(id).subscribe(scope.conversation(id).get()?.head.seq)
 }
 
 /// Tells whenever something was appended, until the client goes away or the conversation is deleted. Text that is still
@@ -85,7 +85,7 @@ pub async fn conversation(
                 break seq;
             }
         };
-        match scope.subscribe(id, again_from) {
+        match scope.conversation(id).subscribe(again_from.saturating_sub(1)) {
             Ok(again) => updates = again,
             Err(_) => return,
         }

@@ -14,7 +14,6 @@ use axum::Router;
 use axum::routing::post;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use everturn::{AppendOptions, NewConversation};
 use everturn_core::Error;
 use everturn_core::conversation::{Retention, Settings};
 use everturn_core::json::{Raw, quote};
@@ -65,20 +64,20 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
         let place = match &previous {
             Some(previous) => {
                 let (turn, end) = end_of(&scope, previous)?;
-                scope.fork(turn.conversation, end).wait()?
+                scope.conversation(turn.conversation).fork(end).wait()?
             }
             None => {
                 let settings = Settings { retention: Some(Retention::Ephemeral), ..Settings::default() };
-                scope.create(NewConversation { settings, ..NewConversation::default() }).wait()?
+                scope.create(settings).wait()?
             }
         };
         let summarized = (|| {
             let said = match turns.is_empty() {
                 true => Vec::new(),
-                false => scope.append(place.id, turns, AppendOptions::default()).wait()?.turns,
+                false => place.append_all(turns).wait()?.turns,
             };
-            let end = scope.get(place.id)?.head.seq;
-            let summary = scope.summarize(place.id, 1, end, instructions.as_deref())?;
+            let end = place.get()?.head.seq;
+            let summary = place.compaction().summarize(1, end, instructions.as_deref())?;
             let users = said.iter().filter(|turn| turn.role == Role::User);
             let shown: Vec<Value> = users.flat_map(|turn| items::of_turn(&scope, turn)).collect();
             let family = Family::of_model(model.served_name());
@@ -87,7 +86,7 @@ async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<
             let tokens = (read, family.count(&text));
             Ok((text, shown, tokens))
         })();
-        scope.delete(place.id, "it was there to be summarized").wait()?;
+        place.delete("it was there to be summarized").wait()?;
         summarized
     })
     .await?;

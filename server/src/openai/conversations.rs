@@ -8,7 +8,7 @@ use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};
 use axum::Router;
 use axum::routing::{get, post};
-use everturn::{AppendOptions, ListQuery, NewConversation, NewTurn, Tenant};
+use everturn::{ListQuery, NewTurn, Tenant};
 use everturn_core::Error;
 use everturn_core::conversation::{Conversation, Settings};
 use everturn_core::id::ConversationId;
@@ -87,7 +87,7 @@ pub async fn append(scope: Tenant, id: ConversationId, turns: Vec<NewTurn>) -> R
     if turns.is_empty() {
         return Ok(Vec::new());
     }
-    let appended = scope.append(id, turns, AppendOptions::default()).await.map_err(Refused::at("items"))?;
+    let appended = scope.conversation(id).append_all(turns).await.map_err(Refused::at("items"))?;
     Ok(blocking(move || Ok(appended.turns.iter().flat_map(|turn| items::of_turn(&scope, turn)).collect()))
         .await?)
 }
@@ -97,19 +97,19 @@ async fn create(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<a
     let turns = new_turns(&given)?;
     let metadata = raw_metadata(body.take("metadata")?.unwrap_or_default())?;
     let settings = Settings { metadata, ..Settings::default() };
-    let conversation = scope.create(NewConversation { settings, ..NewConversation::default() }).await?;
-    if let Err(refused) = append(scope.clone(), conversation.id, turns).await {
-        scope.delete(conversation.id, "its first items were refused").await?;
+    let chat = scope.create(settings).await?;
+    if let Err(refused) = append(scope, chat.id(), turns).await {
+        chat.delete("its first items were refused").await?;
         return Err(refused);
     }
-    Ok(axum::Json(object(&conversation)))
+    Ok(axum::Json(object(&blocking(move || chat.get()).await?)))
 }
 
 async fn retrieve(
     Reader(scope): Reader,
     Path(id): Path<ConversationId>,
 ) -> Result<axum::Json<Value>, Refused> {
-    Ok(axum::Json(object(&blocking(move || scope.get(id)).await?)))
+    Ok(axum::Json(object(&blocking(move || scope.conversation(id).get()).await?)))
 }
 
 /// New metadata takes the place of the old, as far as this interface shows it.
@@ -119,17 +119,18 @@ async fn update(
     Json(mut body): Json<Fields>,
 ) -> Result<axum::Json<Value>, Refused> {
     let mut metadata = raw_metadata(body.take("metadata")?.unwrap_or_default())?;
-    let reading = scope.clone();
-    let now = blocking(move || reading.get(id)).await?;
+    let chat = scope.conversation(id);
+    let reading = chat.clone();
+    let now = blocking(move || reading.get()).await?;
     for (key, _) in texts(&now) {
         metadata.entry(key.clone()).or_insert(Raw::of(&Value::Null)?);
     }
-    let changed = scope.update(id, Settings { metadata, ..Settings::default() }).await?;
+    let changed = chat.update(Settings { metadata, ..Settings::default() }).await?;
     Ok(axum::Json(object(&changed)))
 }
 
 async fn delete(Admin(scope): Admin, Path(id): Path<ConversationId>) -> Result<axum::Json<Value>, Refused> {
-    scope.delete(id, "deleted through /v1/conversations").await?;
+    scope.conversation(id).delete("deleted through /v1/conversations").await?;
     Ok(axum::Json(json!({"id": id, "object": "conversation.deleted", "deleted": true})))
 }
 
@@ -188,7 +189,7 @@ async fn list(Reader(scope): Reader, Query(paging): Query<Paging>) -> Result<axu
     let mut found = blocking(move || {
         let mut query = ListQuery { limit: PAGE_MAX, ..ListQuery::default() };
         if let Some(id) = after {
-            let last = scope.get(id)?;
+            let last = scope.conversation(id).get()?;
             query.after = Some((last.updated, last.id));
         }
         let mut found = Vec::new();

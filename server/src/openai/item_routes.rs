@@ -89,8 +89,8 @@ async fn delete(
                 return Err(Error::invalid("item.part_of_turn", text));
             }
         }
-        scope.erase(id, at.turn.id, None, "deleted through /v1/conversations").wait()?;
-        scope.get(id)
+        scope.conversation(id).erase(at.turn.id, None, "deleted through /v1/conversations").wait()?;
+        scope.conversation(id).get()
     })
     .await?;
     Ok(axum::Json(object(&conversation)))
@@ -129,7 +129,7 @@ impl At {
 pub fn locate(scope: &Tenant, id: ConversationId, item: &str) -> Result<At, Error> {
     let absent = || Error::not_found("item_not_found", format!("no item {:?} in {id}", clip(item)));
     let named_after = ids::turn_of_item(item).ok_or_else(absent)?;
-    let turn = match scope.turn_in(id, named_after) {
+    let turn = match scope.conversation(id).turn(named_after) {
         Ok(turn) => turn,
         Err(Error::NotFound(_)) => return Err(absent()),
         Err(error) => return Err(error),
@@ -179,7 +179,7 @@ impl Walk<'_> {
             };
             let order = if self.newest_first { Order::Descending } else { Order::Ascending };
             let query = HistoryQuery { before, after, limit: wanted, order, ..HistoryQuery::default() };
-            let page = self.scope.history(self.id, query)?;
+            let page = self.scope.conversation(self.id).history(query)?;
             for entry in page.data {
                 let Entry::Turn(turn) = entry else { continue };
                 if turn.status == Status::Pending || turn.visibility == Visibility::Private {

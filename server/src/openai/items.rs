@@ -38,7 +38,7 @@ pub fn generation(turn: &Turn) -> Generation {
 pub fn of_turn(scope: &Tenant, turn: &Turn) -> Vec<Value> {
     let Some(message) = &turn.message else { return Vec::new() };
     let bytes = |id: &str| {
-        let asset = scope.asset_in(turn.conversation, id).ok()?;
+        let asset = scope.conversation(turn.conversation).assets().get(id).ok()?;
         scope.asset_bytes(&asset).ok()
     };
     let whole = asset::restore(message.get(), bytes).unwrap_or_else(|_| message.get().to_string());

@@ -137,7 +137,7 @@ pub fn turns(scope: &Tenant, id: ConversationId, mut query: HistoryQuery) -> Res
     let mut turns = Vec::new();
     loop {
         query.limit = wanted - turns.len();
-        let page = scope.history(id, query.clone())?;
+        let page = scope.conversation(id).history(query.clone())?;
         turns.extend(page.data.into_iter().filter_map(|entry| match entry {
             Entry::Turn(turn) => Some(*turn),
             Entry::Event(_) => None,
@@ -156,7 +156,7 @@ pub fn answer_turns(scope: &Tenant, first: &Turn) -> Result<Vec<Turn>, Error> {
     let mut turns = vec![first.clone()];
     let mut query = HistoryQuery { after: Some(first.seq), ..HistoryQuery::default() };
     while turns.len() < wanted {
-        let page = scope.history(first.conversation, query.clone())?;
+        let page = scope.conversation(first.conversation).history(query.clone())?;
         for entry in page.data {
             if let Entry::Turn(turn) = entry
                 && items::generation(&turn).answer == Some(first.id)

@@ -10,9 +10,7 @@ use super::models::Chosen;
 use super::{ids, items, kept, tools};
 use crate::app::blocking;
 use everturn::model::{Provider, Request};
-use everturn::{
-    ContextOptions, Entry, GenerateOptions, Generating, HistoryQuery, NewConversation, NewTurn, Order, Tenant,
-};
+use everturn::{ContextOptions, Entry, GenerateOptions, Generating, HistoryQuery, NewTurn, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::conversation::Settings;
 use everturn_core::event::kind;
@@ -61,14 +59,14 @@ pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Begun, Re
     options.metadata = BTreeMap::from([(KEY.to_string(), Raw::of(&kept)?)]);
     options.append.expected_seq = place.expected;
     options.input = turns;
-    let first = scope.generate(place.id, options.clone()).await;
+    let first = scope.conversation(place.id).generate(options.clone()).await;
     let (began, own) = match (first, place.after) {
         // Somebody else continued it in this very moment: then this is a branch.
         (Err(Error::Conflict(_)), Some(after)) if place.expected.is_some() => {
             let forking = scope.clone();
             let id = blocking(move || hide(&forking, Some(after))).await?;
             options.append.expected_seq = None;
-            (scope.generate(id, options).await, Some(id))
+            (scope.conversation(id).generate(options).await, Some(id))
         }
         (first, _) => (first, place.own.then_some(place.id)),
     };
@@ -76,7 +74,7 @@ pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Begun, Re
         Ok(generating) => Ok(Begun { generating, kept, own: own.is_some() }),
         Err(error) => {
             if let Some(own) = own {
-                scope.delete(own, "its response could not begin").await?;
+                scope.conversation(own).delete("its response could not begin").await?;
             }
             Err(error.into())
         }
@@ -134,10 +132,10 @@ fn hide(scope: &Tenant, after: Option<(ConversationId, u64)>) -> Result<Conversa
     let metadata = BTreeMap::from([(HIDDEN.to_string(), Raw::of(&"responses")?)]);
     let settings = Settings { metadata, ..Settings::default() };
     match after {
-        None => Ok(scope.create(NewConversation { settings, ..NewConversation::default() }).wait()?.id),
+        None => Ok(scope.create(settings).wait()?.id()),
         Some((id, seq)) => {
-            let fork = scope.fork(id, seq).wait()?.id;
-            Ok(scope.update(fork, settings).wait()?.id)
+            let fork = scope.conversation(id).fork(seq).wait()?;
+            Ok(fork.update(settings).wait()?.id)
         }
     }
 }
@@ -145,7 +143,7 @@ fn hide(scope: &Tenant, after: Option<(ConversationId, u64)>) -> Result<Conversa
 /// After a response: in its own conversation, if that is hidden and ends with it; else in a fork that leaves there.
 fn continue_after(scope: &Tenant, previous: &str) -> Result<Place, Error> {
     let (turn, end) = end_of(scope, previous)?;
-    let conversation = scope.get(turn.conversation)?;
+    let conversation = scope.conversation(turn.conversation).get()?;
     let later = HistoryQuery {
         after: Some(turn.seq),
         include_superseded: true,
@@ -153,7 +151,7 @@ fn continue_after(scope: &Tenant, previous: &str) -> Result<Place, Error> {
         limit: items::generation(&turn).items.unwrap_or(1).clamp(1, PAGE_ENTRIES_MAX),
         ..HistoryQuery::default()
     };
-    let mut later = scope.history(turn.conversation, later)?.data.into_iter();
+    let mut later = scope.conversation(turn.conversation).history(later)?.data.into_iter();
     let follows = |entry: Entry| match entry {
         Entry::Turn(later) => items::generation(&later).answer != Some(turn.id),
         Entry::Event(_) => false,
@@ -185,7 +183,7 @@ pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
     let mut left = items::generation(&turn).items.unwrap_or(1);
     let mut after = turn.seq;
     loop {
-        let events = scope.events(turn.conversation, after, EVENTS_PAGE)?;
+        let events = scope.conversation(turn.conversation).log().read(after, EVENTS_PAGE)?;
         for event in &events {
             after = event.seq;
             let committed = event.turn == Some(turn.id) && event.kind == kind::COMMITTED;
@@ -254,7 +252,7 @@ fn fetch(scope: &Tenant, id: Option<ConversationId>, item: &str) -> Result<Optio
         Error::not_found("item_not_found", format!("there is no item {:?}", everturn_core::id::clip(item)))
     };
     let turn = ids::turn_of_item(item).ok_or_else(absent)?;
-    if id.is_some_and(|id| scope.turn_in(id, turn).is_ok()) {
+    if id.is_some_and(|id| scope.conversation(id).turn(turn).is_ok()) {
         return Ok(None);
     }
     let said = scope.turn(turn).map_err(|_| absent())?;
@@ -284,7 +282,7 @@ pub async fn unkept(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Request,
         context.input = messages;
         context.provider = provider;
         context.model = Some(served);
-        let built = reading.build_context(turn.conversation, &context)?;
+        let built = reading.conversation(turn.conversation).contexts().build(&context)?;
         if whole {
             built.check_whole()?;
         }

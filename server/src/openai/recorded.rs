@@ -10,7 +10,7 @@ use super::kept;
 use crate::app::blocking;
 use axum::http::HeaderMap;
 use everturn::model::Answer;
-use everturn::{AppendOptions, HistoryQuery, NewTurn, Order, Tenant};
+use everturn::{HistoryQuery, NewTurn, Order, Tenant};
 use everturn_core::Error;
 use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
@@ -52,8 +52,8 @@ impl Recorder {
         blocking(move || {
             let new = this.new_of(messages)?;
             if !new.is_empty() {
-                let turns = new.iter().map(|raw| this.turn(raw)).collect();
-                this.scope.append(this.id, turns, AppendOptions::default()).wait()?;
+                let turns = new.iter().map(|raw| this.turn(raw));
+                this.scope.conversation(this.id).append_all(turns).wait()?;
             }
             Ok(())
         })
@@ -70,7 +70,7 @@ impl Recorder {
             turn.model = Some(answer.model.clone()).filter(|model| !model.is_empty());
         }
         turns[0].tokens = Some(Tokens { prompt: answer.tokens.prompt, completion: answer.tokens.completion });
-        self.scope.append(self.id, turns, AppendOptions::default()).await.map(drop)
+        self.scope.conversation(self.id).append_all(turns).await.map(drop)
     }
 
     fn turn(&self, raw: &Raw) -> NewTurn {

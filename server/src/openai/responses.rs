@@ -83,7 +83,7 @@ async fn create(
         Err(error) => {
             // Nobody has its id, so nobody can ask for it.
             if own {
-                scope.delete(conversation, "its only response failed").await?;
+                scope.conversation(conversation).delete("its only response failed").await?;
             }
             Err(error.into())
         }
@@ -175,8 +175,8 @@ async fn show_again(scope: Tenant, turn: Turn, kept: Kept, feed: Feed) {
     let last = async {
         let pending = turn.status == Status::Pending;
         if pending {
-            let (following, from) = (scope.clone(), turn.seq);
-            let mut news = blocking(move || following.subscribe(turn.conversation, from)).await?;
+            let (chat, seq) = (scope.conversation(turn.conversation), turn.seq);
+            let mut news = blocking(move || chat.subscribe(seq - 1)).await?;
             while let Some(update) = news.next().await {
                 let told = match update? {
                     Update::Chunk(chunk) if chunk.turn == turn.id => {
@@ -223,9 +223,8 @@ async fn cancel(Writer(scope): Writer, Path(id): Path<String>) -> Result<axum::J
     let finding = (scope.clone(), id.clone());
     let (turn, kept) = blocking(move || kept::find(&finding.0, &finding.1)).await?;
     if turn.status == Status::Pending {
-        let following = scope.clone();
-        let (conversation, seq) = (turn.conversation, turn.seq);
-        let mut news = blocking(move || following.subscribe(conversation, seq + 1)).await?;
+        let (chat, seq) = (scope.conversation(turn.conversation), turn.seq);
+        let mut news = blocking(move || chat.subscribe(seq)).await?;
         let generation: GenerationId = items::generation(&turn).id.unwrap_or_default().parse()?;
         match scope.stop_generation(generation) {
             // It ended in this very moment.
@@ -254,7 +253,7 @@ async fn cancel(Writer(scope): Writer, Path(id): Path<String>) -> Result<axum::J
 /// The turns that were given with a response.
 fn given(scope: &Tenant, turn: &Turn, kept: &Kept) -> Result<Vec<Turn>, Error> {
     let receipt = items::generation(turn).receipt_seq.unwrap_or(0);
-    let event = scope.events(turn.conversation, receipt.saturating_sub(1), 1)?.pop();
+    let event = scope.conversation(turn.conversation).log().read(receipt.saturating_sub(1), 1)?.pop();
     let from = event.and_then(|event| event.read::<Receipt>()).and_then(|receipt| receipt.policy.input_from);
     let (Some(from), 1..) = (from, kept.inputs) else { return Ok(Vec::new()) };
     let query = HistoryQuery {
@@ -297,7 +296,7 @@ async fn delete(Admin(scope): Admin, Path(id): Path<String>) -> Result<axum::Jso
     let deleting = id.clone();
     let named = blocking(move || {
         let (turn, kept) = kept::find(&scope, &deleting)?;
-        let conversation = scope.get(turn.conversation)?;
+        let conversation = scope.conversation(turn.conversation).get()?;
         if !is_hidden(&conversation) {
             return Ok(Some(conversation.id));
         }
@@ -309,11 +308,11 @@ async fn delete(Admin(scope): Admin, Path(id): Path<String>) -> Result<axum::Jso
         turns.extend(kept::answer_turns(&scope, &turn)?);
         let all = conversation.turns as usize <= turns.len();
         if all && conversation.parent.is_none() {
-            scope.delete(conversation.id, "its only response was deleted").wait()?;
+            scope.conversation(conversation.id).delete("its only response was deleted").wait()?;
             return Ok(None);
         }
         for turn in turns {
-            scope.erase(conversation.id, turn.id, None, "its response was deleted").wait()?;
+            scope.conversation(conversation.id).erase(turn.id, None, "its response was deleted").wait()?;
         }
         Ok(None)
     })

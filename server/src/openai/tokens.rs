@@ -41,7 +41,7 @@ async fn count(Reader(scope): Reader, Json(body): Json<Fields>) -> Result<axum::
     let family = Family::of_model(model.served_name());
     let tokens = blocking(move || {
         let place = match (ask.conversation, ask.previous) {
-            (Some(id), _) => Some((id, scope.get(id)?.head.seq)),
+            (Some(id), _) => Some((id, scope.conversation(id).get()?.head.seq)),
             (None, Some(previous)) => {
                 end_of(&scope, &previous).map(|(turn, end)| Some((turn.conversation, end)))?
             }
@@ -61,7 +61,7 @@ async fn count(Reader(scope): Reader, Json(body): Json<Fields>) -> Result<axum::
             at_seq: Some(seq),
             ..ContextOptions::new(model.configured.context_tokens)
         };
-        Ok(scope.build_context(id, &context)?.tokens.used)
+        Ok(scope.conversation(id).contexts().build(&context)?.tokens.used)
     })
     .await?;
     Ok(axum::Json(json!({"object": "response.input_tokens", "input_tokens": tokens})))

@@ -51,7 +51,7 @@ async fn add_asset(
     let mime_type = mime_type.unwrap_or_else(|| "application/octet-stream".into());
     let thread = large_thread().await?;
     let bytes = json::bytes(request, &app.config, app.config.asset_bytes_max).await?;
-    let add = move || scope.add_asset(add.conversation.id(&scope)?, add.name, &mime_type, bytes.into());
+    let add = move || add.conversation.find(&scope)?.assets().add(add.name, &mime_type, bytes.into());
     let asset = blocking(add).await?;
     drop(thread);
     let location = format!("/api/v1/assets/{}", asset.id);

@@ -37,7 +37,7 @@ async fn list_events(State(app): State<Arc<App>>, request: Request) -> Result<Re
         None => Position { seq: asked.from.unwrap_or(1).max(1) - 1, chunk: None },
     };
     let subscription =
-        asker.blocking(move |tenant| tenant.subscribe_after(asked.conversation.id(tenant)?, after)).await?;
+        asker.blocking(move |tenant| asked.conversation.find(tenant)?.subscribe(after)).await?;
     Ok(sse::answer(&app, Following::new(subscription)))
 }
 

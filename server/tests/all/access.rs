@@ -5,7 +5,7 @@ use crate::openapi::{document, operations};
 use crate::stage::{Stage, config};
 use crate::tokens::{self, SECRET, jwt_config};
 use everturn::{Everturn, NewFact, NewKey, NewStream, NewTurn, Options, Tenant};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_core::id::{ConversationId, KeyId};
 use everturn_core::time::Timestamp;
 use everturn_server::{Config, Limits};
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 const MARKER: &str = "xylophone";
 
 /// What a route needs; anything else that changes needs a writer, anything else that only looks a reader.
-fn needed(method: &str, path: &str) -> Role {
+fn needed(method: &str, path: &str) -> KeyRole {
     const ADMIN: &[&str] = &[
         "DELETE /api/v1/conversations/{conversation}",
         "POST /api/v1/turns/{turn}/erase",
@@ -39,14 +39,14 @@ fn needed(method: &str, path: &str) -> Role {
     ];
     let place = format!("{method} {path}");
     match () {
-        () if ADMIN.contains(&place.as_str()) => Role::Admin,
-        () if READER.contains(&place.as_str()) || method == "GET" => Role::Reader,
-        () => Role::Writer,
+        () if ADMIN.contains(&place.as_str()) => KeyRole::Admin,
+        () if READER.contains(&place.as_str()) || method == "GET" => KeyRole::Reader,
+        () => KeyRole::Writer,
     }
 }
 
 /// Words of a new key.
-fn key(store: &Everturn, tenant: &str, role: Role) -> (KeyId, String) {
+fn key(store: &Everturn, tenant: &str, role: KeyRole) -> (KeyId, String) {
     let new = NewKey { tenant: tenant.into(), role, label: None, expires: None };
     let (key, words) = store.keys().create(new).unwrap();
     (key.id, words)
@@ -61,13 +61,21 @@ fn asking() -> Config {
 /// What there is at one tenant, by the variables of paths.
 fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static str, String>) {
     let scope = store.tenant(tenant).unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
-    let said = scope.append(id, vec![NewTurn::user(MARKER).by(MARKER)], Default::default()).wait().unwrap();
-    let open = scope.append_open(id, NewStream::default()).wait().unwrap();
-    let asset = scope.add_asset(id, Some(format!("{MARKER}.txt")), "text/plain", MARKER.into()).unwrap();
-    scope.append_chunk(id, open.id, None, MARKER).unwrap();
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let said = scope.conversation(id).append(NewTurn::user(MARKER).by(MARKER)).wait().unwrap();
+    let open = scope.conversation(id).open(NewStream::default()).wait().unwrap();
+    let asset = scope
+        .conversation(id)
+        .assets()
+        .add(Some(format!("{MARKER}.txt")), "text/plain", MARKER.into())
+        .unwrap();
+    scope.conversation(id).open_turn(open.id).chunk(None, MARKER).unwrap();
     let [subject, predicate, object] = ["ana", "plays", MARKER].map(str::to_string);
-    let fact = scope.add_fact(id, NewFact { subject, predicate, object, ..NewFact::default() }).unwrap();
+    let fact = scope
+        .conversation(id)
+        .facts()
+        .add(NewFact { subject, predicate, object, ..NewFact::default() })
+        .unwrap();
     let variables = BTreeMap::from([
         ("conversation", id.to_string()),
         ("turn", said.turns[0].id.to_string()),
@@ -76,7 +84,7 @@ fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static
         ("name", MARKER.into()),
         ("approval", MARKER.into()),
         ("seq", "1".into()),
-        ("key", key(store, tenant, Role::Reader).0.to_string()),
+        ("key", key(store, tenant, KeyRole::Reader).0.to_string()),
         ("generation", "gen_01JD0000000000000000000000".into()),
     ]);
     (id, variables)
@@ -138,9 +146,9 @@ async fn ask(request: RequestBuilder, words: Option<&str>) -> (u16, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_good_key_nothing_is_answered() {
     let store = Everturn::open("memory:").unwrap();
-    let (_, good) = key(&store, "acme", Role::Admin);
+    let (_, good) = key(&store, "acme", KeyRole::Admin);
     let (_, variables) = furnish(&store, "acme");
-    let (gone, revoked) = key(&store, "acme", Role::Admin);
+    let (gone, revoked) = key(&store, "acme", KeyRole::Admin);
     store.keys().revoke("acme", gone).unwrap();
     let claims = json!({"tenant": "acme", "role": "admin", "sub": "eve"});
     let now = tokens::now();
@@ -184,7 +192,7 @@ async fn without_a_good_key_nothing_is_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_may_do_what_it_may_and_no_more() {
-    for role in [Role::Reader, Role::Writer, Role::Admin] {
+    for role in [KeyRole::Reader, KeyRole::Writer, KeyRole::Admin] {
         let store = Everturn::open("memory:").unwrap();
         let (_, words) = key(&store, "acme", role);
         let (_, variables) = furnish(&store, "acme");
@@ -202,10 +210,10 @@ async fn a_role_may_do_what_it_may_and_no_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_another_tenants_is_not_there() {
     let store = Everturn::open("memory:").unwrap();
-    let (_, words) = key(&store, "globex", Role::Admin);
+    let (_, words) = key(&store, "globex", KeyRole::Admin);
     let (id, variables) = furnish(&store, "acme");
     let acme = store.tenant("acme").unwrap();
-    let before = acme.get(id).unwrap();
+    let before = acme.conversation(id).get().unwrap();
     let stage = Stage::over(store.clone(), asking()).await;
     let absent: BTreeMap<&str, String> = variables
         .iter()
@@ -229,7 +237,7 @@ async fn what_is_another_tenants_is_not_there() {
         let own_name = path.contains("{name}") || path.contains("{approval}");
         assert!(own_name || !text.contains(MARKER), "{method} {path}: {text}");
     }
-    assert_eq!(acme.get(id).unwrap(), before);
+    assert_eq!(acme.conversation(id).get().unwrap(), before);
     stage.stop().await;
 }
 
@@ -238,12 +246,12 @@ async fn what_is_another_tenants_is_not_there() {
 #[tokio::test(flavor = "multi_thread")]
 async fn recall_tells_nothing_of_what_others_store() {
     let store = Everturn::open("memory:").unwrap();
-    let (_, words) = key(&store, "acme", Role::Writer);
+    let (_, words) = key(&store, "acme", KeyRole::Writer);
     let own = store.tenant("acme").unwrap();
     let say = |scope: &Tenant, texts: &[&str]| {
-        let id = scope.create(Default::default()).wait().unwrap().id;
-        let turns = texts.iter().map(|text| NewTurn::user(text)).collect();
-        scope.append(id, turns, Default::default()).wait().unwrap();
+        let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+        let turns = texts.iter().map(|text| NewTurn::user(text));
+        scope.conversation(id).append_all(turns).wait().unwrap();
         id
     };
     // What an attacker plants: every guess, so that each has a score that can be compared.
@@ -282,7 +290,7 @@ async fn recall_tells_nothing_of_what_others_store() {
     assert_eq!(told().await, before, "perhaps before it is in the index");
     store.index_now().unwrap();
     assert_eq!(told().await, before, "when it is in the index");
-    theirs.delete(secret, "").wait().unwrap();
+    theirs.conversation(secret).delete("").wait().unwrap();
     assert_eq!(told().await, before, "when it is gone");
     stage.stop().await;
 }
@@ -290,7 +298,7 @@ async fn recall_tells_nothing_of_what_others_store() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_is_taken_back_ends_at_once() {
     let store = Everturn::open("memory:").unwrap();
-    let (_, admin) = key(&store, "acme", Role::Admin);
+    let (_, admin) = key(&store, "acme", KeyRole::Admin);
     let stage = Stage::over(store, asking()).await;
     let asked = |method, path: &str| stage.request(method, path).header("x-api-key", admin.clone());
     let body = json!({"role": "writer", "label": "bot"}).to_string();
@@ -339,8 +347,10 @@ impl Watched {
     }
 
     async fn over(store: Everturn) -> Watched {
-        let ((_, admin), reader) = (key(&store, "acme", Role::Admin), key(&store, "acme", Role::Reader));
-        let id = store.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+        let ((_, admin), reader) =
+            (key(&store, "acme", KeyRole::Admin), key(&store, "acme", KeyRole::Reader));
+        let id =
+            store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
         let stage = Stage::over(store.clone(), asking()).await;
         Watched { stage, store, admin, reader, events: format!("/api/v1/conversations/{id}/events") }
     }
@@ -372,7 +382,7 @@ async fn a_key_that_is_revoked_ends_its_live_streams() {
     assert_eq!(ask(again, Some(words)).await.0, 401);
     let scope = watched.store.tenant("acme").unwrap();
     let conversation = watched.events.split('/').nth(4).unwrap().parse().unwrap();
-    scope.append(conversation, vec![NewTurn::user("still here")], Default::default()).wait().unwrap();
+    scope.conversation(conversation).append(NewTurn::user("still here")).wait().unwrap();
     unrelated.expect("event").await;
     watched.stage.stop().await;
 }
@@ -381,7 +391,7 @@ async fn a_key_that_is_revoked_ends_its_live_streams() {
 async fn a_key_that_expires_ends_its_live_streams() {
     let watched = Watched::new().await;
     let expires = Some(Timestamp(tokens::now() as i64 * 1_000_000).plus_s(2));
-    let new = NewKey { tenant: "acme".into(), role: Role::Reader, label: None, expires };
+    let new = NewKey { tenant: "acme".into(), role: KeyRole::Reader, label: None, expires };
     let (_, words) = watched.store.keys().create(new).unwrap();
     let mut live = watched.follow(&words).await;
     assert_eq!(live.expect("error").await.data["code"], "access.ended");
@@ -395,8 +405,9 @@ async fn a_key_that_another_process_revokes_ends_its_live_streams() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("store.db").display());
     let writer = Everturn::open(&url).unwrap();
-    let (id, words) = key(&writer, "acme", Role::Reader);
-    let conversation = writer.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+    let (id, words) = key(&writer, "acme", KeyRole::Reader);
+    let conversation =
+        writer.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
     let reading = Everturn::open_with(&url, Options { read_only: true, ..Options::default() }).unwrap();
     let stage = Stage::over(reading, asking()).await;
     let events = stage.request(Method::GET, &format!("/api/v1/conversations/{conversation}/events"));
@@ -411,7 +422,7 @@ async fn a_key_that_another_process_revokes_ends_its_live_streams() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_expires_ends_its_live_streams() {
     let store = Everturn::open("memory:").unwrap();
-    let id = store.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+    let id = store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
     let config = Config { jwt: Some(jwt_config()), ..asking() };
     let stage = Stage::over(store, config).await;
     let claims = json!({"tenant": "acme", "role": "reader", "sub": "ann"});
@@ -436,8 +447,9 @@ async fn a_revoked_key_ends_streams_of_answers_in_the_clients_words() {
     ] {
         let (store, steps) = crate::generations::store();
         let ((_, _admin), (id, words)) =
-            (key(&store, "acme", Role::Admin), key(&store, "acme", Role::Writer));
-        let conversation = store.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+            (key(&store, "acme", KeyRole::Admin), key(&store, "acme", KeyRole::Writer));
+        let conversation =
+            store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
         let stage = Stage::over(store.clone(), asking()).await;
         let body = if path.starts_with("/v1/responses") {
             json!({"model": "default", "stream": true, "input": "hi"})

@@ -2,7 +2,7 @@
 
 use crate::stage::{Stage, answer, config};
 use everturn::{Everturn, NewKey, NewTurn, Options};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_server::{Config, Limits};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ impl Two {
         let options = Options { index: false, auto_compaction: false, ..Options::default() };
         let store = Everturn::open_with("memory:", options).unwrap();
         let key = |tenant: &str| {
-            let new = NewKey { tenant: tenant.into(), role: Role::Admin, label: None, expires: None };
+            let new = NewKey { tenant: tenant.into(), role: KeyRole::Admin, label: None, expires: None };
             store.keys().create(new).unwrap().1
         };
         let (greedy, modest) = (key("greedy"), key("modest"));
@@ -190,8 +190,8 @@ async fn a_tenant_has_limits_over_all_its_keys() {
     let limits = Limits { tenant_concurrent: 2, ..Limits::default() };
     let two = Two::with(limits).await;
     let scope = two.store.tenant("greedy").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
-    let new = NewKey { tenant: "greedy".into(), role: Role::Admin, label: None, expires: None };
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let new = NewKey { tenant: "greedy".into(), role: KeyRole::Admin, label: None, expires: None };
     let other = two.store.keys().create(new).unwrap().1;
     let path = format!("/api/v1/conversations/{id}/events");
     let follow = |key: &str| {
@@ -236,10 +236,10 @@ async fn answers_that_are_not_read_stop_their_own_tenant_only() {
     for (limits, request) in [(own, "GET /turns"), (of_all, "GET /turns"), (own, "POST /project")] {
         let two = Two::with(limits).await;
         let scope = two.store.tenant("greedy").unwrap();
-        let id = scope.create(Default::default()).wait().unwrap().id;
+        let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
         // More than the buffers of a socket hold.
         let large = NewTurn::user(&"x".repeat(12 * 1024 * 1024));
-        scope.append(id, vec![large], Default::default()).wait().unwrap();
+        scope.conversation(id).append(large).wait().unwrap();
         let request = request.replace(" /", &format!(" /api/v1/conversations/{id}/"));
         let ask = format!("{}{{}}", two.head(&request, &two.greedy, 2));
         let mut unread = two.send(&ask).await;
@@ -276,9 +276,9 @@ async fn answers_that_are_asked_for_at_once_stop_their_tenant_too() {
     };
     let two = Two::with(limits).await;
     let scope = two.store.tenant("greedy").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
     let large = NewTurn::user(&"x".repeat(12 * 1024 * 1024));
-    scope.append(id, vec![large], Default::default()).wait().unwrap();
+    scope.conversation(id).append(large).wait().unwrap();
     for request in ["GET /turns", "POST /project"] {
         let request = request.replace(" /", &format!(" /api/v1/conversations/{id}/"));
         let ask = format!("{}{{}}", two.head(&request, &two.greedy, 2));
@@ -303,10 +303,10 @@ async fn answers_that_are_asked_for_at_once_stop_their_tenant_too() {
 async fn a_page_is_bounded_in_bytes() {
     let two = Two::with(Limits::default()).await;
     let scope = two.store.tenant("greedy").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
     for n in 0..20 {
         let text = format!("{n} {}", "x".repeat(512 * 1024));
-        scope.append(id, vec![NewTurn::user(&text)], Default::default()).wait().unwrap();
+        scope.conversation(id).append(NewTurn::user(&text)).wait().unwrap();
     }
     for (path, forward, fields) in [
         ("turns", "after", ""),
@@ -346,9 +346,9 @@ async fn a_view_is_bounded_in_bytes_and_an_export_is_not() {
     let options = Options { whole_bytes_max: 1024 * 1024, ..Options::default() };
     let store = Everturn::open_with("memory:", options).unwrap();
     let scope = store.tenant("default").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
     for _ in 0..3 {
-        scope.append(id, vec![NewTurn::user(&"x".repeat(400_000))], Default::default()).wait().unwrap();
+        scope.conversation(id).append(NewTurn::user(&"x".repeat(400_000))).wait().unwrap();
     }
     let stage = Stage::over(store, config()).await;
     let refused = stage.post(&format!("/api/v1/conversations/{id}/project"), &json!({}), 413).await;

@@ -161,10 +161,10 @@ async fn a_life_archived_resumed_closed_reset_forked_deleted() {
 async fn another_tenants_ids_look_absent() {
     let store = Everturn::open("memory:").unwrap();
     let other = store.tenant("other").unwrap();
-    let theirs = other.create(Default::default()).wait().unwrap().id;
-    let said = other.append(theirs, vec![everturn::NewTurn::user("secret")], Default::default());
+    let theirs = other.create(everturn::NewConversation::default()).wait().unwrap().id();
+    let said = other.conversation(theirs).append(everturn::NewTurn::user("secret"));
     let turn = said.wait().unwrap().turns[0].id;
-    let asset = other.add_asset(theirs, None, "text/plain", b"secret".to_vec()).unwrap().id;
+    let asset = other.conversation(theirs).assets().add(None, "text/plain", b"secret".to_vec()).unwrap().id;
     let stage = Stage::over(store, config()).await;
     let nobody = "conv_01JD0000000000000000000000";
     for rest in ["", "/turns", "/events", "/state", "/export", "/transcript", "/verify", "/generations"] {
@@ -193,6 +193,6 @@ async fn another_tenants_ids_look_absent() {
     stage.get(&format!("/api/v1/assets/{asset}"), 404).await;
     stage.get(&format!("/api/v1/assets/{asset}/content"), 404).await;
     assert_eq!(stage.get(ALL, 200).await["data"], json!([]));
-    assert_eq!(other.get(theirs).unwrap().head.seq, 3);
+    assert_eq!(other.conversation(theirs).get().unwrap().head.seq, 3);
     stage.stop().await;
 }

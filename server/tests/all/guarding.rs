@@ -2,7 +2,7 @@
 
 use crate::stage::{Stage, answer, config};
 use everturn::{Everturn, NewKey};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_server::{App, Config, Limits, Server, Tls, serve};
 use reqwest::Method;
 use serde_json::json;
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 fn store_with_key() -> (Everturn, String) {
     let store = Everturn::open("memory:").unwrap();
-    let new = NewKey { tenant: "acme".into(), role: Role::Admin, label: None, expires: None };
+    let new = NewKey { tenant: "acme".into(), role: KeyRole::Admin, label: None, expires: None };
     let (_, words) = store.keys().create(new).unwrap();
     (store, words)
 }
@@ -23,7 +23,7 @@ fn limited(limits: Limits) -> Config {
 async fn a_key_may_ask_so_often() {
     let (store, words) = store_with_key();
     let (_, other) = {
-        let new = NewKey { tenant: "acme".into(), role: Role::Reader, label: None, expires: None };
+        let new = NewKey { tenant: "acme".into(), role: KeyRole::Reader, label: None, expires: None };
         store.keys().create(new).unwrap()
     };
     let limits = Limits { requests_per_second: 1, burst: 3, ..Limits::default() };
@@ -49,7 +49,7 @@ async fn a_key_may_ask_so_often() {
 async fn a_key_may_have_so_many_streams() {
     let (store, words) = store_with_key();
     let scope = store.tenant("acme").unwrap();
-    let id = scope.create(Default::default()).wait().unwrap().id;
+    let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
     let stage = Stage::over(store, limited(Limits { concurrent: 2, ..Limits::default() })).await;
     let path = format!("/api/v1/conversations/{id}/events");
     let follow = || {
@@ -65,7 +65,7 @@ async fn a_key_may_have_so_many_streams() {
     drop(first);
     // The server notices that nobody listens when it next has something to say.
     loop {
-        scope.append(id, vec![everturn::NewTurn::user("x")], Default::default()).wait().unwrap();
+        scope.conversation(id).append(everturn::NewTurn::user("x")).wait().unwrap();
         if follow().await.unwrap().status() == 200 {
             break;
         }

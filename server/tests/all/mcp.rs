@@ -2,7 +2,7 @@
 
 use crate::stage::{Stage, config};
 use everturn::{Everturn, NewKey, Options};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_server::Config;
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -317,7 +317,7 @@ async fn lists_of_resources_come_in_pages() {
     let store = Everturn::open_with("memory:", Options::default()).unwrap();
     let scope = store.tenant("default").unwrap();
     for _ in 0..130 {
-        scope.create(Default::default()).wait().unwrap();
+        scope.create(everturn::NewConversation::default()).wait().unwrap();
     }
     let stage = Stage::over(store, config()).await;
     let client = Client::begin(&stage).await;
@@ -359,10 +359,10 @@ async fn a_session_ends_when_it_is_deleted_or_idle() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_ends_with_its_key() {
     let store = Everturn::open("memory:").unwrap();
-    let new = NewKey { tenant: "acme".into(), role: Role::Admin, label: None, expires: None };
+    let new = NewKey { tenant: "acme".into(), role: KeyRole::Admin, label: None, expires: None };
     let (_, admin) = store.keys().create(new.clone()).unwrap();
     let (key, words) = store.keys().create(new).unwrap();
-    let id = store.tenant("acme").unwrap().create(Default::default()).wait().unwrap().id;
+    let id = store.tenant("acme").unwrap().create(everturn::NewConversation::default()).wait().unwrap().id();
     let mut stage = Stage::over(store.clone(), Config { keys_required: None, ..config() }).await;
     stage.bearer(&words);
     let client = Client::begin(&stage).await;

@@ -2,7 +2,7 @@
 
 use crate::stage::{Stage, answer, config};
 use everturn::{Everturn, NewKey, Options, Quota, Quotas};
-use everturn_core::access::Role;
+use everturn_core::access::KeyRole;
 use everturn_server::Config;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ async fn stage(store: &str, quota: Quota) -> (Stage, [String; 2]) {
     let options = Options { quotas, auto_compaction: false, ..Options::default() };
     let store = Everturn::open_with(store, options).unwrap();
     let key = |tenant: &str| {
-        let new = NewKey { tenant: tenant.into(), role: Role::Admin, label: None, expires: None };
+        let new = NewKey { tenant: tenant.into(), role: KeyRole::Admin, label: None, expires: None };
         store.keys().create(new).unwrap().1
     };
     let keys = [key("small"), key("other")];

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{ConversationQuery, ErasedPage, Member};
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Parent, Tombstone};
 use everturn_core::event::{Event, kind};
@@ -300,7 +300,7 @@ pub fn keys_of_all_tenants_are_read_at_once(store: &dyn Backend) {
     let key = |n: u8, name: &str| AccessKey {
         id: KeyId::from_bytes([n; 16]),
         tenant: tenant(name),
-        role: Role::Writer,
+        role: KeyRole::Writer,
         label: Some(format!("key {n}")),
         created: m.now(),
         expires: None,

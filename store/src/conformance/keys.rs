@@ -2,7 +2,7 @@
 
 use super::*;
 use everturn_core::Error;
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::chain::Hash;
 use everturn_core::id::KeyId;
 use everturn_core::time::Timestamp;
@@ -11,7 +11,7 @@ fn made(store: &dyn Backend, m: &Maker, owner: &str) -> AccessKey {
     let key = AccessKey {
         id: KeyId::from_bytes(m.key().id.to_bytes()),
         tenant: tenant(owner),
-        role: Role::Writer,
+        role: KeyRole::Writer,
         label: Some("the café’s bot".into()),
         created: m.now(),
         expires: None,
@@ -32,7 +32,7 @@ pub fn a_key_comes_back_as_it_was_kept(store: &dyn Backend) {
     let m = Maker::default();
     let plain = made(store, &m, "acme");
     let mut other = AccessKey { id: KeyId::from_bytes(m.key().id.to_bytes()), ..plain.clone() };
-    (other.role, other.label, other.expires) = (Role::Admin, None, Some(m.now()));
+    (other.role, other.label, other.expires) = (KeyRole::Admin, None, Some(m.now()));
     (other.revoked, other.last_used) = (Some(m.now()), Some(m.now()));
     store.put_key(&other).expect("a new key");
     assert_eq!(found(store, plain.id), plain);

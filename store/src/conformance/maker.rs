@@ -4,7 +4,7 @@ use super::Backend;
 use crate::{Committed, TurnQuery};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Report, Verifier};
-use everturn_core::conversation::{Parent, Settings, State};
+use everturn_core::conversation::{Lifecycle, Parent, Settings};
 use everturn_core::event::{Body, Draft, Event, Visibility, kind};
 use everturn_core::fact::StatedBody;
 use everturn_core::id::{ConversationId, EventId, FactId, Key, TenantName, TurnId};
@@ -127,7 +127,7 @@ impl Maker {
     }
 
     /// A change of state.
-    pub fn state(&self, state: State) -> Draft {
+    pub fn state(&self, state: Lifecycle) -> Draft {
         self.event(kind::STATE, &StateBody { state, reason: None })
     }
 

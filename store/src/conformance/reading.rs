@@ -3,7 +3,7 @@
 use super::*;
 use crate::{ConversationQuery, TenantUsage, TurnQuery};
 use everturn_core::Error;
-use everturn_core::conversation::{Retention, Settings, State, SystemPrompt};
+use everturn_core::conversation::{Lifecycle, Retention, Settings, SystemPrompt};
 use everturn_core::event::{Draft, kind};
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::limits::{EPHEMERAL_TTL_S, PAGE_BYTES_MAX};
@@ -256,11 +256,11 @@ pub fn settings_fold_into_the_conversation(store: &dyn Backend) {
         system_prompt: Some(None),
         ..Settings::default()
     };
-    append(store, &key, vec![m.update(change), m.state(State::Archived)]);
+    append(store, &key, vec![m.update(change), m.state(Lifecycle::Archived)]);
     let two = store.conversation(&key).expect("it is there");
     assert_eq!((two.owner.as_deref(), two.title.as_deref(), two.ttl), (Some("ada"), None, None));
     assert_eq!(two.metadata.keys().collect::<Vec<_>>(), ["a", "b", "d"]);
-    assert_eq!((two.state, two.system_prompt), (State::Archived, None));
+    assert_eq!((two.state, two.system_prompt), (Lifecycle::Archived, None));
 
     let ephemeral = Settings { retention: Some(Retention::Ephemeral), ..Settings::default() };
     append(store, &key, vec![m.update(ephemeral)]);
@@ -334,16 +334,16 @@ pub fn listing_filters_by_title_and_state(store: &dyn Backend) {
     };
     let (trip, budget, percent, none) =
         (titled(Some("Trip to Köln")), titled(Some("BUDGET trip")), titled(Some("100%_sure")), titled(None));
-    append(store, &budget, vec![m.state(State::Archived)]);
-    let find = |text: Option<&str>, state: Option<State>| {
+    append(store, &budget, vec![m.state(Lifecycle::Archived)]);
+    let find = |text: Option<&str>, state: Option<Lifecycle>| {
         listed(store, &ConversationQuery { text: text.map(str::to_string), state, limit: 9, after: None })
     };
     assert_eq!(find(Some("tRiP"), None), [budget.id, trip.id]);
     assert_eq!(find(Some("Köln"), None), [trip.id]);
     assert_eq!(find(Some("%_"), None), [percent.id], "nothing in a title is a wildcard");
-    assert_eq!(find(Some("%"), Some(State::Archived)), []);
-    assert_eq!(find(Some("trip"), Some(State::Archived)), [budget.id]);
-    assert_eq!(find(None, Some(State::Active)), [none.id, percent.id, trip.id]);
+    assert_eq!(find(Some("%"), Some(Lifecycle::Archived)), []);
+    assert_eq!(find(Some("trip"), Some(Lifecycle::Archived)), [budget.id]);
+    assert_eq!(find(None, Some(Lifecycle::Active)), [none.id, percent.id, trip.id]);
     assert_eq!(find(Some("absent"), None), []);
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::{ConversationQuery, TurnQuery};
 use everturn_core::Error;
 use everturn_core::chain::{Hash, Head, next_event};
-use everturn_core::conversation::{Conversation, Parent, Settings, State, Tombstone};
+use everturn_core::conversation::{Conversation, Lifecycle, Parent, Settings, Tombstone};
 use everturn_core::event::{Event, kind};
 use everturn_core::id::{Key, TurnId};
 use everturn_core::json::Raw;
@@ -235,7 +235,7 @@ pub fn rebuilding_gives_the_same_answers(store: &dyn Backend) {
     create(store, &gone, vec![m.created(), m.asset("asset_d", b"d"), m.say("gone")]);
     done(store, m.fork(&m.key(), &gone, 3));
     done(store, m.delete(&gone));
-    create(store, &plain, vec![m.created(), m.say("plain"), m.state(State::Closed)]);
+    create(store, &plain, vec![m.created(), m.say("plain"), m.state(Lifecycle::Closed)]);
     done(store, m.delete(&root));
 
     let before = answers(store, &bytes);

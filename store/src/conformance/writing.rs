@@ -2,7 +2,7 @@
 
 use super::*;
 use everturn_core::Error;
-use everturn_core::conversation::State;
+use everturn_core::conversation::Lifecycle;
 use everturn_core::event::{Draft, Visibility, kind};
 use everturn_core::id::{EventId, TurnId};
 use everturn_core::limits::BATCH_EVENTS_MAX;
@@ -334,7 +334,7 @@ pub fn an_event_about_an_absent_turn_is_refused(store: &dyn Backend) {
 /// Archived and abandoned conversations are resumed first; a closed one is never continued. Erasing always works.
 pub fn a_conversation_that_is_not_active_takes_no_turns(store: &dyn Backend) {
     let m = Maker::default();
-    for state in [State::Archived, State::Abandoned, State::Closed] {
+    for state in [Lifecycle::Archived, Lifecycle::Abandoned, Lifecycle::Closed] {
         let key = m.key();
         let (said, open) = (m.say("one"), m.open());
         let (turn, opened) = (turn_of(&said), turn_of(&open));
@@ -344,10 +344,10 @@ pub fn a_conversation_that_is_not_active_takes_no_turns(store: &dyn Backend) {
         assert!(matches!(error, Error::Conflict(_)) && error.text().contains(state.as_str()));
         append(store, &key, vec![m.end(kind::INTERRUPTED, opened, "so far")]);
         done(store, m.erase(&key, &[turn]));
-        let resume = commit(store, addition(&key, vec![m.state(State::Active)]));
-        assert_eq!(resume.is_ok(), state != State::Closed);
+        let resume = commit(store, addition(&key, vec![m.state(Lifecycle::Active)]));
+        assert_eq!(resume.is_ok(), state != Lifecycle::Closed);
         let next = commit(store, addition(&key, vec![m.say("three")]));
-        assert_eq!(next.is_ok(), state != State::Closed);
+        assert_eq!(next.is_ok(), state != Lifecycle::Closed);
     }
     // An id that belongs to no event is not a turn either.
     let nobody = EventId::from_bytes([9; 16]);

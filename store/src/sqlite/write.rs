@@ -10,7 +10,7 @@ use super::rows::{self, Bytes, Failure, signed};
 use crate::{Committed, Erasures};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
-use everturn_core::conversation::{Conversation, State};
+use everturn_core::conversation::{Conversation, Lifecycle};
 use everturn_core::event::{Draft, Event, kind};
 use everturn_core::id::{ConversationId, Key};
 use everturn_core::write::{
@@ -114,7 +114,7 @@ fn is_told(db: &Connection, no: i64, conversation: &Conversation) -> rusqlite::R
     if parents::is_wrong(db, no, conversation.parent)? {
         return Ok(false);
     }
-    if conversation.state == State::Active {
+    if conversation.state == Lifecycle::Active {
         return Ok(true);
     }
     // Found soon: hardly anything is written after it.

@@ -1,7 +1,7 @@
 //! A store that lost something says so when it is opened: its write-ahead log, or the end of it.
 
 use everturn_core::Error;
-use everturn_core::access::{AccessKey, Role};
+use everturn_core::access::{AccessKey, KeyRole};
 use everturn_core::chain::Hash;
 use everturn_core::id::{Key, KeyId};
 use everturn_store::conformance::*;
@@ -150,7 +150,7 @@ fn a_lost_deletion_and_a_lost_revocation_are_noticed() {
     let access = AccessKey {
         id: KeyId::from_bytes([1; 16]),
         tenant: key.tenant.clone(),
-        role: Role::Writer,
+        role: KeyRole::Writer,
         label: None,
         created: m.now(),
         expires: None,
