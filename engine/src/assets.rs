@@ -18,11 +18,11 @@ pub struct ConversationAssets<'a>(pub(crate) &'a ConversationHandle);
 impl ConversationAssets<'_> {
     /// Adds an asset to a conversation, to be shown by a turn's `asset_id`.
     pub fn add(&self, name: Option<String>, mime_type: &str, bytes: Vec<u8>) -> Result<Asset, Error> {
-        let conversation = self.0.shared().conversation(self.0.key())?;
+        let conversation = self.0.shared().journal.conversation(self.0.key())?;
         check_name("mime_type", mime_type)?;
         let payload = Payload { bytes, mime_type: mime_type.to_string(), name };
         let mut uploads = Vec::new();
-        let asset_id = crate::ingest::asset_id(self.0.shared().source.ulid()?);
+        let asset_id = crate::ingest::asset_id(self.0.shared().journal.source.ulid()?);
         let draft =
             self.0.shared().asset_draft(&self.0.key().tenant, asset_id, payload, None, &mut uploads)?;
         let mut drafts = self.0.make_room(&conversation, std::slice::from_ref(&draft), "add_asset")?;
@@ -37,13 +37,13 @@ impl ConversationAssets<'_> {
 
     /// The descriptors of a conversation's assets.
     pub fn list(&self) -> Result<Vec<Asset>, Error> {
-        let raw = self.0.shared().index.assets(self.0.key())?;
+        let raw = self.0.shared().journal.index.assets(self.0.key())?;
         Ok(raw.iter().filter_map(|raw| raw.read()).collect())
     }
 
     /// The descriptor of a conversation's asset.
     pub fn get(&self, id: &str) -> Result<Asset, Error> {
-        let raw = self.0.shared().index.asset(self.0.key(), id)?;
+        let raw = self.0.shared().journal.index.asset(self.0.key(), id)?;
         raw.and_then(|raw| raw.read()).ok_or_else(|| absent_asset(id))
     }
 }
@@ -51,7 +51,7 @@ impl ConversationAssets<'_> {
 impl Tenant {
     /// The descriptor of an asset, in whichever conversation it was added.
     pub fn asset(&self, id: &str) -> Result<Asset, Error> {
-        let found = self.shared().index.assets_with_id(self.name(), id, 2)?;
+        let found = self.shared().journal.index.assets_with_id(self.name(), id, 2)?;
         if let [(one, _), (other, _)] = found.as_slice() {
             let text =
                 format!("{} is another asset in {one} than in {other}; name the conversation", clip(id));
@@ -62,7 +62,7 @@ impl Tenant {
 
     /// An asset's bytes.
     pub fn asset_bytes(&self, asset: &Asset) -> Result<Vec<u8>, Error> {
-        self.shared().assets.get(self.name(), kept_here(asset)?)
+        self.shared().journal.assets.get(self.name(), kept_here(asset)?)
     }
 
     /// Some of an asset's bytes: up to the end, where the range goes beyond it. The pieces that the range touches are compared
@@ -83,7 +83,8 @@ impl Tenant {
             true => (0, self.asset_bytes(asset)?),
             false => {
                 let end = last.saturating_add(1).saturating_mul(piece);
-                let bytes = self.shared().assets.get_range(self.name(), sha256, first * piece..end)?;
+                let bytes =
+                    self.shared().journal.assets.get_range(self.name(), sha256, first * piece..end)?;
                 let hashes = asset.pieces.iter().skip(first as usize).take((last - first) as usize + 1);
                 if !bytes.chunks(ASSET_PIECE_BYTES).map(Hash::of).eq(hashes.copied()) {
                     return Err(everturn_store::assets::damaged(sha256));

@@ -13,10 +13,10 @@ pub(crate) use settings::check_by_hand;
 pub use settings::{Change, ForkOptions};
 pub use state::ConversationState;
 
-use crate::Shared;
 use crate::assets::ConversationAssets;
 use crate::compaction::ConversationCompaction;
 use crate::context::ConversationContexts;
+use crate::everturn::Shared;
 use crate::facts::ConversationFacts;
 use crate::proof::ConversationLog;
 use crate::streaming::turn::OpenTurn;

@@ -1,6 +1,7 @@
 //! What conversations' events add up to, remembered and caught up by newer events only.
 
-use crate::Shared;
+use crate::everturn::Shared;
+use crate::journal::{Observed, Observer};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::event::Event;
@@ -48,13 +49,19 @@ impl Default for Folds {
     }
 }
 
-impl Folds {
-    /// A conversation is gone, or everything derived is made again.
-    pub fn forget(&self, key: Option<&Key>) {
-        match key {
-            Some(key) => drop(self.folds.remove(key)),
-            None => self.folds.clear(),
+impl Observer for Folds {
+    fn committed(&self, commit: &Observed<'_>) {
+        for erased in &commit.committed.erased {
+            // Titles and checkpoints may be others now, also those of forks.
+            self.folds.remove(&Key { tenant: commit.key.tenant.clone(), id: erased.conversation });
         }
+        if commit.deleted {
+            self.folds.remove(commit.key);
+        }
+    }
+
+    fn forget_all(&self) {
+        self.folds.clear();
     }
 }
 
@@ -75,7 +82,7 @@ impl Shared {
         };
         while fold.through_seq < through_seq {
             let limit = PAGE.min(through_seq - fold.through_seq);
-            let page = self.log.events(key, fold.through_seq, limit as usize)?;
+            let page = self.journal.log.events(key, fold.through_seq, limit as usize)?;
             if page.is_empty() {
                 break;
             }
@@ -87,7 +94,7 @@ impl Shared {
             {
                 let fold = Raw::of(&fold)?;
                 let kept = KeptFold { hash: fold_hash(last, &fold), fold };
-                self.index.keep_fold(key, last.seq, &Raw::of(&kept)?)?;
+                self.journal.index.keep_fold(key, last.seq, &Raw::of(&kept)?)?;
             }
         }
         let fold = Arc::new(fold);
@@ -100,7 +107,7 @@ impl Shared {
 
     /// The newest fold that was kept at or before a place. One that is damaged is as good as none: it is made again.
     fn kept_fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Fold>, Error> {
-        let Some((seq, raw)) = self.index.fold(key, at_or_before)? else { return Ok(None) };
+        let Some((seq, raw)) = self.journal.index.fold(key, at_or_before)? else { return Ok(None) };
         let Some(kept) = self.sound_fold(key, seq, &raw)? else { return Ok(None) };
         let fold = kept.read::<Fold>().filter(|fold| fold.version == state::VERSION);
         Ok(fold.filter(|fold| fold.through_seq == seq))
@@ -109,14 +116,14 @@ impl Shared {
     /// What was kept for a place, if it is still that.
     fn sound_fold(&self, key: &Key, seq: u64, raw: &Raw) -> Result<Option<Raw>, Error> {
         let Some(kept) = raw.read::<KeptFold>() else { return Ok(None) };
-        let last = self.log.events(key, seq.saturating_sub(1), 1)?.pop();
+        let last = self.journal.log.events(key, seq.saturating_sub(1), 1)?.pop();
         Ok(last.filter(|last| fold_hash(last, &kept.fold) == kept.hash).map(|_| kept.fold))
     }
 
     /// The places after `floor` whose folds are not what was kept.
     pub fn damaged_folds(&self, key: &Key, floor: u64) -> Result<Vec<u64>, Error> {
         let (mut damaged, mut at) = (Vec::new(), u64::MAX);
-        while let Some((seq, raw)) = self.index.fold(key, at)?.filter(|(seq, _)| *seq > floor) {
+        while let Some((seq, raw)) = self.journal.index.fold(key, at)?.filter(|(seq, _)| *seq > floor) {
             if self.sound_fold(key, seq, &raw)?.is_none() {
                 damaged.push(seq);
             }

@@ -11,8 +11,11 @@
 mod file;
 mod work;
 
-use crate::{Shared, load};
+use crate::everturn::Shared;
+use crate::journal::{Observed, Observer};
+use crate::load;
 use everturn_core::Error;
+use everturn_core::event::kind;
 use everturn_core::id::Key;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -59,6 +62,14 @@ pub struct Change {
     pub deleted: bool,
     /// Words that were erased must leave its file and those of its relatives.
     pub erased: bool,
+}
+
+impl Observer for Mirror {
+    fn committed(&self, commit: &Observed<'_>) {
+        if commit.deleted || !commit.events().is_empty() {
+            self.note(commit.key, commit.deleted, commit.has(|kind| kind == kind::ERASED));
+        }
+    }
 }
 
 impl Mirror {
@@ -124,8 +135,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// Notes that a conversation has changed. Cheap: the work is the thread's. Called in the order of the log.
-    pub fn committed(&self, key: &Key, deleted: bool, erased: bool) {
+    /// Notes that a conversation has changed. Cheap: the work is the thread's.
+    fn note(&self, key: &Key, deleted: bool, erased: bool) {
         let mut queue = self.queue();
         match queue.changes.get_mut(key) {
             Some(change) => {

@@ -1,8 +1,8 @@
 //! A tenant's handle: what it owns, and nothing of any other's.
 
 use crate::conversation::{ConversationHandle, check_by_hand, idempotency};
+use crate::everturn::{Inner, Shared};
 use crate::writer::Commit;
-use crate::{Inner, Shared};
 use everturn_core::Error;
 use everturn_core::chain::Hash;
 use everturn_core::conversation::{Conversation, Lifecycle, Settings, Tombstone};
@@ -95,13 +95,13 @@ impl Tenant {
     }
 
     /// Tells whose list of conversations has changed, as [`Everturn::listings`](crate::Everturn::listings) does.
-    pub fn listings(&self) -> crate::Listings {
-        crate::Listings(self.shared.listed.clone())
+    pub fn listings(&self) -> Arc<crate::listings::Listings> {
+        self.shared.listings.clone()
     }
 
     /// The keys of the store.
-    pub fn keys(&self) -> crate::Keys {
-        crate::Keys::new(self.shared.clone(), self._open.clone())
+    pub fn keys(&self) -> crate::keys::Keys {
+        crate::keys::Keys::new(self.shared.clone(), self._open.clone())
     }
 
     /// Its name.
@@ -137,7 +137,7 @@ impl Tenant {
             let idempotency = idempotency(new.idempotency_key, request)?;
             let id = match new.id {
                 Some(id) => id,
-                None => ConversationId(self.shared().source.ulid()?),
+                None => ConversationId(self.shared().journal.source.ulid()?),
             };
             let drafts = self.setting_drafts(kind::CREATED, &settings)?;
             Ok((id, Action::Create { drafts, parent: None, idempotency }))
@@ -183,7 +183,7 @@ impl Tenant {
         let limit = page_limit(query.limit)?;
         let store_query =
             ConversationQuery { text: query.text, state: query.state, after: query.after, limit: limit + 1 };
-        let mut data = self.shared().index.conversations(self.name(), &store_query)?;
+        let mut data = self.shared().journal.index.conversations(self.name(), &store_query)?;
         let next = more(&mut data, limit, |c: &Conversation| (c.updated, c.id));
         Ok(Page { data, next })
     }
@@ -192,7 +192,7 @@ impl Tenant {
     pub fn resolve(&self, text: &str) -> Result<ConversationId, Error> {
         if text == "@last" {
             let query = ConversationQuery { limit: 1, ..ConversationQuery::default() };
-            let last = self.shared().index.conversations(self.name(), &query)?;
+            let last = self.shared().journal.index.conversations(self.name(), &query)?;
             return last.first().map(|c| c.id).ok_or_else(|| {
                 Error::not_found(
                     "conversation.none",
@@ -201,13 +201,18 @@ impl Tenant {
             });
         }
         if let Ok(id) = text.parse::<ConversationId>() {
-            return self.shared().index.conversation(&self.key(id)).map(|conversation| conversation.id);
+            return self
+                .shared()
+                .journal
+                .index
+                .conversation(&self.key(id))
+                .map(|conversation| conversation.id);
         }
         let shown = everturn_core::id::clip(text);
         let found = if text.is_empty() {
             Vec::new()
         } else {
-            self.shared().index.starting_with(self.name(), text, 4)?
+            self.shared().journal.index.starting_with(self.name(), text, 4)?
         };
         match found.as_slice() {
             [id] => Ok(*id),
@@ -225,17 +230,17 @@ impl Tenant {
 
     /// What was deleted.
     pub fn tombstones(&self) -> Result<Vec<Tombstone>, Error> {
-        self.shared().index.tombstones(self.name())
+        self.shared().journal.index.tombstones(self.name())
     }
 
     /// One turn and what it says.
     pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
-        self.shared().index.turn(self.name(), id)
+        self.shared().journal.index.turn(self.name(), id)
     }
 
     /// The conversation that a turn was said in, also if the turn itself cannot be read because it is damaged.
     pub fn conversation_of(&self, id: TurnId) -> Result<ConversationId, Error> {
-        Ok(self.shared().index.stored_turn(self.name(), id)?.conversation)
+        Ok(self.shared().journal.index.stored_turn(self.name(), id)?.conversation)
     }
 }
 

@@ -176,11 +176,11 @@ impl Tenant {
         let value = transcript::parse(text)?;
         let id = match value.id {
             Some(id) => id,
-            None => ConversationId(self.shared().source.ulid()?),
+            None => ConversationId(self.shared().journal.source.ulid()?),
         };
         let mut ingested = Ingested { drafts: Vec::new(), uploads: Vec::new() };
         if let Err(error) = self.conversation(id).transcript_drafts(value, &mut ingested) {
-            self.shared().uploaded(&ingested.uploads);
+            self.shared().journal.uploaded(&ingested.uploads);
             return Err(error);
         }
         let events = ingested.drafts.len() as u64;
@@ -211,18 +211,18 @@ impl ConversationHandle {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
         let key = self.key();
-        let conversation = self.shared().index.conversation(key)?;
+        let conversation = self.shared().journal.index.conversation(key)?;
         let mut writer = jsonl::Writer::new(out, &conversation, self.shared().now())?;
         for asset in self.assets().list()? {
             if let Some(sha256) = asset.sha256 {
-                writer.asset(sha256, &self.shared().assets.get(&self.key().tenant, sha256)?)?;
+                writer.asset(sha256, &self.shared().journal.assets.get(&self.key().tenant, sha256)?)?;
             }
         }
         let mut after = 0;
         // Up to the head of the moment it began, so that a busy conversation has an end as well.
         while after < conversation.head.seq {
             let left = usize::try_from(conversation.head.seq - after).unwrap_or(usize::MAX);
-            let page = self.shared().log.events(key, after, left.min(PAGE_ENTRIES_MAX))?;
+            let page = self.shared().journal.log.events(key, after, left.min(PAGE_ENTRIES_MAX))?;
             let last = page.last().ok_or_else(|| ends_early(&conversation, after))?;
             after = last.seq;
             page.iter().try_for_each(|event| writer.event(event))?;
@@ -245,14 +245,14 @@ impl ConversationHandle {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
         let key = self.key();
-        let conversation = self.shared().index.conversation(key)?;
+        let conversation = self.shared().journal.index.conversation(key)?;
         let head = conversation.head.seq;
         let progress = RefCell::new(progress);
         let events = |after: u64| {
             let left = usize::try_from(head.saturating_sub(after)).unwrap_or(usize::MAX);
             let page = match left {
                 0 => Vec::new(),
-                left => self.shared().log.events(key, after, left.min(PAGE_ENTRIES_MAX))?,
+                left => self.shared().journal.log.events(key, after, left.min(PAGE_ENTRIES_MAX))?,
             };
             if page.is_empty() && left > 0 {
                 return Err(ends_early(&conversation, after));
@@ -271,7 +271,7 @@ impl ConversationHandle {
                 bytes_max: Some(PAGE_BYTES_MAX),
                 ..TurnQuery::default()
             };
-            self.shared().index.turns(key, &query)
+            self.shared().journal.index.turns(key, &query)
         };
         let system_prompt = self.state().system_prompt(None)?;
         let checkpoint = self.checkpoint(conversation.checkpoint)?;
@@ -365,8 +365,8 @@ impl Restore<'_> {
 
     fn asset(&mut self, piece: AssetPiece) -> Result<(), Error> {
         if let Some((sha256, bytes)) = self.assets.push(piece)? {
-            self.tenant.shared().check_upload(self.tenant.name(), bytes.len())?;
-            self.tenant.shared().upload(self.tenant.name(), sha256, bytes)?;
+            self.tenant.shared().quotas.check_upload(self.tenant.name(), bytes.len())?;
+            self.tenant.shared().journal.upload(self.tenant.name(), sha256, bytes)?;
             self.uploads.push((self.tenant.name().clone(), sha256));
         }
         Ok(())
@@ -376,6 +376,6 @@ impl Restore<'_> {
 /// From here on the events that were restored keep the bytes.
 impl Drop for Restore<'_> {
     fn drop(&mut self) {
-        self.tenant.shared().uploaded(&self.uploads);
+        self.tenant.shared().journal.uploaded(&self.uploads);
     }
 }

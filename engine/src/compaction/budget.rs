@@ -75,7 +75,7 @@ fn is_recent(at: Timestamp, now: Timestamp) -> bool {
 impl ConversationCompaction<'_> {
     /// What the messages view of a conversation retains.
     pub fn usage(&self) -> Result<Usage, Error> {
-        let conversation = self.0.shared().index.conversation(self.0.key())?;
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let (start, _) = conversation.view_start();
         let turns = self.0.view_turns(start)?;
         let standing: Vec<&Turn> = turns.iter().filter(|turn| stands(turn)).collect();
@@ -105,7 +105,7 @@ impl ConversationHandle {
             return Ok(Vec::new());
         }
         let key = self.tenant.key(conversation.id);
-        let _alone = self.shared().budgets.alone(&key);
+        let _alone = self.shared().compaction.budgets.alone(&key);
         match self.make_room_alone(drafts, incoming, source) {
             // What is damaged can be neither summarized nor paired, and must not keep anybody from writing.
             Err(error @ Error::Corrupt(_)) if !policy.rejects() => {
@@ -117,7 +117,7 @@ impl ConversationHandle {
     }
 
     fn make_room_alone(&self, drafts: &[Draft], incoming: Usage, source: &str) -> Result<Vec<Draft>, Error> {
-        let conversation = self.shared().index.conversation(self.key())?;
+        let conversation = self.shared().journal.index.conversation(self.key())?;
         let policy = conversation.limits();
         let before = self.tenant.conversation(self.key().id).compaction().usage()?;
         let attempted = before.plus(incoming);
@@ -147,7 +147,7 @@ impl ConversationHandle {
         }
         let mut after = self.tenant.conversation(self.key().id).compaction().usage()?;
         if policy.exceeded(&after.plus(incoming)).is_some() {
-            let conversation = self.shared().index.conversation(self.key())?;
+            let conversation = self.shared().journal.index.conversation(self.key())?;
             match self.trim(&conversation, &policy, keep_last, incoming, messages(drafts))? {
                 Some((trimmed, left)) => (action.trimmed, after) = (Some(trimmed), left),
                 // One pair of call and result spans the whole view, or what is too much are events and not turns.
@@ -169,10 +169,10 @@ impl ConversationHandle {
     fn compact_for(&self, policy: &Policy, keep_last: u64, incoming: Usage) -> Result<(), Error> {
         let keep_last = usize::try_from(keep_last).unwrap_or(usize::MAX);
         for _ in 0..ROUNDS_MAX {
-            let options = crate::CompactOptions {
+            let options = super::CompactOptions {
                 keep_last: Some(keep_last),
                 extractive: true,
-                ..crate::CompactOptions::default()
+                ..super::CompactOptions::default()
             };
             match self.compaction().compact(options) {
                 Ok(_) | Err(Error::Conflict(_)) => {}
@@ -194,7 +194,7 @@ impl ConversationHandle {
         let limit = policy.exceeded(&action.usage_attempted).map_or("", |(name, ..)| name);
         let (key, now) = (self.tenant.key(conversation.id), self.shared().now());
         let recorded = (|| {
-            if !self.shared().budgets.records(&key, limit, now) {
+            if !self.shared().compaction.budgets.records(&key, limit, now) {
                 return Ok(());
             }
             // Another process, or this one before a restart, may have recorded it.
@@ -207,7 +207,7 @@ impl ConversationHandle {
             }
             let drafts = vec![self.shared().draft(kind::BUDGET, &action)?];
             let action = write::Action::Append { drafts, expected_seq: None, idempotency: None };
-            let answer = self.shared().submit_now(Write { key: key.clone(), action })?;
+            let answer = self.shared().journal.submit_now(Write { key: key.clone(), action })?;
             answer.recv().map_err(|_| crate::writer::closed())?.map(drop)
         })();
         if let Err(error) = recorded {
@@ -256,7 +256,7 @@ impl ConversationHandle {
             return self.tenant.conversation(conversation.id).compaction().usage();
         }
         let start = conversation.view_start().0;
-        let fallen = self.shared().index.fallen_after(&self.tenant.key(conversation.id), start)?;
+        let fallen = self.shared().journal.index.fallen_after(&self.tenant.key(conversation.id), start)?;
         Ok(write::usage(conversation, fallen))
     }
 

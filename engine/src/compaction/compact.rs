@@ -1,8 +1,8 @@
 //! Compaction: older turns give way to a checkpoint. Only ever appends, and only after the checkpoint exists.
 
 use super::ConversationCompaction;
-use crate::Shared;
 use crate::conversation::ConversationHandle;
+use crate::everturn::Shared;
 use crate::model::{self, Summarize};
 use crate::tenant::Tenant;
 use everturn_core::Error;
@@ -295,7 +295,7 @@ impl ConversationCompaction<'_> {
     /// event.
     pub fn revert(&self) -> Result<Conversation, Error> {
         let key = self.0.key();
-        let conversation = self.0.shared().index.conversation(key)?;
+        let conversation = self.0.shared().journal.index.conversation(key)?;
         let Some(current) = conversation.checkpoint else {
             let text = format!("{} has no compaction to take back", self.0.id());
             return Err(Error::invalid("compaction.none", text));
@@ -306,7 +306,7 @@ impl ConversationCompaction<'_> {
             Error::invalid("compaction.erased", text)
         })?;
         self.0.restore_checkpoint(current, body.previous)?;
-        self.0.shared().index.conversation(key)
+        self.0.shared().journal.index.conversation(key)
     }
 
     /// A summary of the turns between two places. Touches nothing. `style` is what to tell a model beside the rules.
@@ -344,7 +344,7 @@ impl ConversationHandle {
     }
 
     fn compact_once_if_due(&self) -> Result<Option<Compacted>, Error> {
-        if !self.shared().conversation(self.key())?.compaction().auto {
+        if !self.shared().journal.conversation(self.key())?.compaction().auto {
             return Ok(None);
         }
         let unsummarized = self.unsummarized(None)?;
@@ -382,8 +382,8 @@ impl ConversationHandle {
     /// The turns after the checkpoint, or those between two places.
     fn unsummarized(&self, range: Option<(u64, u64)>) -> Result<Unsummarized, Error> {
         let key = self.key();
-        let mark = self.shared().index.erasures(&key.tenant)?;
-        let conversation = self.shared().index.conversation(key)?;
+        let mark = self.shared().journal.index.erasures(&key.tenant)?;
+        let conversation = self.shared().journal.index.conversation(key)?;
         let fold = self.shared().fold(key, conversation.head.seq)?;
         let previous = match range {
             Some(_) => None,
@@ -439,7 +439,7 @@ impl ConversationHandle {
         draft.check()?;
         let id = draft.id;
         let action = Action::Derive { drafts: vec![draft], mark };
-        let answer = self.shared().submit_now(Write { key: self.key().clone(), action })?;
+        let answer = self.shared().journal.submit_now(Write { key: self.key().clone(), action })?;
         answer.recv().map_err(|_| crate::writer::closed())??;
         Ok(id)
     }
@@ -466,18 +466,18 @@ impl ConversationHandle {
             restores,
         };
         // It has no words.
-        self.append_compaction(&revert, self.shared().index.erasures(&self.key().tenant)?).map(drop)
+        self.append_compaction(&revert, self.shared().journal.index.erasures(&self.key().tenant)?).map(drop)
     }
 
     /// After the checkpoint in force was erased, and the log says which one is in force instead: what it covered is
     /// summarized anew from what is left of it. Where that is much, it is done in the background.
     pub(crate) fn summarize_anew(&self, lost: CheckpointRef) -> Result<Head, Error> {
         let key = self.key();
-        let conversation = self.shared().index.conversation(key)?;
+        let conversation = self.shared().journal.index.conversation(key)?;
         let left = conversation.checkpoint.map_or(0, |at| at.turns_before);
         let turns = lost.turns_before.saturating_sub(left);
         if turns > ANEW_AT_ONCE_TURNS_MAX && self.shared().options.auto_compaction {
-            self.shared().changed.note_lost(key, lost.through_seq);
+            self.shared().compaction.note_lost(key, lost.through_seq);
             return Ok(conversation.head);
         }
         self.summarize_through(lost.through_seq)
@@ -486,7 +486,7 @@ impl ConversationHandle {
     /// Extracts checkpoints until everything up to a place is covered.
     pub(crate) fn summarize_through(&self, through_seq: u64) -> Result<Head, Error> {
         let key = self.key();
-        let conversation = self.shared().index.conversation(key)?;
+        let conversation = self.shared().journal.index.conversation(key)?;
         // A revert may have put a checkpoint in force that is erased now.
         if let Some(erased) = conversation.checkpoint
             && self.checkpoint(Some(erased))?.is_none()

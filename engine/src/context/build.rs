@@ -187,7 +187,7 @@ impl ConversationHandle {
         recorded: Option<&Receipt>,
     ) -> Result<Context, Error> {
         let key = self.key();
-        let conversation = self.shared().index.conversation(key)?;
+        let conversation = self.shared().journal.index.conversation(key)?;
         let through = options.at_seq.unwrap_or(conversation.head.seq);
         if through == 0 || through > conversation.head.seq {
             return Err(everturn_core::write::no_such_seq(&conversation, through));
@@ -422,7 +422,7 @@ impl ConversationHandle {
                 limit: PAGE,
                 ..TurnQuery::default()
             };
-            let page = self.shared().index.turns(self.key(), &query)?;
+            let page = self.shared().journal.index.turns(self.key(), &query)?;
             let full = page.len() == PAGE;
             for mut turn in page {
                 before = turn.seq;

@@ -49,7 +49,7 @@ impl ConversationContexts<'_> {
     /// Projects the messages view. Nothing is written.
     pub fn project(&self, options: &Options) -> Result<Projection, Error> {
         let key = self.0.key();
-        let head = self.0.shared().index.conversation(key)?.head.seq;
+        let head = self.0.shared().journal.index.conversation(key)?.head.seq;
         let fold = self.0.shared().fold(key, head)?;
         let (after_seq, _) = view_start(fold.checkpoint, fold.budget);
         let (messages, _slot) = self.0.messages(after_seq, head)?;

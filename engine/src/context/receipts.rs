@@ -79,7 +79,7 @@ impl ConversationContexts<'_> {
         let prepared = (|| {
             for (sha256, text) in &context.given {
                 let asset = given_id(*sha256);
-                if kept.contains(&asset) || self.0.shared().index.asset(key, &asset)?.is_some() {
+                if kept.contains(&asset) || self.0.shared().journal.index.asset(key, &asset)?.is_some() {
                     continue;
                 }
                 let payload =
@@ -98,7 +98,7 @@ impl ConversationContexts<'_> {
         })();
         match prepared {
             Err(error) => {
-                self.0.shared().uploaded(&uploads);
+                self.0.shared().journal.uploaded(&uploads);
                 Err(error)
             }
             Ok(action) => {
@@ -175,7 +175,7 @@ impl ConversationHandle {
                 .filter(|_| matches!(block.section, Section::Recalled | Section::Tail | Section::Input))
             {
                 let Ok(event) = id.parse::<EventId>() else { continue };
-                match self.shared().index.turn_in(self.key(), TurnId(event.0)) {
+                match self.shared().journal.index.turn_in(self.key(), TurnId(event.0)) {
                     Ok(turn) if turn.erased => return Err(erased(&turn.id.to_string())),
                     Err(Error::NotFound(_)) => return Err(erased(id)),
                     other => drop(other?),
@@ -197,7 +197,7 @@ impl ConversationHandle {
             let text = format!("the text with the hash {sha256} is not kept here; was the receipt recorded?");
             Error::not_found("receipt.given_absent", text)
         };
-        let raw = self.shared().index.asset(self.key(), &given_id(sha256))?.ok_or_else(absent)?;
+        let raw = self.shared().journal.index.asset(self.key(), &given_id(sha256))?.ok_or_else(absent)?;
         let asset: Asset = raw.read().ok_or_else(absent)?;
         String::from_utf8(self.tenant.asset_bytes(&asset)?).map_err(|_| absent())
     }

@@ -66,7 +66,7 @@ impl Append {
     /// Hands the turns to the writer. Blocks only while it prepares them: if the conversation must be read first, payloads become
     /// assets or room has to be made.
     pub fn submit(self) -> Commit<Appended> {
-        let conversation = self.conversation.shared().conversation(self.conversation.key());
+        let conversation = self.conversation.shared().journal.conversation(self.conversation.key());
         self.submit_to(conversation)
     }
 
@@ -74,7 +74,7 @@ impl Append {
     /// thread that may block.
     pub fn try_submit(self) -> Result<Commit<Appended>, Box<Append>> {
         let bytes: usize = self.turns.iter().map(|turn| turn.message.len()).sum();
-        match self.conversation.shared().known_conversation(self.conversation.key()) {
+        match self.conversation.shared().journal.known_conversation(self.conversation.key()) {
             Some(conversation)
                 if bytes <= ASSET_INLINE_BYTES_MAX && has_room_for(&conversation, self.turns.len()) =>
             {
@@ -128,7 +128,7 @@ impl ConversationHandle {
         request: Result<Option<Hash>, Error>,
         fill: impl FnOnce(&Conversation, &mut Ingested) -> Result<(), Error>,
     ) -> Commit<Appended> {
-        self.append_to(self.shared().conversation(self.key()), options, request, fill)
+        self.append_to(self.shared().journal.conversation(self.key()), options, request, fill)
     }
 
     fn append_to(
@@ -149,7 +149,7 @@ impl ConversationHandle {
         })();
         let submitted = match prepared {
             Err(error) => {
-                self.shared().uploaded(&ingested.uploads);
+                self.shared().journal.uploaded(&ingested.uploads);
                 Err(error)
             }
             Ok(idempotency) => {

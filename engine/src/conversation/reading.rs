@@ -110,14 +110,14 @@ impl ConversationLog<'_> {
     /// Events after a place, oldest first. A page may end before `limit`, at `PAGE_BYTES_MAX`; only an empty one is the
     /// end.
     pub fn read(&self, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
-        self.0.shared().log.events(self.0.key(), after, page_limit(limit)?)
+        self.0.shared().journal.log.events(self.0.key(), after, page_limit(limit)?)
     }
 }
 
 impl ConversationHandle {
     /// One turn as a conversation sees it: a fork sees what it inherited as it was.
     pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
-        self.shared().index.turn_in(self.key(), id)
+        self.shared().journal.index.turn_in(self.key(), id)
     }
 
     /// Every turn that a query asks for, oldest first, read page by page so that a long history is not held at once.
@@ -129,7 +129,7 @@ impl ConversationHandle {
     ) -> Result<(), Error> {
         (query.limit, query.bytes_max) = (TURNS_PAGE, Some(PAGE_BYTES_MAX));
         loop {
-            let page = self.shared().index.turns(self.key(), &query)?;
+            let page = self.shared().journal.index.turns(self.key(), &query)?;
             let Some(last) = page.last() else { return Ok(()) };
             query.after = Some(last.seq);
             for turn in page {
@@ -159,6 +159,7 @@ impl ConversationHandle {
         };
         let mut data: Vec<Entry> = self
             .shared()
+            .journal
             .index
             .turns(self.key(), &turns)?
             .into_iter()
@@ -173,7 +174,7 @@ impl ConversationHandle {
     /// With events there is an entry at every place, so a page is a range of places. Turns that were not asked for are
     /// left out of it, so that a page may be shorter than its limit and still not the last.
     fn history_with_events(&self, query: &HistoryQuery, limit: usize) -> Result<Page<Entry>, Error> {
-        let conversation = self.shared().index.conversation(self.key())?;
+        let conversation = self.shared().journal.index.conversation(self.key())?;
         let head = conversation.head.seq;
         let (low, high) = (
             query.after.unwrap_or(0),
@@ -187,7 +188,7 @@ impl ConversationHandle {
             return Ok(Page { data: Vec::new(), next: None });
         }
         let events = loop {
-            let events = self.shared().log.events(self.key(), from, (through - from) as usize)?;
+            let events = self.shared().journal.log.events(self.key(), from, (through - from) as usize)?;
             match events.last() {
                 // Cut short by its bytes: the part that is there is the page.
                 Some(last) if last.seq < through && query.order == Order::Ascending => through = last.seq,
@@ -208,8 +209,14 @@ impl ConversationHandle {
             limit,
             ..TurnQuery::default()
         };
-        let mut turns: BTreeMap<u64, Turn> =
-            self.shared().index.turns(self.key(), &turns)?.into_iter().map(|turn| (turn.seq, turn)).collect();
+        let mut turns: BTreeMap<u64, Turn> = self
+            .shared()
+            .journal
+            .index
+            .turns(self.key(), &turns)?
+            .into_iter()
+            .map(|turn| (turn.seq, turn))
+            .collect();
         let asked_for = |turn: &Turn| {
             (query.include_superseded || turn.superseded_by.is_none())
                 && (query.actors.is_empty()

@@ -59,14 +59,14 @@ impl From<u64> for ForkOptions {
 impl ConversationState<'_> {
     /// The system prompt: the current one, or an earlier one by its fingerprint.
     pub fn system_prompt(&self, sha256: Option<Hash>) -> Result<Option<SystemPrompt>, Error> {
-        let conversation = self.0.shared().index.conversation(self.0.key())?;
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let Some(wanted) = sha256.filter(|hash| conversation.system_prompt.is_none_or(|p| p.sha256 != *hash))
         else {
             return self.0.prompt_of(&conversation);
         };
         let mut after = 0;
         loop {
-            let page = self.0.shared().log.events(self.0.key(), after, PAGE_ENTRIES_MAX)?;
+            let page = self.0.shared().journal.log.events(self.0.key(), after, PAGE_ENTRIES_MAX)?;
             let Some(last) = page.last() else { return Ok(None) };
             after = last.seq;
             let settings = page
@@ -84,7 +84,7 @@ impl ConversationState<'_> {
 impl ConversationHandle {
     /// A conversation; its metadata shows the system prompt with its text.
     pub fn get(&self) -> Result<Conversation, Error> {
-        let mut conversation = self.shared().index.conversation(self.key())?;
+        let mut conversation = self.shared().journal.index.conversation(self.key())?;
         if let Some(prompt) = self.prompt_of(&conversation)? {
             conversation.metadata.insert("system_prompt".into(), Raw::of(&prompt)?);
         }
@@ -95,7 +95,7 @@ impl ConversationHandle {
 
     fn prompt_of(&self, conversation: &Conversation) -> Result<Option<SystemPrompt>, Error> {
         let Some(prompt) = conversation.system_prompt else { return Ok(None) };
-        let events = self.shared().log.events(self.key(), prompt.seq - 1, 1)?;
+        let events = self.shared().journal.log.events(self.key(), prompt.seq - 1, 1)?;
         Ok(events
             .first()
             .and_then(Event::read::<Settings>)
@@ -106,10 +106,11 @@ impl ConversationHandle {
     pub fn update(&self, change: impl Into<Change>) -> Commit<Conversation> {
         let change = change.into();
         let prepared = (|| {
+            self.shared().journal.writable()?;
             check_by_hand(&change.settings)?;
             let mut settings = change.settings.normalise()?;
             // Not the one that is remembered: whoever names a place has read the index, which may be a moment ahead of it.
-            let current = self.shared().index.conversation(self.key())?;
+            let current = self.shared().journal.index.conversation(self.key())?;
             if let Some(expected) = change.expected_seq.filter(|expected| *expected != current.head.seq) {
                 return Err(stale_seq(current.head.seq, expected));
             }
@@ -136,7 +137,7 @@ impl ConversationHandle {
 
     /// Starts over: a new conversation with the same settings that names this one as its predecessor; this one is closed.
     pub fn reset(&self) -> Result<ConversationHandle, Error> {
-        let old = self.shared().index.conversation(self.key())?;
+        let old = self.shared().journal.index.conversation(self.key())?;
         let settings = Settings { predecessor: Some(self.id()), ..self.settings_of(&old)? };
         let new =
             self.tenant.create_with(NewConversation { settings, ..NewConversation::default() }).wait()?;
@@ -165,7 +166,7 @@ impl ConversationHandle {
     /// A new conversation that shares this one's history up to a `seq`, by default up to the newest event, without copying it. What
     /// happens on one side afterwards does not show on the other; only an erasure does, because the words are kept once.
     pub fn fork(&self, options: impl Into<ForkOptions>) -> Commit<ConversationHandle> {
-        match self.shared().source.ulid() {
+        match self.shared().journal.source.ulid() {
             Ok(new) => self.fork_as(ConversationId(new), options.into()),
             Err(error) => Commit::ready(Err(error)),
         }
@@ -180,7 +181,7 @@ impl ConversationHandle {
         let prepared = (|| {
             let request = Hash::of(format!("fork {} {at_seq:?}", self.id()).as_bytes());
             let idempotency = idempotency(idempotency_key, Some(request))?;
-            let parent = self.shared().index.conversation(self.key())?;
+            let parent = self.shared().journal.index.conversation(self.key())?;
             let at_seq = at_seq.unwrap_or(parent.head.seq);
             let at = Parent { conversation: self.owner_of(&parent, at_seq), at_seq };
             let (checkpoint, budget) = if at_seq < parent.head.seq {
@@ -212,11 +213,13 @@ impl ConversationHandle {
     /// inherited itself is a fork of the ancestor: its file then holds everything that an import needs.
     fn owner_of(&self, conversation: &Conversation, seq: u64) -> ConversationId {
         match conversation.parent.filter(|parent| seq <= parent.at_seq) {
-            Some(parent) => match self.shared().index.conversation(&self.tenant.key(parent.conversation)) {
-                Ok(above) => self.owner_of(&above, seq),
-                // Deleted: its events are there for its forks only.
-                Err(_) => conversation.id,
-            },
+            Some(parent) => {
+                match self.shared().journal.index.conversation(&self.tenant.key(parent.conversation)) {
+                    Ok(above) => self.owner_of(&above, seq),
+                    // Deleted: its events are there for its forks only.
+                    Err(_) => conversation.id,
+                }
+            }
             None => conversation.id,
         }
     }

@@ -19,14 +19,14 @@ pub struct ConversationState<'a>(pub(crate) &'a ConversationHandle);
 impl ConversationState<'_> {
     /// What the conversation needs to go on, as of its last event.
     pub fn read(&self) -> Result<State, Error> {
-        let head = self.0.shared().index.conversation(self.0.key())?.head.seq;
+        let head = self.0.shared().journal.index.conversation(self.0.key())?.head.seq;
         let fold = self.0.shared().fold(self.0.key(), head)?;
         self.0.read_state(&fold)
     }
 
     /// The same as it was when the log ended at a place.
     pub fn at(&self, seq: u64) -> Result<State, Error> {
-        let conversation = self.0.shared().index.conversation(self.0.key())?;
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         if seq == 0 || seq > conversation.head.seq {
             return Err(everturn_core::write::no_such_seq(&conversation, seq));
         }
@@ -37,7 +37,7 @@ impl ConversationState<'_> {
     /// Pins a truth: every prompt says it until it is unpinned or pinned anew, whatever is summarized.
     pub fn pin(&self, name: &str, value: impl serde::Serialize) -> Commit<Event> {
         let pinned = (|| {
-            let head = self.0.shared().conversation(self.0.key())?.head.seq;
+            let head = self.0.shared().journal.conversation(self.0.key())?.head.seq;
             let fold = self.0.shared().fold(self.0.key(), head)?;
             if fold.pins.len() >= PINS_MAX && !fold.pins.contains_key(name) {
                 let advice = "unpin what is not true any more";
@@ -99,7 +99,7 @@ impl ConversationHandle {
         for tool in &fold.tools {
             pending_tools.push(match tool.turn {
                 Some(turn) => {
-                    let turn = self.shared().index.turn_in(self.key(), turn)?;
+                    let turn = self.shared().journal.index.turn_in(self.key(), turn)?;
                     PendingTool::called(tool, turn.value().as_ref())
                 }
                 None => PendingTool::announced(tool, self.event_at(tool.seq)?.as_ref()),
@@ -127,7 +127,7 @@ impl ConversationHandle {
     }
 
     pub(crate) fn event_at(&self, seq: u64) -> Result<Option<Event>, Error> {
-        let page = self.shared().log.events(self.key(), seq.saturating_sub(1), 1)?;
+        let page = self.shared().journal.log.events(self.key(), seq.saturating_sub(1), 1)?;
         Ok(page.into_iter().next().filter(|event| event.seq == seq))
     }
 

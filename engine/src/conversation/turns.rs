@@ -26,7 +26,7 @@ impl ConversationHandle {
             everturn_views::state::check(kind, &body)?;
             let draft = Draft { actor, ..self.shared().draft(kind.to_string(), &body)? };
             draft.check()?;
-            let conversation = self.shared().conversation(self.key())?;
+            let conversation = self.shared().journal.conversation(self.key())?;
             let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "append_event")?;
             drafts.push(draft);
             Ok(Action::Append { drafts, expected_seq: None, idempotency: None })

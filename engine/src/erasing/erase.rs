@@ -68,7 +68,7 @@ impl Tenant {
         let mut done = ErasedActor { actor: actor.to_string(), ..ErasedActor::default() };
         let mut conversations = BTreeSet::new();
         let mut after = 0;
-        while let Some(page) = self.shared().index.written_by(self.name(), actor, after)? {
+        while let Some(page) = self.shared().journal.index.written_by(self.name(), actor, after)? {
             after = page.through;
             let mut found: BTreeMap<ConversationId, (BTreeSet<TurnId>, Vec<u64>)> = BTreeMap::new();
             for written in page.events {
@@ -81,7 +81,7 @@ impl Tenant {
             }
             for (id, (turns, events)) in found {
                 for turn in &turns {
-                    if self.shared().open_turn(&self.key(id), *turn).is_some() {
+                    if self.shared().streams.get(&self.key(id), *turn).is_some() {
                         self.conversation(id).open_turn(*turn).abort("erased", None).wait()?;
                     }
                 }
@@ -144,7 +144,7 @@ impl Tenant {
     /// Says the settings of a conversation once more, because an event that holds some of them will be erased.
     fn restate(&self, event: &Event, change: impl FnOnce(&Conversation, &mut Settings)) -> Result<(), Error> {
         let key = self.key(event.conversation);
-        let conversation = match self.shared().index.conversation(&key) {
+        let conversation = match self.shared().journal.index.conversation(&key) {
             // Only forks still read it, and they have settings of their own.
             Err(Error::NotFound(_)) => return Ok(()),
             conversation => conversation?,
@@ -193,7 +193,7 @@ impl ConversationCompaction<'_> {
     /// the bodies of those turns are erased; with `full` nothing happens. Inherited turns are their owner's to keep.
     /// Gives how many were erased.
     pub fn apply_retention(&self, through: u64) -> Result<usize, Error> {
-        let conversation = self.0.shared().index.conversation(self.0.key())?;
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         if conversation.retention == Retention::Full {
             return Ok(0);
         }
@@ -242,10 +242,10 @@ impl ConversationHandle {
     }
 
     fn erase_places(&self, places: &[u64], by: Option<String>, reason: &str) -> Result<Head, Error> {
-        let conversation = self.shared().index.conversation(self.key())?;
+        let conversation = self.shared().journal.index.conversation(self.key())?;
         let (mut events, mut gone) = (Vec::with_capacity(places.len()), Vec::new());
         for seq in places {
-            let stored = self.shared().log.stored_events(self.key(), seq.saturating_sub(1), 1)?.pop();
+            let stored = self.shared().journal.log.stored_events(self.key(), seq.saturating_sub(1), 1)?.pop();
             let stored = stored.filter(|event| event.seq == *seq);
             let mut event = stored.ok_or_else(|| no_such_seq(&conversation, *seq))?;
             gone.extend(Gone::of(&event));
@@ -281,7 +281,7 @@ impl ConversationHandle {
         let mut erasure = Erasure { summaries: true, ..Erasure::default() };
         for turn in &turns {
             // Erasing is the way to go on from a damaged body, so it does without one.
-            let (status, message) = match self.shared().index.turn_in(key, *turn) {
+            let (status, message) = match self.shared().journal.index.turn_in(key, *turn) {
                 Ok(said) if said.erased => {
                     let place = Place { conversation: said.conversation, seq: said.seq };
                     let gone = Gone { place, kind: kind::MESSAGE.into(), turn: Some(*turn) };
@@ -292,7 +292,7 @@ impl ConversationHandle {
                 }
                 Ok(said) => (said.status, said.value().unwrap_or_default()),
                 Err(Error::Corrupt(_)) => {
-                    let stored = self.shared().index.stored_turn_in(key, *turn)?;
+                    let stored = self.shared().journal.index.stored_turn_in(key, *turn)?;
                     (stored.row.status, Value::Null)
                 }
                 Err(error) => return Err(error),
@@ -310,9 +310,9 @@ impl ConversationHandle {
             // A crash may have come between the erasure and this.
             let ids = turns.iter().map(TurnId::to_string).chain([self.id().to_string()]).collect();
             self.tenant.erase_in_records(&Erased { ids, words: Vec::new() })?;
-            return Ok(self.shared().index.conversation(key)?.head);
+            return Ok(self.shared().journal.index.conversation(key)?.head);
         }
-        let before = self.shared().index.conversation(key)?.checkpoint;
+        let before = self.shared().journal.index.conversation(key)?.checkpoint;
         let before = before.filter(|_| matches!(self.checkpoint(before), Ok(Some(_))));
         let after = self.commit_erasure(erasure, by, reason)?;
         match before {
@@ -330,7 +330,7 @@ impl ConversationHandle {
         let prepared = (|| {
             let mut learned = Vec::new();
             for turn in &turns {
-                learned.extend(self.shared().index.learned_from(&self.key().tenant, *turn)?);
+                learned.extend(self.shared().journal.index.learned_from(&self.key().tenant, *turn)?);
             }
             let (turns, events) = (turns.clone(), events.clone());
             let turn = turns.first().copied().filter(|_| turns.len() == 1);
@@ -342,7 +342,7 @@ impl ConversationHandle {
         let mut ids: Vec<String> = turns.iter().map(TurnId::to_string).collect();
         ids.push(self.id().to_string());
         let mut erased = Erased { ids, words };
-        self.shared().writable()?;
+        self.shared().journal.writable()?;
         // Before the commit too: if we are killed right after it, nobody looks for these words again.
         self.tenant.records()?.iter().try_for_each(|records| records.erase(&erased))?;
         let action = prepared.map(|draft| Action::Erase { turns, events, summaries, draft });
@@ -379,7 +379,7 @@ impl ConversationHandle {
     /// Events that repeat a turn without naming it. A title among them is taken from its conversation first, so that no fork
     /// takes it over any more; whatever else that event set is said once more.
     fn echoes(&self, turn: TurnId) -> Result<Vec<Place>, Error> {
-        let find = || self.shared().index.echoes(self.key(), turn);
+        let find = || self.shared().journal.index.echoes(self.key(), turn);
         let mut found = find()?;
         let titles: Vec<Event> =
             found.iter().filter(|event| kind::is_settings(&event.kind)).cloned().collect();
@@ -400,7 +400,7 @@ impl ConversationHandle {
 
     /// The state without the reason that somebody gave for it.
     fn restate_state(&self) -> Result<(), Error> {
-        let state = self.shared().index.conversation(self.key())?.state;
+        let state = self.shared().journal.index.conversation(self.key())?.state;
         // One that is closed has said so later, without a reason.
         if state == Lifecycle::Closed {
             return Ok(());

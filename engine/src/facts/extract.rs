@@ -58,7 +58,7 @@ impl ConversationFacts<'_> {
     /// Lets a model read turns and keeps the facts that they support. Blocks while it answers. If it gives no usable answer
     /// twice, that is the error, and nothing is written for those turns.
     pub fn extract(&self, options: ExtractOptions) -> Result<Extraction, Error> {
-        let conversation = self.0.shared().index.conversation(self.0.key())?;
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let policy = conversation.facts();
         let reader = Reader { conversation: self.0, model: self.0.tenant.fact_model(&policy)?, policy };
         let end = reader.end(conversation.head.seq)?;
@@ -100,7 +100,7 @@ impl ConversationFacts<'_> {
 impl ConversationHandle {
     /// Reads what is new, if the policy says so and an exchange is complete. Says whether something was read.
     pub(crate) fn extract_if_due(&self) -> Result<bool, Error> {
-        let conversation = self.shared().conversation(self.key())?;
+        let conversation = self.shared().journal.conversation(self.key())?;
         let policy = conversation.facts();
         if !policy.extract {
             return Ok(false);
@@ -108,7 +108,7 @@ impl ConversationHandle {
         // Without a model there is nothing to try, and nothing to complain about with every append.
         let Ok(model) = self.tenant.fact_model(&policy) else { return Ok(false) };
         let reader = Reader { conversation: self, model, policy };
-        let head = self.shared().index.conversation(self.key())?.head.seq;
+        let head = self.shared().journal.index.conversation(self.key())?.head.seq;
         let end = reader.end(head)?;
         for (from, to) in self.shared().fold(self.key(), head)?.unread(end) {
             let batch = reader.batch(from, to)?;
@@ -173,7 +173,7 @@ impl Reader<'_> {
             before: Some(to.saturating_add(1)),
             ..TurnQuery::default()
         };
-        let mark = self.conversation.shared().index.erasures(&self.key().tenant)?;
+        let mark = self.conversation.shared().journal.index.erasures(&self.key().tenant)?;
         let mut batch = Batch { from, to, mark, turns: Vec::new() };
         self.conversation.each_turn(query, |turn| {
             let stands = matches!(turn.status, Status::Complete | Status::Interrupted) && !turn.erased;
@@ -194,7 +194,7 @@ impl Reader<'_> {
     fn learn(&self, batch: &Batch) -> Result<Found, Error> {
         let messages: Vec<Option<Value>> = batch.turns.iter().map(Turn::value).collect();
         let candidates: Vec<Candidate<'_>> = batch.turns.iter().zip(&messages).map(candidate).collect();
-        let head = self.conversation.shared().index.conversation(self.key())?.head.seq;
+        let head = self.conversation.shared().journal.index.conversation(self.key())?.head.seq;
         let known = self.conversation.facts_at(head)?;
         let prompt = facts::prompt(&known, &candidates);
         let (prompt_hash, input_hash) =
@@ -246,7 +246,7 @@ impl Reader<'_> {
         let mut gone = Dropped::default();
         for learned in learned {
             // It was read a while ago.
-            let turn = conversation.shared().index.turn_in(self.key(), learned.turn)?;
+            let turn = conversation.shared().journal.index.turn_in(self.key(), learned.turn)?;
             if turn.erased || turn.superseded_by.is_some() {
                 gone.no_such_turn += 1;
             } else {
@@ -257,7 +257,7 @@ impl Reader<'_> {
         let mut ids: Vec<FactId> = Vec::new();
         let mut drafts = Vec::new();
         for facts::News { learned, origin } in facts::news(&known, standing, &mut dropped) {
-            let ulid = conversation.shared().source.ulid()?;
+            let ulid = conversation.shared().journal.source.ulid()?;
             let id = match origin {
                 Origin::New => FactId(ulid),
                 Origin::Known(id) => id,
@@ -292,7 +292,7 @@ impl Reader<'_> {
         }
         metrics::counter!("everturn_facts_total", "what" => "stated").increment(body.stated);
         metrics::counter!("everturn_facts_total", "what" => "dropped").increment(dropped.total());
-        let head = conversation.shared().index.conversation(self.key())?.head.seq;
+        let head = conversation.shared().journal.index.conversation(self.key())?.head.seq;
         let mut facts = conversation.facts_at(head)?;
         facts.retain(|fact| ids.contains(&fact.id));
         Ok((Some(facts), dropped))

@@ -1,7 +1,7 @@
 //! Facts: listed, and stated, corrected and taken back by hand. What a model learns is in `learning`.
 
-use crate::Shared;
 use crate::conversation::ConversationHandle;
+use crate::everturn::Shared;
 use crate::facts::ConversationFacts;
 use crate::tenant::{Page, Tenant, more, page_limit};
 use everturn_core::Error;
@@ -86,7 +86,11 @@ impl Shared {
         let mut events = Vec::with_capacity(fold.facts.len());
         // Statements of the same turns stand next to each other: each run is one read.
         for run in fold.facts.chunk_by(|one, next| one.seq + 1 == next.seq) {
-            events.extend(self.events_between(key, run[0].seq - 1, run[0].seq - 1 + run.len() as u64)?);
+            events.extend(self.journal.events_between(
+                key,
+                run[0].seq - 1,
+                run[0].seq - 1 + run.len() as u64,
+            )?);
         }
         Ok(events)
     }
@@ -96,13 +100,13 @@ impl Tenant {
     /// A fact of any conversation, by its id.
     pub fn fact(&self, id: FactId) -> Result<Fact, Error> {
         let home = self.fact_home(id)?;
-        let head = self.shared().index.conversation(&self.key(home))?.head.seq;
+        let head = self.shared().journal.index.conversation(&self.key(home))?.head.seq;
         find(self.conversation(home).facts_at(head)?, id)
     }
 
     /// The conversation in which a fact was first stated.
     pub fn fact_home(&self, id: FactId) -> Result<ConversationId, Error> {
-        self.shared().index.fact(self.name(), id)?.ok_or_else(|| absent(id))
+        self.shared().journal.index.fact(self.name(), id)?.ok_or_else(|| absent(id))
     }
 }
 
@@ -110,7 +114,7 @@ impl ConversationFacts<'_> {
     /// Facts of a conversation, those of its ancestors up to where it left them included.
     pub fn list(&self, query: FactQuery) -> Result<Page<Fact>, Error> {
         let limit = page_limit(query.limit)?;
-        let conversation = self.0.shared().index.conversation(self.0.key())?;
+        let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let through = query.as_of.unwrap_or(conversation.head.seq);
         if through == 0 || through > conversation.head.seq {
             return Err(no_such_seq(&conversation, through));
@@ -133,8 +137,10 @@ impl ConversationFacts<'_> {
         let redactor = self.0.redactor()?;
         let [subject, predicate, object] = redacted(&redactor, [&new.subject, &new.predicate, &new.object])?;
         let confidence = fact::check_confidence(new.confidence.unwrap_or(1.0))?;
-        let source =
-            new.source_turn.map(|turn| self.0.shared().index.turn_in(self.0.key(), turn)).transpose()?;
+        let source = new
+            .source_turn
+            .map(|turn| self.0.shared().journal.index.turn_in(self.0.key(), turn))
+            .transpose()?;
         let quote = match (new.quote, &source) {
             (None, _) => None,
             (Some(_), None) => {
@@ -178,7 +184,7 @@ impl ConversationFacts<'_> {
     /// Corrects a fact: a new one takes its place, and the old one stays readable. It goes with the fact that it corrects:
     /// once every turn that this was learned from is erased, so is the correction.
     pub fn correct(&self, wrong: FactId, correction: Correction) -> Result<Fact, Error> {
-        let mark = self.0.shared().index.erasures(&self.0.key().tenant)?;
+        let mark = self.0.shared().journal.index.erasures(&self.0.key().tenant)?;
         let old = self.0.facts().get(wrong)?;
         if old.status == Status::Retracted {
             return Err(taken_back(wrong));
@@ -232,7 +238,7 @@ impl ConversationFacts<'_> {
 
     /// A fact as a conversation sees it: what it inherited, as it stands here.
     pub fn get(&self, fact: FactId) -> Result<Fact, Error> {
-        let head = self.0.shared().index.conversation(self.0.key())?.head.seq;
+        let head = self.0.shared().journal.index.conversation(self.0.key())?.head.seq;
         find(self.0.facts_at(head)?, fact)
     }
 }
@@ -244,13 +250,13 @@ impl ConversationHandle {
 
     /// What must not be kept in facts of a conversation, as far as it is known by its shape.
     fn redactor(&self) -> Result<Redactor, Error> {
-        let conversation = self.shared().conversation(self.key())?;
+        let conversation = self.shared().journal.conversation(self.key())?;
         Ok(Redactor { personal: conversation.facts().redact, ..Redactor::default() })
     }
 
     /// An id for a statement, and where the log ends; refuses when there are too many.
     pub(crate) fn room_for_facts(&self, count: usize) -> Result<(ulid::Ulid, u64), Error> {
-        let head = self.shared().index.conversation(self.key())?.head.seq;
+        let head = self.shared().journal.index.conversation(self.key())?.head.seq;
         let statements = self.shared().fold(self.key(), head)?.facts.len() + count;
         if statements > limits::STATEMENTS_MAX {
             let advice = "begin a new conversation; this one knows enough";
@@ -261,7 +267,7 @@ impl ConversationHandle {
                 advice,
             ));
         }
-        Ok((self.shared().source.ulid()?, head))
+        Ok((self.shared().journal.source.ulid()?, head))
     }
 
     fn append_fact(&self, draft: Draft) -> Result<(), Error> {
@@ -273,7 +279,7 @@ impl ConversationHandle {
     /// A turn may have been erased while something was learned from it: then that goes as well.
     pub(crate) fn forget_if_erased(&self, turns: impl IntoIterator<Item = TurnId>) -> Result<(), Error> {
         for turn in turns {
-            if self.shared().index.turn_in(self.key(), turn)?.erased {
+            if self.shared().journal.index.turn_in(self.key(), turn)?.erased {
                 self.erase(turn, None, "erased while something was learned from it").wait()?;
             }
         }

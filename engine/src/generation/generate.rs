@@ -180,12 +180,12 @@ impl ConversationHandle {
         &self,
         mut options: GenerateOptions,
     ) -> Result<oneshot::Receiver<Result<Generating, Error>>, Error> {
-        self.shared().writable()?;
+        self.shared().journal.writable()?;
         let model = self.tenant.model(options.model.as_deref())?;
         self.tenant.complete(&model, &mut options)?;
-        self.shared().conversation(self.key())?;
+        self.shared().journal.conversation(self.key())?;
         let runtime = runtime()?;
-        let generation = GenerationId(self.shared().source.ulid()?);
+        let generation = GenerationId(self.shared().journal.source.ulid()?);
         let (seat, halted) =
             self.shared().generations.begin(generation, self.key().clone(), options.parallel)?;
         let conversation =
@@ -321,7 +321,8 @@ impl Work {
     fn append_input(&self) -> Result<Vec<Turn>, Error> {
         let GenerateOptions { input, append, .. } = &self.options;
         if input.is_empty() {
-            let head = self.conversation.shared().index.conversation(self.conversation.key())?.head.seq;
+            let head =
+                self.conversation.shared().journal.index.conversation(self.conversation.key())?.head.seq;
             if let Some(expected) = append.expected_seq.filter(|expected| *expected != head) {
                 let text = format!("head is {head}, you expected {expected}; read on and ask again");
                 return Err(Error::conflict("append.stale_seq", text));
@@ -331,7 +332,7 @@ impl Work {
         let appended = self.conversation.append_all(input.clone()).with(append.clone()).wait()?;
         if let (true, Some(last)) = (appended.repeated, appended.turns.last()) {
             let query = TurnQuery { after: Some(last.seq), limit: LOOK_BACK, ..TurnQuery::default() };
-            let since = self.conversation.shared().index.turns(self.conversation.key(), &query)?;
+            let since = self.conversation.shared().journal.index.turns(self.conversation.key(), &query)?;
             let answers = |turn: &&Turn| turn.role == Role::Assistant && turn.status == Status::Complete;
             if let Some(answer) = since.iter().find(answers) {
                 let text = format!(
@@ -348,7 +349,7 @@ impl Work {
     /// The last turns that stand, newest first.
     fn recent(&self) -> Result<Vec<Turn>, Error> {
         let query = TurnQuery { descending: true, limit: LOOK_BACK, ..TurnQuery::default() };
-        let mut turns = self.conversation.shared().index.turns(self.conversation.key(), &query)?;
+        let mut turns = self.conversation.shared().journal.index.turns(self.conversation.key(), &query)?;
         turns.retain(|turn| turn.status != Status::Pending && turn.message.is_some());
         Ok(turns)
     }

@@ -38,7 +38,7 @@ impl ConversationHandle {
             let limit = page_limit(request.turns)?;
             for hit in self.tenant.find(&query, &filter(Kind::Turn, Some(begins)), Mode::Hybrid, limit)?.0 {
                 let Some(id) = hit.turn else { continue };
-                let turn = self.shared().index.turn_in(self.key(), id)?;
+                let turn = self.shared().journal.index.turn_in(self.key(), id)?;
                 material.recalled.extend(turn_piece(&turn, &options.participants));
             }
         }
@@ -56,7 +56,7 @@ impl ConversationHandle {
         for block in receipt.blocks.iter().filter(|block| block.section == Section::Recalled) {
             let Source::Ids(ids) = &block.source else { continue };
             let Some(event) = ids.first().and_then(|id| id.parse::<EventId>().ok()) else { continue };
-            let turn = self.shared().index.turn_in(self.key(), TurnId(event.0))?;
+            let turn = self.shared().journal.index.turn_in(self.key(), TurnId(event.0))?;
             material.recalled.extend(turn_piece(&turn, &receipt.policy.participants));
         }
         let facts: Vec<&Block> =

@@ -41,7 +41,7 @@ impl ConversationHandle {
     /// Opens a turn whose text will come in chunks.
     pub fn open(&self, new: NewStream) -> Commit<Turn> {
         let prepared = (|| {
-            let ulid = self.shared().source.ulid()?;
+            let ulid = self.shared().journal.source.ulid()?;
             let request = Raw::of(&json!([new.actor, new.role, new.model, new.metadata]))?;
             let idempotency = idempotency(new.idempotency_key, Some(Hash::of(request.get().as_bytes())))?;
             let body = TurnBody { model: new.model, metadata: new.metadata, ..TurnBody::default() };
@@ -54,7 +54,7 @@ impl ConversationHandle {
                 ..self.shared().draft(kind::OPENED, &body)?
             };
             draft.check()?;
-            let conversation = self.shared().conversation(self.key())?;
+            let conversation = self.shared().journal.conversation(self.key())?;
             let mut drafts = self.make_room(&conversation, std::slice::from_ref(&draft), "append_open")?;
             drafts.push(draft);
             Ok(Action::Append { drafts, expected_seq: None, idempotency })
@@ -115,7 +115,7 @@ impl<'a> OpenTurn<'a> {
         let (key, shared) = (conversation.key(), conversation.shared());
         let appended =
             conversation.append_with(AppendOptions::default(), Ok(None), |conversation, ingested| {
-                let open = shared.open_turn(key, turn).ok_or_else(|| self.not_open())?;
+                let open = shared.streams.get(key, turn).ok_or_else(|| self.not_open())?;
                 last.message = match last.message.is_empty() {
                     true => NewTurn::text(open.role, &open.text).message,
                     false => with_words(last.message, &open.text),
@@ -131,7 +131,7 @@ impl<'a> OpenTurn<'a> {
                         let text = format!("{turn} cannot replace itself; name another turn, or none");
                         return Err(Error::invalid("turn.replaces_itself", text));
                     }
-                    shared.index.turn_in(key, by)?;
+                    shared.journal.index.turn_in(key, by)?;
                     let body = SupersededBody { by };
                     ingested
                         .drafts

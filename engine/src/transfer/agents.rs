@@ -84,7 +84,7 @@ impl Tenant {
             let text = format!("nothing in the file could be read; {}", problems.join("; "));
             return Err(Error::invalid("import.nothing", text));
         };
-        let conversation = self.shared().index.conversation(&self.key(*first))?;
+        let conversation = self.shared().journal.index.conversation(&self.key(*first))?;
         Ok(Imported {
             format: format.into(),
             conversation,
@@ -199,7 +199,7 @@ impl Import<'_> {
             || Error::internal("import.thread", "an entry of a thread that the reader does not know");
         let thread = threads.get(at).ok_or_else(missing)?.clone();
         let key = self.tenant.key(thread.id);
-        let mut conversation = match self.tenant.shared().index.conversation(&key) {
+        let mut conversation = match self.tenant.shared().journal.index.conversation(&key) {
             Ok(conversation) => Some(conversation),
             Err(Error::NotFound(_)) => {
                 let stones = self.tenant.tombstones()?;
@@ -259,9 +259,9 @@ impl Import<'_> {
         let parent = self.target(of)?.key.clone();
         let missing = || Error::internal("import.branch", "a branch of a turn that was not taken over");
         let turn = self.turn_id(of, left.ok_or_else(missing)?)?;
-        let at_seq = self.tenant.shared().index.turn_in(&parent, turn)?.seq.saturating_sub(1);
+        let at_seq = self.tenant.shared().journal.index.turn_in(&parent, turn)?.seq.saturating_sub(1);
         let fork = self.tenant.conversation(parent.id).fork_as(thread.id, at_seq.into()).wait()?;
-        self.tenant.shared().index.conversation(fork.key())
+        self.tenant.shared().journal.index.conversation(fork.key())
     }
 
     /// The version of a turn that was taken over, also in a conversation that this one left.
@@ -292,7 +292,7 @@ impl Import<'_> {
             return Ok(None);
         }
         let key = target.key.clone();
-        match self.tenant.shared().index.turn_in(&key, id) {
+        match self.tenant.shared().journal.index.turn_in(&key, id) {
             Ok(turn) => Ok(Some(!matches!(turn.superseded_by, Some(Successor::Turn(_))))),
             Err(Error::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
@@ -385,7 +385,7 @@ impl Import<'_> {
         let Some(conversation) = &target.conversation else { return Ok(()) };
         let query =
             TurnQuery { limit: 1, descending: true, include_superseded: true, ..TurnQuery::default() };
-        let Some(last) = shared.index.turns(&target.key, &query)?.pop() else { return Ok(()) };
+        let Some(last) = shared.journal.index.turns(&target.key, &query)?.pop() else { return Ok(()) };
         let previous = conversation.checkpoint;
         if previous.is_some_and(|previous| previous.through_seq >= last.seq) {
             return Ok(());

@@ -78,7 +78,7 @@ impl Tenant {
         import.flush()?;
         let conversation = match import.conversation.take() {
             Some(conversation) => conversation,
-            None => self.shared().index.conversation(&self.key(id))?,
+            None => self.shared().journal.index.conversation(&self.key(id))?,
         };
         Ok(Imported {
             format: FORMAT.into(),
@@ -100,7 +100,7 @@ impl ConversationHandle {
         let mut end = conversation.head.seq;
         while end > 0 {
             let after = end.saturating_sub(PAGE);
-            let page = self.shared().events_between(&self.tenant.key(conversation.id), after, end)?;
+            let page = self.shared().journal.events_between(&self.tenant.key(conversation.id), after, end)?;
             let markers = page.iter().rev().filter(|event| event.kind == kind::IMPORT_FINISHED);
             let progress = markers.filter_map(|event| event.read::<Progress>()).find(|p| p.format == FORMAT);
             if let Some(progress) = progress {
@@ -133,7 +133,7 @@ struct Batch {
 impl Import<'_> {
     fn begin(&mut self, header: &Header) -> Result<(), Error> {
         let shared = self.tenant.shared();
-        match shared.index.conversation(&self.tenant.key(self.id)) {
+        match shared.journal.index.conversation(&self.tenant.key(self.id)) {
             Ok(conversation) => {
                 self.done = self.tenant.conversation(conversation.id).session_line(&conversation)?;
                 self.conversation = Some(conversation);
@@ -173,7 +173,7 @@ impl Import<'_> {
                 problems.push(format!("line {line}: {error}; left out"));
             }
             Err(error) => {
-                self.tenant.shared().uploaded(&batch.ingested.uploads);
+                self.tenant.shared().journal.uploaded(&batch.ingested.uploads);
                 return Err(error);
             }
         }
@@ -218,7 +218,7 @@ impl Import<'_> {
         match marker {
             Ok(marker) => ingested.drafts.push(marker),
             Err(error) => {
-                shared.uploaded(&ingested.uploads);
+                shared.journal.uploaded(&ingested.uploads);
                 return Err(error);
             }
         }

@@ -80,12 +80,12 @@ impl Import<'_> {
     pub(super) fn remember(&self, target: &mut Target) -> Result<(), Error> {
         const PAGE: u64 = 100;
         let Some(conversation) = &target.conversation else { return Ok(()) };
-        let log = &self.tenant.shared().log;
+        let log = &self.tenant.shared().journal.log;
         let mut end = conversation.head.seq;
         let mut next = None;
         while end > 0 && next.is_none() {
             let after = end.saturating_sub(PAGE);
-            let page = self.tenant.shared().events_between(&target.key, after, end)?;
+            let page = self.tenant.shared().journal.events_between(&target.key, after, end)?;
             next = page.iter().rev().find_map(|event| Some((event.seq, self.marker(event)?)));
             end = after;
         }
@@ -126,7 +126,7 @@ impl Import<'_> {
         let Some(writing) = target.writing.take() else { return Ok(()) };
         let written = self.written(&self.targets[&at], writing.commit, writing.drafts);
         // Whether it was written or not: from here on the events keep the bytes, or nobody does.
-        self.tenant.shared().uploaded(&writing.uploads);
+        self.tenant.shared().journal.uploaded(&writing.uploads);
         let committed = written?;
         let target = self.target(at)?;
         target.marker = committed.events.last().map(|event| event.seq);
@@ -164,7 +164,7 @@ impl Import<'_> {
         let (first, marker) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
-                shared.uploaded(&batch.ingested.uploads);
+                shared.journal.uploaded(&batch.ingested.uploads);
                 return Err(error);
             }
         };
@@ -213,7 +213,7 @@ impl Import<'_> {
     /// Somebody else wrote into the conversation. That is none of our business, unless it is the same import.
     fn stepped_aside(&self, target: &Target, mut head: u64) -> Result<u64, Error> {
         loop {
-            let page = self.tenant.shared().log.events(&target.key, head, PAGE_ENTRIES_MAX)?;
+            let page = self.tenant.shared().journal.log.events(&target.key, head, PAGE_ENTRIES_MAX)?;
             if page.iter().any(|event| self.marker(event).is_some()) {
                 let text = "the same session is being imported by somebody else; import it again, what is here is left out";
                 return Err(Error::conflict("import.concurrent", text));
