@@ -50,7 +50,7 @@ struct Shared {
     /// Cancelled when the process begins to stop.
     stopping: CancellationToken,
     /// Tells whose list of conversations has changed.
-    listings: Listings,
+    listings: Arc<Listings>,
     /// The sessions over HTTP.
     sessions: Arc<LocalSessionManager>,
     /// What records requests that belong to no session, by tenant.
@@ -60,7 +60,7 @@ struct Shared {
 impl Shared {
     fn new(
         transport: &'static str,
-        listings: Listings,
+        listings: Arc<Listings>,
         record: Option<PathBuf>,
         stopping: CancellationToken,
     ) -> Shared {
