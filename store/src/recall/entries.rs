@@ -1,7 +1,7 @@
 //! Adding entries to a tenant's index and removing them.
 
 use super::feed::Summary;
-use super::{find, kind_number, signs, vectors};
+use super::{find, kind_number, sign_bits, vectors};
 use crate::IndexChange;
 use crate::sqlite::rows::{Bytes, signed};
 use everturn_core::id::{ConversationId, EventId};
