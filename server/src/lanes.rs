@@ -1,8 +1,9 @@
-//! How much one tenant may have running at once.
+//! Limits of concurrency per tenant.
 //!
-//! Every tenant has a lane: so many requests and streams, so many threads, so many bytes of answers that wait to be sent.
-//! A request that finds its lane full waits for its turn, for a bounded time, and is then told to come again; other
-//! tenants do not notice. `access` opens the lane of a request and [`blocking`](crate::app::blocking) finds it.
+//! Every tenant has a lane: a maximum number of requests and streams, of threads, and of bytes of unsent
+//! answers. A request that finds its lane full waits for its turn, for a bounded time, and is then refused with
+//! a time to retry; other tenants are not affected. `access` opens the lane of a request and
+//! [`blocking`](crate::app::blocking) finds it.
 
 use crate::config::Limits;
 use axum::body::{Body, Bytes, HttpBody};
@@ -18,7 +19,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Past this many tenants, lanes in which nothing runs are forgotten.
+/// Number of tenants above which idle lanes are dropped.
 const LANES_MAX: usize = 10_000;
 /// Bodies and answers up to this many bytes are not counted.
 pub const SMALL_BYTES: usize = 64 * 1024;
@@ -27,7 +28,7 @@ tokio::task_local! {
     static ERRAND: Arc<Errand>;
 }
 
-/// One request on its way through a lane.
+/// One request in a lane.
 pub struct Errand {
     pub lane: Arc<Lane>,
     /// Memory that its body takes.
@@ -39,9 +40,9 @@ pub struct Lanes {
     limits: Limits,
     /// Large operations of all tenants together.
     large: Arc<Semaphore>,
-    /// Answers to all tenants together that are made at once and may be large.
+    /// Concurrent answers to all tenants that may be large.
     answers: Arc<Semaphore>,
-    /// Bytes of answers to all tenants that are not sent yet.
+    /// Bytes of unsent answers to all tenants.
     unsent: Arc<AtomicUsize>,
     lanes: Mutex<HashMap<TenantName, Arc<Lane>>>,
 }
@@ -59,10 +60,10 @@ pub struct Lane {
     answers_of_all: Arc<Semaphore>,
     /// Bytes of request bodies.
     bodies: Arc<Semaphore>,
-    /// Bytes of answers that are not sent yet.
+    /// Bytes of unsent answers.
     unsent: AtomicUsize,
     unsent_of_all: Arc<AtomicUsize>,
-    /// Told when some were.
+    /// Notified when some were sent.
     sent: Notify,
 }
 
@@ -105,7 +106,7 @@ pub fn current() -> Option<Arc<Errand>> {
     ERRAND.try_with(Arc::clone).ok()
 }
 
-/// A future that goes on in the lane of this task, for a task of its own.
+/// Runs a future in the given lane, for a task of its own.
 pub async fn inherited<T>(errand: Option<Arc<Errand>>, work: impl Future<Output = T>) -> T {
     match errand {
         Some(errand) => errand.lane.run(work).await,
@@ -117,7 +118,7 @@ impl Errand {
     /// Waits for memory for a body, which is held until the request is answered.
     pub async fn reserve(&self, bytes: usize) -> Result<(), Error> {
         let limits = &self.lane.limits;
-        // A body above the limit of all bodies has them for itself.
+        // A body above the limit takes all of it.
         let permits = bytes.min(limits.tenant_body_bytes) as u32;
         let memory =
             async { self.lane.bodies.clone().acquire_many_owned(permits).await.into_iter().collect() };
@@ -139,7 +140,7 @@ impl Lane {
         ERRAND.scope(Arc::new(Errand { lane: self.clone(), body: Mutex::default() }), work).await
     }
 
-    /// Lets a request in; `None` if too many run.
+    /// Admits a request; `None` if too many run.
     pub fn enter(&self) -> Option<OwnedSemaphorePermit> {
         self.running.clone().try_acquire_owned().ok()
     }
@@ -161,18 +162,18 @@ impl Lane {
         self.within("limits.tenant_threads", self.limits.tenant_threads, permits).await
     }
 
-    /// Waits for a thread for as long as it takes: a stream has time.
+    /// Waits for a thread without a timeout: a stream has time.
     pub async fn thread_of_stream(&self) -> Thread {
         Thread { permits: self.with_room([&self.threads]).await }
     }
 
-    /// Waits for a thread for work that needs much memory or processor, or that may wait for the client.
+    /// Waits for a thread for work that needs much memory or processor time, or that may wait for the client.
     pub async fn large(&self) -> Result<Thread, Error> {
         let permits = self.with_room([&self.large, &self.large_of_all]);
         self.within("limits.tenant_large_operations", self.limits.tenant_large_operations, permits).await
     }
 
-    /// Waits for a permit of each, at a moment when more may be answered.
+    /// Waits for a permit of each, at a moment when there is room for more answers.
     async fn with_room<const N: usize>(&self, semaphores: [&Arc<Semaphore>; N]) -> Vec<OwnedSemaphorePermit> {
         loop {
             self.room().await;
@@ -206,8 +207,8 @@ impl Lane {
         }
     }
 
-    /// Whether more may be answered. Where all tenants together have too much unread, those wait who have a part in it, and
-    /// the others are answered one request at a time.
+    /// Whether there is room for more answers. If all tenants together have too many unsent bytes, those with a
+    /// part in it wait, and the others are answered one request at a time.
     fn has_room(&self) -> bool {
         let own = self.unsent.load(Ordering::Relaxed);
         let threads = self.limits.tenant_threads - self.threads.available_permits();
@@ -217,14 +218,14 @@ impl Lane {
                 || (own == 0 && threads + large <= 1))
     }
 
-    /// Waits until enough of what was answered is sent.
+    /// Waits until enough of the answers is sent.
     pub async fn room(&self) {
         loop {
             let sent = self.sent.notified();
             if self.has_room() {
                 return;
             }
-            // A wake-up may be lost between the look and the wait.
+            // A wake-up may be lost between the check and the wait.
             let _ = tokio::time::timeout(Duration::from_millis(100), sent).await;
         }
     }
@@ -246,7 +247,7 @@ async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     }
 }
 
-/// Bytes that wait to be sent, until it is dropped.
+/// Counted unsent bytes, until dropped.
 pub struct Charge {
     lane: Arc<Lane>,
     bytes: usize,
@@ -268,7 +269,7 @@ pub fn charged(bytes: Bytes, charge: Option<Charge>) -> Bytes {
     }
 }
 
-/// Bytes, and what is kept until they are sent.
+/// Bytes, and a value held until they are sent.
 struct Held<B, T>(B, #[allow(dead_code, reason = "kept until the bytes are sent")] T);
 
 impl<B: AsRef<[u8]>, T> AsRef<[u8]> for Held<B, T> {
@@ -277,7 +278,7 @@ impl<B: AsRef<[u8]>, T> AsRef<[u8]> for Held<B, T> {
     }
 }
 
-/// Keeps something for as long as an answer is being sent. An answer whose length is known and small is as good as sent.
+/// Holds a value for as long as an answer is being sent. A small answer of known length counts as sent.
 pub fn hold_until_sent(response: Response, held: impl Send + Sync + 'static) -> Response {
     if response.body().size_hint().exact().is_some_and(|bytes| bytes <= SMALL_BYTES as u64) {
         return response;

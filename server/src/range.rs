@@ -1,21 +1,21 @@
-//! `Range`: a part of something that has a size.
+//! Range requests.
 
 use axum::http::HeaderMap;
 use axum::http::header::{IF_RANGE, RANGE};
 use std::ops::Range;
 
-/// What is wanted of something with this size.
+/// The requested range of something with this size.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Wanted {
-    /// All of it. Also the answer to what is not understood, as RFC 9110 says, and to several ranges at once.
+    /// All of it. Also for ranges that are not understood, as RFC 9110 says, and for several ranges at once.
     Whole,
     /// These bytes.
     Part(Range<u64>),
-    /// A part that is not there.
+    /// A range beyond the end.
     Beyond,
 }
 
-/// Reads `Range` and `If-Range`.
+/// Parses `Range` and `If-Range`.
 pub fn wanted(headers: &HeaderMap, etag: &str, size: u64) -> Wanted {
     let Some(range) = headers.get(RANGE).and_then(|value| value.to_str().ok()) else { return Wanted::Whole };
     if headers.get(IF_RANGE).is_some_and(|known| known.as_bytes() != etag.as_bytes()) {

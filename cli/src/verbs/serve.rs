@@ -18,7 +18,7 @@ use std::path::PathBuf;
     everturn serve --listen 0.0.0.0:7317 --tls-cert cert.pem --tls-key key.pem   (needs a key: everturn keys create)\n\n\
     A flag counts more than the environment (EVERTURN_LISTEN, …), that more than the file. See docs/serve.md.")]
 pub struct Serve {
-    /// Where to listen; port 0 takes any that is free [default: 127.0.0.1:7317]
+    /// Where to listen; port 0 picks a free one [default: 127.0.0.1:7317]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
     /// Settings; without it config.toml in the folder everturn of your configuration folder, if it is there

@@ -1,4 +1,4 @@
-//! Responses: asking for one, and what can be done with it afterwards.
+//! Responses: create, retrieve, cancel, delete.
 
 use super::ask::Ask;
 use super::conversations::{Paging, is_hidden, page};
@@ -6,8 +6,8 @@ use super::error::Refused;
 use super::events::Events;
 use super::fields::Fields;
 use super::kept::{self, Kept, Shown, State as Stands, cut, usage};
-use super::place::{Begun, begin, unkept};
 use super::sse::{self, Feed, Steps};
+use super::target::{Begun, begin, unkept};
 use super::{items, models};
 use crate::access::{Admin, Reader, Writer};
 use crate::app::{App, blocking};
@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a cancel waits for the answer to end.
+/// Maximum time that a cancel waits for the generation to end.
 const CANCEL_WAIT: Duration = Duration::from_secs(10);
 
 /// `/v1/responses`.
@@ -43,7 +43,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/responses/{id}/input_items", get(input_items))
 }
 
-/// A response on its way.
+/// A response being generated.
 struct OnItsWay {
     turn: TurnId,
     kept: Kept,
@@ -81,7 +81,7 @@ async fn create(
     match whole(on_its_way).await {
         Ok(response) => Ok(axum::Json(response).into_response()),
         Err(error) => {
-            // Nobody has its id, so nobody can ask for it.
+            // Nobody has its id, so nobody can retrieve it.
             if own {
                 scope.delete(conversation, "its only response failed").await?;
             }
@@ -90,12 +90,12 @@ async fn create(
     }
 }
 
-/// In seconds since 1970.
+/// Seconds since 1970.
 pub fn now() -> i64 {
     SystemWorld.now().0.div_euclid(1_000_000)
 }
 
-/// A name for what is not kept: a ULID, as the others are.
+/// An id for a response that is not stored: a ULID, like the others.
 pub fn fresh() -> Result<TurnId, Error> {
     let mut bytes = [0; 16];
     SystemWorld.fill(&mut bytes)?;
@@ -103,7 +103,7 @@ pub fn fresh() -> Result<TurnId, Error> {
     Ok(TurnId::from_bytes(bytes))
 }
 
-/// The whole answer.
+/// The whole reply.
 pub async fn answer(mut steps: Steps) -> Result<Answer, Error> {
     while let Some(step) = steps.next().await {
         if let Step::Done(answer) = step? {
@@ -120,7 +120,7 @@ async fn whole(OnItsWay { turn, kept, steps }: OnItsWay) -> Result<Value, Error>
     Ok(shown.object(&Stands::Done(cut(&answer.finish)), &output, usage(&answer)))
 }
 
-/// Shows an answer as it comes. Who goes away stops an answer only if it is not kept.
+/// Streams a reply. Disconnecting stops it only if it is not stored.
 async fn show(OnItsWay { turn, kept, mut steps }: OnItsWay, feed: Feed) {
     let mut events = Events::new(turn, kept);
     let mut next = events.begin();
@@ -166,7 +166,7 @@ async fn retrieve(
     Ok(axum::Json(response.await?).into_response())
 }
 
-/// Shows a response once more: what is there at once, and what is still on its way as it comes.
+/// Streams a response again: existing items at once, and further ones as they come.
 async fn show_again(scope: Tenant, turn: Turn, kept: Kept, feed: Feed) {
     let mut events = Events::new(turn.id, kept.clone());
     if !tell(&feed, events.begin()).await {
@@ -208,7 +208,7 @@ async fn show_again(scope: Tenant, turn: Turn, kept: Kept, feed: Feed) {
     tell(&feed, last).await;
 }
 
-/// Sends events. Whether anybody is still there.
+/// Sends events. Returns whether the client is still connected.
 async fn tell(feed: &Feed, events: Vec<Value>) -> bool {
     for event in &events {
         if !feed.send(event["type"].as_str(), event).await {
@@ -218,7 +218,7 @@ async fn tell(feed: &Feed, events: Vec<Value>) -> bool {
     true
 }
 
-/// Stops an answer that runs, and waits until it has ended.
+/// Stops a running generation, and waits until it has ended.
 async fn cancel(Writer(scope): Writer, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
     let finding = (scope.clone(), id.clone());
     let (turn, kept) = blocking(move || kept::find(&finding.0, &finding.1)).await?;
@@ -228,7 +228,7 @@ async fn cancel(Writer(scope): Writer, Path(id): Path<String>) -> Result<axum::J
         let mut news = blocking(move || following.subscribe(conversation, seq + 1)).await?;
         let generation: GenerationId = items::generation(&turn).id.unwrap_or_default().parse()?;
         match scope.stop_generation(generation) {
-            // It ended in this very moment.
+            // It ended at this very moment.
             Ok(_) | Err(Error::Conflict(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -251,7 +251,7 @@ async fn cancel(Writer(scope): Writer, Path(id): Path<String>) -> Result<axum::J
     Ok(axum::Json(response.await?))
 }
 
-/// The turns that were given with a response.
+/// The input turns of a response.
 fn given(scope: &Tenant, turn: &Turn, kept: &Kept) -> Result<Vec<Turn>, Error> {
     let receipt = items::generation(turn).receipt_seq.unwrap_or(0);
     let event = scope.events(turn.conversation, receipt.saturating_sub(1), 1)?.pop();
@@ -291,8 +291,8 @@ async fn input_items(
     Ok(page(found, more))
 }
 
-/// Erases what a response said and what was given with it; a conversation of its own that has nothing else goes whole.
-/// What was said in a conversation with a name is that conversation's.
+/// Erases a response and its input; a conversation of its own that has nothing else is deleted. Turns of a
+/// named conversation belong to that conversation.
 async fn delete(Admin(scope): Admin, Path(id): Path<String>) -> Result<axum::Json<Value>, Refused> {
     let deleting = id.clone();
     let named = blocking(move || {
@@ -302,7 +302,7 @@ async fn delete(Admin(scope): Admin, Path(id): Path<String>) -> Result<axum::Jso
             return Ok(Some(conversation.id));
         }
         if turn.status == Status::Pending {
-            let text = format!("{deleting} is still on its way; cancel it first");
+            let text = format!("{deleting} is still being generated; cancel it first");
             return Err(Error::invalid("response_in_progress", text));
         }
         let mut turns = given(&scope, &turn, &kept)?;

@@ -1,4 +1,4 @@
-//! Settings: who counts more, what is refused, and that the documentation knows them all.
+//! Settings: precedence, refusals, and completeness of the documentation.
 
 use everturn_server::Settings;
 use everturn_server::settings::{KNOWN, Origin};
@@ -112,7 +112,7 @@ fn passwords_are_not_shown() {
     let shown = settings.show();
     assert!(shown.contains("postgres://ann:***@db/everturn") && !shown.contains("hunter2"), "{shown}");
     assert!(shown.contains("# environment EVERTURN_STORE") && shown.contains("# default"), "{shown}");
-    // What is shown can be read again.
+    // The shown settings can be read back.
     gather(&shown, &[], &[]).unwrap();
 }
 
