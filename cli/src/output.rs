@@ -4,13 +4,13 @@ use everturn_core::Error;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
-/// Why a command ends early.
+/// Reason for ending a command early.
 pub enum Failure {
-    /// Something to tell.
+    /// An error to print.
     Error(Error),
-    /// It was told already.
+    /// An error that was printed already.
     Said,
-    /// Nobody reads the output any more.
+    /// The reader of the output is gone.
     PipeClosed,
 }
 
@@ -66,7 +66,7 @@ pub fn text(text: impl std::fmt::Display) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// A bar on standard error while something long runs; nothing where nobody watches.
+/// A progress bar on standard error; hidden if that is not a terminal.
 pub fn progress(total: u64, unit: &str) -> indicatif::ProgressBar {
     if !io::stderr().is_terminal() {
         return indicatif::ProgressBar::hidden();

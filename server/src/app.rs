@@ -13,8 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 /// State shared by all handlers.
 pub struct App {
+    /// The store.
     pub store: Everturn,
+    /// Configuration of the server.
     pub config: Config,
+    /// State of access control.
     pub access: Access,
     /// Cancelled when the server begins to stop: streams end with a position to resume from.
     pub stopping: CancellationToken,
