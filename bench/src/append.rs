@@ -116,7 +116,6 @@ pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
     Ok(if enough { rows } else { rows.into_iter().map(Row::disturbed).collect() })
 }
 
-/// Measurements of several rounds.
 struct Rounds {
     count: usize,
     floor: Samples,

@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Content of a store.
 pub struct Corpus {
     pub conversations: usize,
     pub turns: u64,

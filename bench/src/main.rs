@@ -140,7 +140,6 @@ enum What {
     All,
 }
 
-/// Sizes of the measurements.
 #[derive(Clone, Copy)]
 struct Scale {
     /// Number of turns of the long conversation.

@@ -67,7 +67,6 @@ pub fn run(place: &Place, scale: Scale) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Conversations with some turns.
 async fn begin(server: &Program) -> Result<Vec<String>> {
     let mut client = Client::connect(server.address).await?;
     let mut words = Words::default();

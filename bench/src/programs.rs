@@ -88,12 +88,10 @@ impl Program {
         Ok(ticks as f64 / per_second as f64)
     }
 
-    /// Current memory.
     pub fn resident_bytes(&self) -> Result<u64> {
         self.status("VmRSS:")
     }
 
-    /// Peak memory.
     pub fn most_resident_bytes(&self) -> Result<u64> {
         self.status("VmHWM:")
     }
@@ -181,7 +179,6 @@ pub fn request(method: &str, address: SocketAddr, path: &str, body: &str) -> Vec
     .into_bytes()
 }
 
-/// A Redis command.
 pub fn command(words: &[&str]) -> Vec<u8> {
     let mut command = format!("*{}\r\n", words.len());
     for word in words {

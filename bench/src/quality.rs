@@ -118,7 +118,6 @@ impl Set {
         Set { name, conversations: Vec::new(), questions: Vec::new() }
     }
 
-    /// Adds a conversation.
     fn say(&mut self, said: Vec<Said>) -> usize {
         self.conversations.push(said);
         self.conversations.len() - 1

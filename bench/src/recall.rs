@@ -25,7 +25,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of different words.
 const VOCABULARY: u64 = 60_000;
 /// Number of turns of one conversation.
 const CONVERSATION_TURNS: u64 = 500;

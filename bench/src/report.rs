@@ -2,7 +2,6 @@
 
 use crate::figures::Samples;
 
-/// A measurement.
 pub struct Row {
     pub what: String,
     pub measured: String,
@@ -35,13 +34,11 @@ impl Row {
         Row { ratio: Some(Ratio { median: ratio, range: None }), ..self }
     }
 
-    /// Sets the minimum ratio.
     pub fn at_least(self, bar: f64) -> Row {
         let verdict = self.verdict(|ratio| ratio >= bar);
         Row { bar: Some((format!("≥ {bar} ×"), verdict)), ..self }
     }
 
-    /// Sets the maximum ratio.
     pub fn at_most(self, bar: f64) -> Row {
         let verdict = self.verdict(|ratio| ratio <= bar);
         Row { bar: Some((format!("≤ {bar} ×"), verdict)), ..self }

@@ -331,7 +331,6 @@ async fn every_event(mut stream: tokio::net::TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// Memory of this process.
 fn resident_bytes() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line =

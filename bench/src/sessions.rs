@@ -281,7 +281,6 @@ fn time(seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02}T{hour:02}:{:02}:{:02}.000Z", rest / 60 % 60, rest % 60)
 }
 
-/// A file being written.
 struct Out {
     file: BufWriter<File>,
     bytes: u64,

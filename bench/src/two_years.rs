@@ -157,7 +157,6 @@ fn install() -> Result<PathBuf> {
     Ok(home)
 }
 
-/// Results of questions.
 struct Asked {
     took: Samples,
     found: usize,

@@ -128,7 +128,6 @@ impl Args {
         Ok(args)
     }
 
-    /// Log level.
     pub fn level(&self) -> tracing_subscriber::filter::LevelFilter {
         use tracing_subscriber::filter::LevelFilter;
         match self.verbose {

@@ -25,7 +25,6 @@ pub enum Client {
 }
 
 impl Client {
-    /// Runs an operation.
     pub fn call<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
         self.call_telling(operation, |_| {})
     }
@@ -120,7 +119,6 @@ impl Client {
     }
 }
 
-/// Updates of a conversation.
 pub trait Updates {
     /// Waits for the next update. Each comes once, and `Lagged` never. `None` when no more can come.
     fn next(&mut self) -> Result<Option<Update>, Error>;

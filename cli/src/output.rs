@@ -6,7 +6,6 @@ use std::io::{self, IsTerminal, Write};
 
 /// Reason for ending a command early.
 pub enum Failure {
-    /// An error to print.
     Error(Error),
     /// An error that was printed already.
     Said,
@@ -42,14 +41,12 @@ pub fn error(error: &Error, json: bool) {
     };
 }
 
-/// One thing as JSON.
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
 }
 
-/// A list as JSON.
 pub fn json_list(data: &impl Serialize, next: Option<String>) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct List<'a, T> {
@@ -59,7 +56,6 @@ pub fn json_list(data: &impl Serialize, next: Option<String>) -> Result<(), Fail
     json(&List { data, next })
 }
 
-/// Text for people.
 pub fn text(text: impl std::fmt::Display) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     writeln!(out, "{text}")?;

@@ -48,7 +48,6 @@ pub fn conversation(conversation: &Conversation) -> String {
 pub struct Detail {
     /// Tool calls, their results and reasoning in full.
     pub full: bool,
-    /// The turn's id.
     pub ids: bool,
 }
 

@@ -109,7 +109,6 @@ impl Client {
         }
     }
 
-    /// Closes standard input.
     fn end(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());

@@ -49,7 +49,6 @@ pub struct Caller {
     pub role: Role,
     /// The id of the key, or `jwt:` and the token's subject, for limits and logs; `None` without credentials.
     pub who: Option<Arc<str>>,
-    /// Credential of the request.
     pub credential: Credential,
     pub lane: Arc<Lane>,
 }
@@ -62,7 +61,6 @@ impl Caller {
     }
 }
 
-/// State of access control.
 pub struct Access {
     cache: Cache,
     pub(crate) jwt: Option<Arc<Verifier>>,

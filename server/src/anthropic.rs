@@ -182,7 +182,6 @@ fn stop(finish: &Finish) -> &str {
     }
 }
 
-/// Streams a reply.
 async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
     let mut blocks = Blocks { shown, begun: 0, open: None, thoughts: Vec::new(), out: Vec::new() };
     blocks.begin();

@@ -50,11 +50,8 @@ pub struct Lanes {
 /// The lane of one tenant.
 pub struct Lane {
     limits: Limits,
-    /// Requests and streams.
     running: Arc<Semaphore>,
-    /// Threads.
     threads: Arc<Semaphore>,
-    /// Large operations.
     large: Arc<Semaphore>,
     large_of_all: Arc<Semaphore>,
     answers_of_all: Arc<Semaphore>,
@@ -145,7 +142,6 @@ impl Lane {
         self.running.clone().try_acquire_owned().ok()
     }
 
-    /// Waits for a thread.
     pub async fn thread(&self) -> Result<Thread, Error> {
         if self.has_room()
             && let Ok(permit) = self.threads.clone().try_acquire_owned()

@@ -50,7 +50,6 @@ struct Shared {
     stopping: CancellationToken,
     /// Reports tenants whose list of conversations has changed.
     listings: Listings,
-    /// The sessions over HTTP.
     sessions: Arc<LocalSessionManager>,
     /// Recorders of requests that belong to no session, by tenant.
     loose: Mutex<HashMap<TenantName, Arc<Recorder>>>,

@@ -23,7 +23,6 @@ pub struct CalledBy {
     pub key: Option<Arc<str>>,
 }
 
-/// Observes a request.
 pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let method = match request.method().as_str() {

@@ -83,7 +83,6 @@ pub fn document() -> String {
 struct Described {
     requests: SchemaGenerator,
     answers: SchemaGenerator,
-    /// Schemas of bodies.
     bodies: Object,
     paths: Object,
 }

@@ -9,7 +9,6 @@ use std::ops::Range;
 pub enum Wanted {
     /// All of it. Also for ranges that are not understood, as RFC 9110 says, and for several ranges at once.
     Whole,
-    /// These bytes.
     Part(Range<u64>),
     /// A range beyond the end.
     Beyond,

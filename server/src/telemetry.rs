@@ -17,7 +17,6 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt};
 
-/// Timeout of a collector.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Configuration of logs and traces.

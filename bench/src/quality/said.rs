@@ -285,7 +285,6 @@ pub const CHOICES: [[&str; 4]; 16] = [
     ["ticket numbers", "the author's initials", "dates", "short verbs"],
 ];
 
-/// Reasons.
 pub const REASONS: [&str; 8] = [
     "it survives a restart",
     "the team knows it already",
@@ -362,11 +361,9 @@ pub const BANS: [(&str, &str, &str, &str); 32] = [
 /// Parts of names in code.
 pub const VERBS: [&str; 8] =
     ["parse", "flush", "merge", "resolve", "encode", "schedule", "validate", "rotate"];
-/// See [`VERBS`].
 pub const NOUNS: [&str; 8] =
     ["header", "ledger", "cursor", "manifest", "quota", "segment", "voucher", "snapshot"];
 
-/// Faults of functions.
 pub const FAULTS: [&str; 8] = [
     "returns early when the list is empty",
     "holds the lock for too long",
@@ -378,7 +375,6 @@ pub const FAULTS: [&str; 8] = [
     "leaves a file open",
 ];
 
-/// Names of projects.
 pub const PROJECTS: [&str; 16] = [
     "Atlas", "Borealis", "Cinder", "Dunlin", "Ember", "Fathom", "Garnet", "Halyard", "Indigo", "Juniper",
     "Kestrel", "Lantern", "Mistral", "Nimbus", "Osprey", "Pinnacle",

@@ -19,7 +19,6 @@ pub struct Local {
 
 /// Maximum time without progress of an embedding model.
 const EMBED_PATIENCE: Duration = Duration::from_secs(60);
-/// Interval of progress reports.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// Maximum time spent on embedding before a query is answered.
 const EMBED_TIME: Duration = Duration::from_secs(2);
@@ -62,7 +61,6 @@ impl Local {
         Ok(recalled)
     }
 
-    /// Indexes and embeds everything.
     pub fn index(&self, progress: &mut dyn FnMut(Behind)) -> Result<(), Error> {
         let mut behind = std::thread::scope(|threads| {
             let indexing = threads.spawn(|| self.store.index_now());

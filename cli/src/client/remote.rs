@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 
 /// Maximum time that recall waits for recent turns to be indexed.
 const INDEX_PATIENCE: Duration = Duration::from_secs(2);
-/// Interval between two checks.
 const INDEX_PAUSE: Duration = Duration::from_millis(100);
 
 /// A tenant of a server's store, determined by the key.
@@ -34,7 +33,6 @@ impl Remote {
         Ok(Remote { server: Server::new(url, key)? })
     }
 
-    /// Sends an operation.
     pub fn call<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
         let Sent { path, query, idempotency_key, if_match, body } = Sent::new(&operation)?;
         // `.` and `..` cannot be sent as path segments, however they are escaped.

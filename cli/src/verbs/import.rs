@@ -45,7 +45,6 @@ pub struct Import {
 /// Number of bytes of a file read at a time.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Result for one file.
 #[derive(Serialize)]
 struct Report {
     path: String,

@@ -72,7 +72,6 @@ fn not_applied(left_out: Result<LeftOut, Error>) -> Option<String> {
     (!counts.is_empty()).then(|| counts.join(", "))
 }
 
-/// The JSON output.
 #[derive(Serialize)]
 struct Done<'a> {
     store: &'a str,

@@ -7,7 +7,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A server that runs.
 pub struct Serving {
     child: Child,
     pub url: String,

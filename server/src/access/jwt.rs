@@ -138,7 +138,6 @@ impl Verifier {
         Ok(Bearer { tenant: tenant.to_string(), role, who: everturn_core::id::clip(&who), expires })
     }
 
-    /// The keys to try.
     fn candidates(&self, kid: Option<&str>) -> Vec<usize> {
         let keys = self.keys.read().clone();
         let fits = |key: &KnownKey| match (kid, &key.kid) {

@@ -22,15 +22,18 @@ use std::io;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// Credential of a request.
 #[derive(Clone, Copy)]
 pub enum Credential {
     /// None: the server requires no key.
     None,
     /// A key of the store.
-    Key { id: KeyId, expires: Option<Timestamp> },
-    /// A JWT.
-    Token { expires: Timestamp },
+    Key {
+        id: KeyId,
+        expires: Option<Timestamp>,
+    },
+    Token {
+        expires: Timestamp,
+    },
 }
 
 /// Keys that have live streams, or had some a moment ago.

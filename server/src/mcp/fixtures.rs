@@ -256,7 +256,6 @@ fn resources() -> Vec<Resource> {
         .collect()
 }
 
-/// Its template.
 fn templates() -> Vec<ResourceTemplate> {
     vec![
         ResourceTemplate::new("test://template/{id}/data", "test")
@@ -265,7 +264,6 @@ fn templates() -> Vec<ResourceTemplate> {
     ]
 }
 
-/// Reads one.
 fn read(uri: &str) -> Option<ReadResourceResult> {
     let contents = match uri {
         "test://static-text" => {
@@ -297,7 +295,6 @@ fn prompts() -> Vec<Prompt> {
     ]
 }
 
-/// Gets one.
 fn prompt(name: &str, arguments: &JsonObject) -> Option<GetPromptResult> {
     let argument = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
     let text = |text: &str| PromptMessage::new_text(Role::User, text);

@@ -60,11 +60,9 @@ pub fn routes(app: &Arc<App>) -> Router<Arc<App>> {
     Router::new().route_service("/mcp", service).layer(middleware::from_fn_with_state(sessions, guard))
 }
 
-/// Open sessions.
 struct Sessions {
     shared: Arc<Shared>,
     app: Arc<App>,
-    /// Idle timeout.
     idle: Duration,
     open: Mutex<HashMap<String, Open>>,
 }

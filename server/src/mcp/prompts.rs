@@ -7,14 +7,12 @@ use everturn_core::id::clip;
 use rmcp::model::{CompletionInfo, GetPromptResult, JsonObject, Prompt, PromptArgument, PromptMessage, Role};
 use serde_json::Value;
 
-/// Name of the prompt.
 pub const CONTINUE: &str = "continue_conversation";
 /// Default number of tokens.
 const BUDGET: u64 = 8000;
 /// Number of conversations that are searched for a completion.
 const COMPLETED_FROM: usize = 1000;
 
-/// All prompts.
 pub fn list() -> Vec<Prompt> {
     let conversation = PromptArgument::new("conversation")
         .with_title("Conversation")

@@ -29,10 +29,8 @@ pub fn uri(id: ConversationId) -> String {
     format!("{ROOT}{id}")
 }
 
-/// A parsed URI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address {
-    /// The conversation.
     pub conversation: ConversationId,
     /// Whether to return a transcript value instead of text.
     transcript: bool,

@@ -44,7 +44,6 @@ pub struct McpCaller {
     pub lane: Option<Arc<Lane>>,
     /// Whether no key was required because there is none.
     pub is_keyless: bool,
-    /// Tools that are offered.
     pub toolsets: Toolsets,
 }
 

@@ -16,9 +16,7 @@ use tokio::sync::broadcast::error::RecvError;
 /// Maximum number of events that are combined into one change.
 const EVENTS_AT_ONCE: usize = 256;
 
-/// Client to notify.
 pub enum Client {
-    /// Client of a session.
     Session(Peer<RoleServer>),
     /// Client that listens, in the protocol without sessions.
     Listening(SubscriptionSink),

@@ -46,7 +46,6 @@ pub struct Ask {
     pub conversation: Option<ConversationId>,
     /// The response that this one continues.
     pub previous: Option<String>,
-    /// Input items.
     pub input: Vec<Raw>,
     /// Instructions for this response only.
     pub instructions: Option<String>,
@@ -54,11 +53,9 @@ pub struct Ask {
     pub tools: Vec<Raw>,
     /// Maximum number of tokens of the reply.
     pub max_output_tokens: Option<u64>,
-    /// Sampling temperature.
     pub temperature: Option<f64>,
     /// Whether it can be retrieved later.
     pub store: bool,
-    /// Whether it is streamed.
     pub stream: bool,
     /// Whether it runs in the background.
     pub background: bool,
@@ -133,13 +130,8 @@ pub fn rest(body: Fields, without: &[&str]) -> BTreeMap<String, Raw> {
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub enum Named {
-    /// Its id.
     Id(String),
-    /// An object with it.
-    Object {
-        /// Its id.
-        id: String,
-    },
+    Object { id: String },
 }
 
 impl Named {

@@ -134,7 +134,6 @@ pub async fn next(steps: &mut Steps, recorder: Option<&Recorder>) -> Result<Step
     Ok(step)
 }
 
-/// Streams a reply.
 async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
     let mut there = feed.send(None, &shown.chunk(json!({"role": "assistant", "content": ""}), None)).await;
     let outcome = loop {

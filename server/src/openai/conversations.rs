@@ -135,7 +135,6 @@ async fn delete(Admin(scope): Admin, Path(id): Path<ConversationId>) -> Result<a
     Ok(axum::Json(json!({"id": id, "object": "conversation.deleted", "deleted": true})))
 }
 
-/// Parameters of a page.
 #[derive(Deserialize)]
 pub struct Paging {
     after: Option<String>,
@@ -149,7 +148,6 @@ impl Paging {
         self.after.as_deref()
     }
 
-    /// Maximum number of entries.
     pub fn limit(&self) -> Result<usize, Refused> {
         match self.limit.unwrap_or(PAGE_DEFAULT) {
             limit @ 1..=PAGE_MAX => Ok(limit),

@@ -31,7 +31,6 @@ impl Refused {
         move |error| Refused(Box::new((error.into(), Some(param.into()))))
     }
 
-    /// Not found.
     pub fn absent(code: &'static str, detail: impl Into<Cow<'static, str>>) -> Refused {
         Problem::new(StatusCode::NOT_FOUND, code, detail).into()
     }

@@ -31,10 +31,15 @@ struct Open {
 enum What {
     /// The parts of a message.
     Message(Vec<Part>),
-    /// Reasoning.
     Thinking(String),
     /// A call: its index in the reply, its id, the tool, the arguments, and whether they are free text.
-    Call { index: usize, call_id: String, name: String, arguments: String, custom: bool },
+    Call {
+        index: usize,
+        call_id: String,
+        name: String,
+        arguments: String,
+        custom: bool,
+    },
 }
 
 struct Part {
@@ -65,7 +70,6 @@ impl Events {
         }
     }
 
-    /// The first events.
     pub fn begin(&mut self) -> Vec<Value> {
         let response = self.response(&State::InProgress, &[], None);
         self.tell("response.created", json!({"response": response}));

@@ -159,7 +159,6 @@ pub fn locate(scope: &Tenant, id: ConversationId, item: &str) -> Result<At, Erro
 pub struct Walk<'a> {
     pub scope: &'a Tenant,
     pub id: ConversationId,
-    /// Direction.
     pub newest_first: bool,
     /// `seq` to start after, in that direction.
     pub from: Option<u64>,

@@ -262,7 +262,6 @@ fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     value.get(name).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// An item of reasoning.
 pub fn reasoning(thought: &str, id: Option<&str>) -> Value {
     let summary = match thought {
         "" => json!([]),

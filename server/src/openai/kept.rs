@@ -28,11 +28,9 @@ pub struct Kept {
 
 /// Status of a reply.
 pub enum State {
-    /// It is being generated.
     InProgress,
     /// It is complete; `None` if it ended normally, else why it was cut.
     Done(Option<&'static str>),
-    /// It was stopped.
     Cancelled,
     /// It failed: code and text.
     Failed(String, String),
@@ -93,7 +91,6 @@ pub fn cut(finish: &Finish) -> Option<&'static str> {
     }
 }
 
-/// Usage of a reply.
 pub fn usage(answer: &Answer) -> Option<Value> {
     let raw: Option<Value> = answer.usage.as_ref().and_then(Raw::read);
     used(answer.tokens.prompt?, answer.tokens.completion?, raw.as_ref())

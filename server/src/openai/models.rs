@@ -22,11 +22,9 @@ pub fn routes() -> Router<Arc<App>> {
 pub struct Chosen {
     /// Its name in the request.
     pub asked: String,
-    /// Its configured name.
     pub name: String,
     /// The model to request from its provider, if different from the configured one.
     pub served: Option<String>,
-    /// Its configuration.
     pub configured: Configured,
 }
 

@@ -24,7 +24,6 @@ pub const HEADER: &str = "everturn-conversation";
 /// Number of turns at the end of a conversation that are compared with what is sent.
 const COMPARED_TURNS_MAX: usize = 1000;
 
-/// Records one call.
 #[derive(Clone)]
 pub struct Recorder {
     scope: Tenant,
@@ -60,7 +59,6 @@ impl Recorder {
         .await
     }
 
-    /// Appends the reply.
     pub async fn answer(&self, answer: &Answer) -> Result<(), Error> {
         let mut turns: Vec<NewTurn> = answer.messages.iter().map(|raw| self.turn(raw)).collect();
         if turns.is_empty() {

@@ -89,15 +89,10 @@ fn not_here(kind: &str, to: Provider) -> Refused {
     )
 }
 
-/// Choice of a tool.
 pub enum Choice {
-    /// The model decides.
     Auto,
-    /// No tool.
     None,
-    /// Any tool.
     Required,
-    /// This tool.
     Named(String),
 }
 

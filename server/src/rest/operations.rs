@@ -36,7 +36,6 @@ pub fn routes() -> Router<Arc<App>> {
     })
 }
 
-/// Paths of an operation.
 fn paths(about: &About) -> impl Iterator<Item = &'static str> {
     [about.path].into_iter().chain(about.alias.map(|(_, path)| path))
 }
@@ -80,7 +79,6 @@ fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Elsewhere {
     }))
 }
 
-/// A parsed request.
 struct Asked {
     path: Vec<(String, String)>,
     query: Vec<(String, String)>,

@@ -5,7 +5,6 @@ use serde_json::Value;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// A stream being read.
 pub struct Live {
     response: Response,
     unread: Vec<u8>,
@@ -17,7 +16,6 @@ pub struct Live {
     pub retry: Option<String>,
 }
 
-/// One frame.
 #[derive(Debug)]
 pub struct Seen {
     pub name: String,
@@ -63,7 +61,6 @@ impl Live {
         seen
     }
 
-    /// Waits for a comment.
     pub async fn heartbeat(&mut self) {
         while self.comments == 0 {
             let more = timeout(Duration::from_secs(30), self.response.chunk()).await;

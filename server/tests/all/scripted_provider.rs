@@ -30,7 +30,6 @@ const TICK: Duration = Duration::from_millis(10);
 
 type Seen = Arc<Mutex<Vec<Value>>>;
 
-/// The running server.
 pub struct ScriptedProvider {
     url: String,
     seen: Seen,
@@ -59,7 +58,6 @@ impl ScriptedProvider {
         ScriptedProvider { url, seen, running }
     }
 
-    /// Requests so far.
     pub fn seen(&self) -> Vec<Value> {
         self.seen.lock().unwrap().clone()
     }
@@ -80,7 +78,6 @@ impl ScriptedProvider {
         Everturn::open_with("memory:", Options { models, ..Options::default() }).unwrap()
     }
 
-    /// An embedder, `embed`.
     pub fn embedders(&self) -> BTreeMap<String, Arc<dyn Embed>> {
         let endpoint = Endpoint::new(Kind::OpenaiChat, &self.url, "scripted-embed");
         let embedder: Arc<dyn Embed> = Arc::new(HttpEmbedder::new(endpoint, Embedding::default()).unwrap());
@@ -88,7 +85,6 @@ impl ScriptedProvider {
     }
 }
 
-/// Its reaction.
 enum Act {
     Say(String),
     Call(String),

@@ -12,7 +12,6 @@ use tokio::task::JoinHandle;
 #[global_allocator]
 static ALLOCATOR: Metered<std::alloc::System> = Metered(std::alloc::System);
 
-/// A running server.
 pub struct Stage {
     /// `http://127.0.0.1:PORT`
     pub url: String,
@@ -35,7 +34,6 @@ impl Stage {
         Stage::over(Everturn::open_with("memory:", Options::default()).unwrap(), config()).await
     }
 
-    /// Over a store.
     pub async fn over(store: Everturn, config: Config) -> Stage {
         Stage::with(App::new(store, config)).await
     }
@@ -92,7 +90,6 @@ impl Stage {
         answer(request.body(text.to_string()), status).await
     }
 
-    /// A new conversation's id.
     pub async fn conversation(&self) -> String {
         let made = self.post("/api/v1/conversations", &serde_json::json!({}), 201).await;
         made["id"].as_str().unwrap().to_string()

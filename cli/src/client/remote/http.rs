@@ -81,7 +81,6 @@ impl Server {
         self.request(Method::POST, path)
     }
 
-    /// Blocks on a future.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.0.runtime.block_on(work)
     }
@@ -165,7 +164,6 @@ fn parse(text: &str) -> Result<Url, Error> {
     Ok(url)
 }
 
-/// A request being built.
 pub struct Request<'a> {
     server: &'a Server,
     method: Method,
@@ -176,7 +174,6 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Adds a query parameter.
     pub fn query(mut self, name: &str, value: impl ToString) -> Self {
         self.url.query_pairs_mut().append_pair(name, &value.to_string());
         self
@@ -202,7 +199,6 @@ impl Request<'_> {
         self
     }
 
-    /// Sets a JSON body.
     pub fn json(mut self, body: String) -> Self {
         self.headers.push((CONTENT_TYPE.as_str(), HeaderValue::from_static("application/json")));
         self.body = Some(body.into());

@@ -6,17 +6,14 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// Maximum depth of folders.
 const DEPTH_MAX: usize = 16;
 
-/// Files to import.
 pub struct Found {
     pub files: Vec<Input>,
     /// The folders that were searched.
     pub places: Vec<PathBuf>,
 }
 
-/// One file.
 pub struct Input {
     /// The path as a person would write it; `-` is standard input.
     pub path: String,

@@ -39,7 +39,6 @@ struct Watched {
     changed: Option<Instant>,
     /// Size and time of the last reported failure.
     failed: Option<(u64, Option<SystemTime>)>,
-    /// End of its pause.
     rests_until: Option<Instant>,
 }
 
