@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // A closed pipe is not an error: `everturn history … | head`.
         Err(Failure::PipeClosed) => ExitCode::SUCCESS,
-        Err(Failure::Said) => ExitCode::FAILURE,
+        Err(Failure::Reported) => ExitCode::FAILURE,
         Err(Failure::Error(error)) => {
             output::error(&error, args.json);
             ExitCode::FAILURE

@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal, Write};
 pub enum Failure {
     Error(Error),
     /// An error that was printed already.
-    Said,
+    Reported,
     /// The reader of the output is gone.
     PipeClosed,
 }

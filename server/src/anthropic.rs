@@ -46,12 +46,12 @@ async fn create(
     if let Some(recorder) = &recorder {
         recorder.input(&all).await?;
     }
-    let shown = Shown {
+    let shown = ReplyFormat {
         id: ids::item("message", responses::fresh()?, 0),
         model: model.asked.clone(),
         same: model.provider() == Provider::Anthropic,
     };
-    let steps = sse::unkept(model.configured.client.generate(request));
+    let steps = sse::unstored(model.configured.client.generate(request));
     if !stream {
         let answer = said(steps, recorder).await?;
         return Ok(axum::Json(shown.whole(&answer)).into_response());
@@ -113,14 +113,14 @@ async fn count(Reader(scope): Reader, Json(mut body): Json<Fields>) -> Result<ax
 }
 
 /// How a reply is returned.
-struct Shown {
+struct ReplyFormat {
     id: String,
     model: String,
     /// Whether the provider uses the same API, so that its own blocks can be returned.
     same: bool,
 }
 
-impl Shown {
+impl ReplyFormat {
     fn message(&self, content: Value, stop: Option<&str>, usage: Value) -> Value {
         json!({
             "id": self.id,
@@ -182,7 +182,7 @@ fn stop(finish: &Finish) -> &str {
     }
 }
 
-async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
+async fn show(shown: ReplyFormat, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
     let mut blocks = Blocks { shown, begun: 0, open: None, thoughts: Vec::new(), out: Vec::new() };
     blocks.begin();
     let outcome = loop {
@@ -205,7 +205,7 @@ async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: 
 
 /// Events of a streamed message.
 struct Blocks {
-    shown: Shown,
+    shown: ReplyFormat,
     /// Number of blocks that have begun.
     begun: usize,
     /// The kind of the last block, if it is unfinished; for a call with its number.

@@ -25,11 +25,11 @@ const LANES_MAX: usize = 10_000;
 pub const SMALL_BYTES: usize = 64 * 1024;
 
 tokio::task_local! {
-    static ERRAND: Arc<Errand>;
+    static ERRAND: Arc<LaneRequest>;
 }
 
 /// One request in a lane.
-pub struct Errand {
+pub struct LaneRequest {
     pub lane: Arc<Lane>,
     /// Memory that its body takes.
     body: Mutex<Option<OwnedSemaphorePermit>>,
@@ -99,19 +99,19 @@ impl Lanes {
 }
 
 /// The request that this task answers.
-pub fn current() -> Option<Arc<Errand>> {
+pub fn current() -> Option<Arc<LaneRequest>> {
     ERRAND.try_with(Arc::clone).ok()
 }
 
 /// Runs a future in the given lane, for a task of its own.
-pub async fn inherited<T>(errand: Option<Arc<Errand>>, work: impl Future<Output = T>) -> T {
+pub async fn inherited<T>(errand: Option<Arc<LaneRequest>>, work: impl Future<Output = T>) -> T {
     match errand {
         Some(errand) => errand.lane.run(work).await,
         None => work.await,
     }
 }
 
-impl Errand {
+impl LaneRequest {
     /// Waits for memory for a body, which is held until the request is answered.
     pub async fn reserve(&self, bytes: usize) -> Result<(), Error> {
         let limits = &self.lane.limits;
@@ -134,7 +134,7 @@ pub struct Thread {
 impl Lane {
     /// Runs a future in this lane.
     pub async fn run<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
-        ERRAND.scope(Arc::new(Errand { lane: self.clone(), body: Mutex::default() }), work).await
+        ERRAND.scope(Arc::new(LaneRequest { lane: self.clone(), body: Mutex::default() }), work).await
     }
 
     /// Admits a request; `None` if too many run.

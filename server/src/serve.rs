@@ -123,7 +123,7 @@ pub async fn serve(server: Server, stop: impl Future<Output = ()> + Send + 'stat
     let (mut hands, mut threads) = (Vec::new(), Vec::new());
     for number in 0..std::thread::available_parallelism().map_or(1, usize::from) {
         let (hand, dealt) = mpsc::unbounded_channel();
-        let listener = Dealt { address, connections: Mutex::new(dealt) };
+        let listener = AssignedConnections { address, connections: Mutex::new(dealt) };
         let answering = answer(listener, tls.clone(), handle.clone(), connections.clone(), router.clone());
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let run = move || {
@@ -178,7 +178,7 @@ async fn deal(listener: tokio::net::TcpListener, hands: Vec<mpsc::UnboundedSende
 type Connection = (std::net::TcpStream, SocketAddr);
 
 /// The connections assigned to a thread, as a listener.
-struct Dealt {
+struct AssignedConnections {
     address: SocketAddr,
     connections: Mutex<mpsc::UnboundedReceiver<Connection>>,
 }
@@ -189,7 +189,7 @@ struct PeerAddress(SocketAddr);
 
 impl Address for PeerAddress {
     type Stream = TcpStream;
-    type Listener = Dealt;
+    type Listener = AssignedConnections;
 }
 
 impl Connected<PeerAddress> for SocketAddr {
@@ -198,8 +198,8 @@ impl Connected<PeerAddress> for SocketAddr {
     }
 }
 
-impl AddrListener<TcpStream, PeerAddress> for Dealt {
-    async fn bind_to(_: PeerAddress) -> io::Result<Dealt> {
+impl AddrListener<TcpStream, PeerAddress> for AssignedConnections {
+    async fn bind_to(_: PeerAddress) -> io::Result<AssignedConnections> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -218,7 +218,7 @@ impl AddrListener<TcpStream, PeerAddress> for Dealt {
 
 /// Serves the connections assigned to this thread.
 async fn answer(
-    dealt: Dealt,
+    dealt: AssignedConnections,
     tls: Option<RustlsConfig>,
     handle: axum_server::Handle<PeerAddress>,
     connections: Connections,

@@ -238,7 +238,7 @@ impl<'a> Decided<'a> {
             redaction_pointers: pointers,
             first_changed_index: (unchanged < messages.len().max(shown.len())).then_some(unchanged),
             unchanged_leading_tokens: None,
-            asked: view::Asked::of(options),
+            asked: view::RecordedOptions::of(options),
             transcript: messages.len(),
             messages: shown,
         }

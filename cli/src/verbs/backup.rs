@@ -98,12 +98,12 @@ fn tell(args: &Args, verb: &Backup, done: &BackedUp) -> Result<(), Failure> {
         eprintln!("older archives stay: {why}");
     }
     if done.problems.is_empty() {
-        return if done.kept_because.is_none() { Ok(()) } else { Err(Failure::Said) };
+        return if done.kept_because.is_none() { Ok(()) } else { Err(Failure::Reported) };
     }
     if !args.json {
         eprintln!("the store is damaged: `everturn doctor` says more; what can be read is in the backup");
     }
-    Err(Failure::Said)
+    Err(Failure::Reported)
 }
 
 fn summary(done: &BackedUp) -> String {

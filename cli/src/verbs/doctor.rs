@@ -85,7 +85,7 @@ pub fn run(args: &Args, verb: &Doctor) -> Result<(), Failure> {
             (false, _) => {}
         }
     }
-    if found.findings.is_empty() { Ok(()) } else { Err(Failure::Said) }
+    if found.findings.is_empty() { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// The conversation of a finding, as the beginning of a line.

@@ -94,7 +94,7 @@ pub fn run(args: &Args, verb: &History) -> Result<(), Failure> {
         page.data.reverse();
     }
     let damaged = page.data.iter().any(Result::is_err);
-    let end = || if damaged { Err(Failure::Said) } else { Ok(()) };
+    let end = || if damaged { Err(Failure::Reported) } else { Ok(()) };
     if args.json {
         let entries: Vec<&Entry> = page.data.iter().flatten().collect();
         output::json_list(&entries, page.next.map(|seq| seq.to_string()))?;

@@ -93,7 +93,7 @@ pub fn run(args: &Args, verb: &Import) -> Result<(), Failure> {
     } else if let Some(text) = found.nothing() {
         output::text(text)?;
     }
-    if reports.iter().all(Report::is_clean) { Ok(()) } else { Err(Failure::Said) }
+    if reports.iter().all(Report::is_clean) { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// Imports one file. A bad one does not stop the others.

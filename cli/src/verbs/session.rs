@@ -304,7 +304,7 @@ fn check(args: &Args, verb: &Check) -> Result<(), Failure> {
     } else {
         verdicts.iter().try_for_each(|verdict| output::text(verdict.text()))?;
     }
-    if verdicts.iter().all(|verdict| verdict.ok) { Ok(()) } else { Err(Failure::Said) }
+    if verdicts.iter().all(|verdict| verdict.ok) { Ok(()) } else { Err(Failure::Reported) }
 }
 
 impl Verdict<'_> {

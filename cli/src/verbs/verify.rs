@@ -101,7 +101,7 @@ pub fn run(args: &Args, verb: &Verify) -> Result<(), Failure> {
         (true, false) => verdicts.iter().try_for_each(output::json)?,
         (false, _) => verdicts.iter().try_for_each(|verdict| output::text(verdict.text()))?,
     }
-    if good { Ok(()) } else { Err(Failure::Said) }
+    if good { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// First bytes of every Zstandard file, and of no text file.
@@ -130,7 +130,7 @@ fn backup(args: &Args, backups: Vec<Vec<PathBuf>>) -> Result<(), Failure> {
             }
         }
     }
-    if good { Ok(()) } else { Err(Failure::Said) }
+    if good { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// Compares the store with a backup.
@@ -171,7 +171,7 @@ fn against(args: &Args, names: &[String]) -> Result<(), Failure> {
             false => format!("of what the backup has, the store has {checked}"),
         })?;
     }
-    if good { Ok(()) } else { Err(Failure::Said) }
+    if good { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// Verifies the chain of a conversation.

@@ -27,12 +27,12 @@ pub struct Recorder {
 pub struct Call {
     id: String,
     tool: String,
-    asked: Asked,
+    asked: RequestTime,
 }
 
 /// Time of a request: by the clock, and relative to erasures.
 #[derive(Clone, Copy)]
-pub struct Asked {
+pub struct RequestTime {
     began: Instant,
     mark: u64,
 }
@@ -74,12 +74,12 @@ impl Recorder {
     }
 
     /// Notes the time of a request. To be called before any content is read for the answer.
-    pub fn asked(&self) -> Asked {
-        Asked { began: Instant::now(), mark: self.records.as_ref().map_or(0, Records::mark) }
+    pub fn asked(&self) -> RequestTime {
+        RequestTime { began: Instant::now(), mark: self.records.as_ref().map_or(0, Records::mark) }
     }
 
     /// Records an entry, unless it may contain text that was erased since the request.
-    fn write(&self, asked: Asked, entry: impl FnOnce(bool) -> Result<Entry, Error>) -> bool {
+    fn write(&self, asked: RequestTime, entry: impl FnOnce(bool) -> Result<Entry, Error>) -> bool {
         let Some(records) = &self.records else { return false };
         records.write(asked.mark, |erased| {
             self.sink.record(entry(erased));
@@ -138,7 +138,7 @@ impl Recorder {
         method: &str,
         parameters: &P,
         answer: &Result<T, ErrorData>,
-        asked: Asked,
+        asked: RequestTime,
     ) {
         let duration_ms = ms(asked.began.elapsed());
         self.write(asked, |erased| {

@@ -33,7 +33,7 @@ pub fn routes() -> Router<Arc<App>> {
 const CANNOT: [&str; 5] = ["functions", "function_call", "logprobs", "top_logprobs", "audio"];
 
 /// A call, and how its reply is returned.
-struct Shown {
+struct ReplyFormat {
     id: String,
     created: i64,
     model: String,
@@ -58,7 +58,7 @@ async fn create(
         body.0.insert("metadata".into(), Raw::of(&rest)?);
     }
     let recorder = Recorder::named(&scope, &headers, named.as_ref().and_then(Value::as_str), "openai-chat")?;
-    let shown = Shown {
+    let shown = ReplyFormat {
         id: format!("chatcmpl-{}", &ids::response(fresh()?)["resp_".len()..]),
         created: now(),
         model: model.asked.clone(),
@@ -69,7 +69,7 @@ async fn create(
     if let Some(recorder) = &recorder {
         recorder.input(&messages).await.map_err(Refused::at("messages"))?;
     }
-    let steps = sse::unkept(model.configured.client.generate(request));
+    let steps = sse::unstored(model.configured.client.generate(request));
     if !stream {
         let answer = said(steps, recorder).await?;
         return Ok(axum::Json(shown.whole(&answer)).into_response());
@@ -134,7 +134,7 @@ pub async fn next(steps: &mut Steps, recorder: Option<&Recorder>) -> Result<Step
     Ok(step)
 }
 
-async fn show(shown: Shown, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
+async fn show(shown: ReplyFormat, mut steps: Steps, recorder: Option<Recorder>, feed: Feed) {
     let mut there = feed.send(None, &shown.chunk(json!({"role": "assistant", "content": ""}), None)).await;
     let outcome = loop {
         if !there && recorder.is_none() {
@@ -188,7 +188,7 @@ fn finish(finish: &Finish) -> &'static str {
     }
 }
 
-impl Shown {
+impl ReplyFormat {
     fn chunk(&self, delta: Value, finish: Option<&str>) -> Value {
         json!({
             "id": self.id,

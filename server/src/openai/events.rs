@@ -1,7 +1,7 @@
 //! The events of a streamed response, in OpenAI's order.
 
 use super::items::{Names, call_id, of_answer, reasoning};
-use super::kept::{Kept, Shown, State, cut, usage};
+use super::stored::{ResponseView, State, StoredRequest, cut, usage};
 use everturn::model::{Answer, Delta};
 use everturn_core::Error;
 use everturn_core::id::TurnId;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// Makes the events of one response. Each is a JSON object with its name in `type`.
 pub struct Events {
     turn: TurnId,
-    kept: Kept,
+    kept: StoredRequest,
     names: Names,
     sequence: u64,
     /// Number of items that have begun.
@@ -57,7 +57,7 @@ impl Part {
 }
 
 impl Events {
-    pub fn new(turn: TurnId, kept: Kept) -> Events {
+    pub fn new(turn: TurnId, kept: StoredRequest) -> Events {
         Events {
             turn,
             kept,
@@ -159,7 +159,7 @@ impl Events {
     }
 
     fn response(&self, state: &State, output: &[Value], usage: Option<Value>) -> Value {
-        Shown { turn: self.turn, kept: &self.kept }.object(state, output, usage)
+        ResponseView { turn: self.turn, kept: &self.kept }.object(state, output, usage)
     }
 
     fn tell(&mut self, name: &str, mut event: Value) {

@@ -144,7 +144,7 @@ pub fn locate(scope: &Tenant, id: ConversationId, item: &str) -> Result<At, Erro
         return Ok(At { turn, items, index });
     }
     let query = HistoryQuery { after: Some(turn.seq), limit: ANSWER_TURNS_MAX, ..HistoryQuery::default() };
-    for turn in kept::turns(scope, id, query)? {
+    for turn in stored::turns(scope, id, query)? {
         if items::generation(&turn).answer == Some(named_after) {
             let (items, index) = place(&turn);
             if index.is_some() {

@@ -78,7 +78,7 @@ impl Recorder {
     fn new_of(&self, messages: Vec<Raw>) -> Result<Vec<Raw>, Error> {
         let query =
             HistoryQuery { limit: COMPARED_TURNS_MAX, order: Order::Descending, ..HistoryQuery::default() };
-        let mut known = kept::turns(&self.scope, self.id, query)?;
+        let mut known = stored::turns(&self.scope, self.id, query)?;
         known.retain(|turn| turn.status != Status::Pending);
         known.reverse();
         let say = |role: fn(Role) -> bool| -> Vec<String> {

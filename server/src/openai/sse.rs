@@ -24,7 +24,7 @@ const EVENTS_AHEAD: usize = 64;
 pub type Steps = Pin<Box<dyn Stream<Item = Result<Step, Error>> + Send>>;
 
 /// A stored generation.
-pub fn kept(generating: Generating) -> Steps {
+pub fn stored(generating: Generating) -> Steps {
     generating
         .map(|progress| {
             progress.map(|progress| match progress {
@@ -36,7 +36,7 @@ pub fn kept(generating: Generating) -> Steps {
 }
 
 /// A generation that is not stored.
-pub fn unkept(generation: Generation) -> Steps {
+pub fn unstored(generation: Generation) -> Steps {
     generation.boxed()
 }
 

@@ -5,8 +5,8 @@ use super::ask::Ask;
 use super::conversations::{HIDDEN, is_hidden, new_turn};
 use super::conversion::extra;
 use super::error::Refused;
-use super::kept::{KEY, Kept};
 use super::models::Chosen;
+use super::stored::{KEY, StoredRequest};
 use super::{ids, items, kept, tools};
 use crate::app::blocking;
 use everturn::model::{Provider, Request};
@@ -28,16 +28,16 @@ use std::collections::BTreeMap;
 const EVENTS_PAGE: usize = 32;
 
 /// A generation that has begun.
-pub struct Begun {
+pub struct StartedResponse {
     pub generating: Generating,
     /// The stored part of the request.
-    pub kept: Kept,
+    pub kept: StoredRequest,
     /// Whether the conversation was created for it: if there is no reply, it is of no use.
     pub own: bool,
 }
 
 /// Begins a generation that is stored.
-pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Begun, Refused> {
+pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<StartedResponse, Refused> {
     let (conversation, previous, input) = (ask.conversation, ask.previous.clone(), ask.input.clone());
     let finding = scope.clone();
     let (target, turns) = blocking(move || {
@@ -50,7 +50,7 @@ pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Begun, Re
         Ok((target, turns))
     })
     .await?;
-    let kept = Kept {
+    let kept = StoredRequest {
         model: model.asked.clone(),
         echo: ask.echo.clone(),
         conversation: ask.conversation,
@@ -72,7 +72,7 @@ pub async fn begin(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Begun, Re
         (first, _) => (first, target.own.then_some(target.id)),
     };
     match began {
-        Ok(generating) => Ok(Begun { generating, kept, own: own.is_some() }),
+        Ok(generating) => Ok(StartedResponse { generating, kept, own: own.is_some() }),
         Err(error) => {
             if let Some(own) = own {
                 scope.delete(own, "its response could not begin").await?;
@@ -167,7 +167,7 @@ fn continue_after(scope: &Tenant, previous: &str) -> Result<Target, Error> {
 
 /// The turn of a complete response, and the `seq` of its end.
 pub fn end_of(scope: &Tenant, response: &str) -> Result<(Turn, u64), Error> {
-    let (turn, _) = match kept::find(scope, response) {
+    let (turn, _) = match stored::find(scope, response) {
         Err(Error::NotFound(_)) => {
             let text = format!(
                 "the response {:?} to continue does not exist; it was deleted, or never stored",
@@ -214,7 +214,7 @@ fn new_input(scope: &Tenant, id: ConversationId, input: &[Raw]) -> Result<Vec<Ne
         limit: (turns.len() + 1).min(PAGE_ENTRIES_MAX),
         ..HistoryQuery::default()
     };
-    let last = kept::turns(scope, id, query)?;
+    let last = stored::turns(scope, id, query)?;
     let failed = last.first().is_some_and(|turn| {
         turn.status == Status::Aborted && turn.role == Role::Assistant && turn.metadata.contains_key(KEY)
     });
@@ -262,7 +262,7 @@ fn fetch(scope: &Tenant, id: Option<ConversationId>, item: &str) -> Result<Optio
 }
 
 /// The request for a reply that is not stored. Earlier turns are read, and nothing is written.
-pub async fn unkept(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
+pub async fn unstored_request(scope: &Tenant, ask: Ask, model: &Chosen) -> Result<Request, Refused> {
     let (input, previous) = (ask.input.clone(), ask.previous.clone());
     let GenerateOptions { mut context, extra, temperature, max_output_tokens, whole, .. } =
         options(ask, model)?;

@@ -6,7 +6,7 @@ use crate::app::{App, blocking, large_thread};
 use crate::headers::{IfNoneMatch, etag, text};
 use crate::json::{self, Query};
 use crate::problem::Problem;
-use crate::range::{Wanted, wanted};
+use crate::range::{RequestedRange, requested_range};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -70,15 +70,15 @@ async fn get_asset_content(State(app): State<Arc<App>>, request: Request) -> Res
     if let Some(unchanged) = IfNoneMatch::of(&headers).unchanged(&sha256.to_string()) {
         return Ok(unchanged);
     }
-    let range = wanted(&headers, &format!("\"{sha256}\""), size);
-    if range == Wanted::Beyond {
+    let range = requested_range(&headers, &format!("\"{sha256}\""), size);
+    if range == RequestedRange::Beyond {
         let text = format!("the asset has {size} bytes; ask for a range within them");
         let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "asset.range", text);
         return Ok(([(CONTENT_RANGE, format!("bytes */{size}"))], problem).into_response());
     }
     let mut shown = shown(&asset);
     let (status, range) = match range {
-        Wanted::Part(range) => {
+        RequestedRange::Part(range) => {
             let place = format!("bytes {}-{}/{size}", range.start, range.end - 1);
             shown.extend(place.parse().map(|place| (CONTENT_RANGE, place)));
             (StatusCode::PARTIAL_CONTENT, range)

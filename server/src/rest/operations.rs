@@ -45,7 +45,7 @@ pub async fn answer(row: &'static Row, app: Arc<App>, request: Request) -> Resul
     let caller = allowed(request.extensions(), row.about.role)?.clone();
     let path = request.uri().path().to_string();
     let known = (row.about.method == Method::Get).then(|| IfNoneMatch::of(request.headers()));
-    let asked = Asked::new(&row.about, request, &app).await?;
+    let asked = ParsedRequest::new(&row.about, request, &app).await?;
     let answered = if row.about.work == Work::Quick {
         let asker = caller.asker(&app.config, Threads::Elsewhere(elsewhere));
         let operation = match asked.body.len() > SMALL_BYTES {
@@ -79,15 +79,15 @@ fn elsewhere(work: Box<dyn FnOnce() + Send>) -> Elsewhere {
     }))
 }
 
-struct Asked {
+struct ParsedRequest {
     path: Vec<(String, String)>,
     query: Vec<(String, String)>,
     headers: Vec<(String, String)>,
     body: String,
 }
 
-impl Asked {
-    async fn new(about: &About, request: Request, app: &Arc<App>) -> Result<Asked, Problem> {
+impl ParsedRequest {
+    async fn new(about: &About, request: Request, app: &Arc<App>) -> Result<ParsedRequest, Problem> {
         let (mut parts, body) = request.into_parts();
         let nothing = || Error::not_found("id.malformed", "the path contains a malformed id; check it");
         let path = RawPathParams::from_request_parts(&mut parts, app).await.map_err(|_| nothing())?;
@@ -123,11 +123,11 @@ impl Asked {
             true => json::text(Request::from_parts(parts, body), app).await?,
             false => String::new(),
         };
-        Ok(Asked { path, query, headers, body })
+        Ok(ParsedRequest { path, query, headers, body })
     }
 
     fn read<T>(self, about: &About, read: impl Fn(&Given<'_>) -> Result<T, Wrong>) -> Result<T, Error> {
-        let Asked { path, query, headers, body } = self;
+        let ParsedRequest { path, query, headers, body } = self;
         if !body.trim().is_empty() {
             everturn_core::json::check(&body)?;
         }
@@ -188,6 +188,6 @@ pub async fn read<O: everturn_api::Operation>(
 ) -> Result<(Asker, O), Problem> {
     let asker =
         allowed(request.extensions(), O::ABOUT.role)?.asker(&app.config, Threads::Elsewhere(elsewhere));
-    let asked = Asked::new(&O::ABOUT, request, app).await?;
+    let asked = ParsedRequest::new(&O::ABOUT, request, app).await?;
     Ok((asker, blocking(move || asked.read(&O::ABOUT, |given| given.read())).await?))
 }

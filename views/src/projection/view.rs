@@ -129,7 +129,7 @@ pub struct View<'a> {
     #[schemars(skip_serializing_if = "Option::is_none")]
     pub unchanged_leading_tokens: Option<usize>,
     #[schemars(skip)]
-    pub(super) asked: Asked,
+    pub(super) asked: RecordedOptions,
     /// Number of messages in the transcript.
     #[schemars(skip)]
     pub(super) transcript: usize,
@@ -137,16 +137,16 @@ pub struct View<'a> {
 
 /// The options as recorded in the event.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct RecordedOptions {
     respects_provider_signatures: bool,
     summary_keep_last: Option<usize>,
     options: Value,
 }
 
-impl Asked {
-    pub(super) fn of(options: &Options) -> Asked {
+impl RecordedOptions {
+    pub(super) fn of(options: &Options) -> RecordedOptions {
         let summarizes = options.policies.contains(&Policy::SummaryPrefix);
-        Asked {
+        RecordedOptions {
             respects_provider_signatures: options.signatures != Signatures::Ignore,
             summary_keep_last: summarizes.then_some(options.keep_last),
             options: options.record.clone(),

@@ -59,7 +59,7 @@ pub fn run(args: &Args, found: &Found) -> Result<(), Failure> {
             output::text(text)?;
         }
     }
-    if sources.iter().all(|source| source.problems.is_empty()) { Ok(()) } else { Err(Failure::Said) }
+    if sources.iter().all(|source| source.problems.is_empty()) { Ok(()) } else { Err(Failure::Reported) }
 }
 
 fn open(file: &Input) -> Result<Box<dyn std::io::Read>, Error> {

@@ -15,7 +15,7 @@ pub const KEY: &str = "openai";
 
 /// The stored part of the request.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Kept {
+pub struct StoredRequest {
     /// The model, as requested.
     pub model: String,
     /// Fields that the response repeats.
@@ -37,13 +37,13 @@ pub enum State {
 }
 
 /// A response to be shown.
-pub struct Shown<'a> {
+pub struct ResponseView<'a> {
     pub turn: TurnId,
     /// The stored part of its request.
-    pub kept: &'a Kept,
+    pub kept: &'a StoredRequest,
 }
 
-impl Shown<'_> {
+impl ResponseView<'_> {
     pub fn object(&self, state: &State, output: &[Value], usage: Option<Value>) -> Value {
         let (status, error, incomplete) = match state {
             State::InProgress => ("in_progress", Value::Null, Value::Null),
@@ -116,7 +116,7 @@ fn used(input: u64, output: u64, raw: Option<&Value>) -> Option<Value> {
 }
 
 /// The turn of a response, and the stored part of its request.
-pub fn find(scope: &Tenant, id: &str) -> Result<(Turn, Kept), Error> {
+pub fn find(scope: &Tenant, id: &str) -> Result<(Turn, StoredRequest), Error> {
     let absent = || Error::not_found("response_not_found", format!("there is no response {:?}", clip(id)));
     let turn = match scope.turn(ids::turn_of_response(id).ok_or_else(absent)?) {
         Err(Error::NotFound(_)) => return Err(absent()),
@@ -168,7 +168,7 @@ pub fn answer_turns(scope: &Tenant, first: &Turn) -> Result<Vec<Turn>, Error> {
 }
 
 /// A response, read from the log.
-pub fn object(scope: &Tenant, turn: &Turn, kept: &Kept) -> Result<Value, Error> {
+pub fn object(scope: &Tenant, turn: &Turn, kept: &StoredRequest) -> Result<Value, Error> {
     let about = items::generation(turn);
     let state = match turn.status {
         Status::Pending => State::InProgress,
@@ -192,6 +192,6 @@ pub fn object(scope: &Tenant, turn: &Turn, kept: &Kept) -> Result<Value, Error> 
     }
     let tokens = turn.tokens.unwrap_or_default();
     let usage = tokens.prompt.zip(tokens.completion).and_then(|(i, o)| used(i, o, about.usage.as_ref()));
-    let shown = Shown { turn: turn.id, kept };
+    let shown = ResponseView { turn: turn.id, kept };
     Ok(shown.object(&state, &output, usage))
 }
