@@ -3,7 +3,7 @@
 use super::conversations::{Paging, append, new_turns, object, page};
 use super::error::Refused;
 use super::fields::Fields;
-use super::{ids, items, kept};
+use super::{ids, items, stored};
 use crate::access::{Admin, Reader, Writer};
 use crate::app::{App, blocking};
 use crate::json::{Json, Path, Query};

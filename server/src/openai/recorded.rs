@@ -6,7 +6,7 @@
 //! treated separately: each is appended once, and again when it changes.
 
 use super::error::Refused;
-use super::kept;
+use super::stored;
 use crate::app::blocking;
 use axum::http::HeaderMap;
 use everturn::model::Answer;

@@ -7,7 +7,7 @@ use super::conversion::extra;
 use super::error::Refused;
 use super::models::Chosen;
 use super::stored::{KEY, StoredRequest};
-use super::{ids, items, kept, tools};
+use super::{ids, items, stored, tools};
 use crate::app::blocking;
 use everturn::model::{Provider, Request};
 use everturn::{
