@@ -327,7 +327,7 @@ fn two_compactions_at_once_give_one_winner_and_no_lost_turn() {
     was_asked.recv_timeout(PATIENCE).unwrap();
     let winner = scope.compact(id, CompactOptions { extractive: true, ..by_hand(4) }).unwrap();
     go.send(()).unwrap();
-    refused(slow.join().unwrap(), "compaction.stale", "another compaction was first");
+    refused(slow.join().unwrap(), "compaction.stale", "another compaction finished first");
     let after = scope.get(id).unwrap();
     assert_eq!(after.checkpoint.map(|at| at.event), winner.event);
     assert_eq!(scope.state(id).unwrap().recent_turn_ids.len(), 4, "covered by the winner, or said verbatim");

@@ -438,7 +438,9 @@ fn a_number_from_a_projector_is_the_message_at_that_index() {
     assert_eq!(turned.source_indices, [Some(1), Some(2), None]);
     for unfit in [json!([3]), json!([-1]), json!([0.5])] {
         let options = Options::custom(move |_: &[&Message]| Ok(unfit.clone()));
-        assert!(project(&messages, None, &options).unwrap_err().text().contains("no index of a message"));
+        assert!(
+            project(&messages, None, &options).unwrap_err().text().contains("not the index of a message")
+        );
     }
 }
 
