@@ -1,4 +1,4 @@
-//! What a conversation needs to go on: checkpoint, pins, what is pending.
+//! State of a conversation: checkpoint, pins, pending items.
 
 use crate::{About, Asker, ConversationName, Method, Noun, Operation, Work};
 use everturn::Tenant;
@@ -11,13 +11,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Reads what a conversation needs to go on: its checkpoint, its pins, and what is pending.
+/// Reads the minimum that a conversation needs to continue: its checkpoint, pins, and pending items.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GetState {
     /// The conversation.
     pub conversation: ConversationName,
-    /// As it was when the log ended here.
+    /// As of this `seq`.
     pub at: Option<u64>,
 }
 
@@ -28,7 +28,7 @@ impl Operation for GetState {
         Noun::State,
         "get_state",
         "/conversations/{conversation}/state",
-        "Read what a conversation needs to go on",
+        "Read the state of a conversation",
         "The state.",
     )
     .for_agents();
@@ -42,17 +42,17 @@ impl Operation for GetState {
     }
 }
 
-/// Pins a truth: every prompt says it until it is unpinned, whatever is summarized.
+/// Pins a value: every prompt contains it until it is unpinned, whatever is summarized.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"value": "Answer in Portuguese."}))]
 pub struct Pin {
     /// The conversation.
     pub conversation: ConversationName,
-    /// What the truth is called.
+    /// Name of the pin.
     #[schemars(example = &"language")]
     pub name: String,
-    /// The truth: a text, or any JSON of up to 4 KiB.
+    /// Value: a text, or any JSON of up to 4 KiB.
     pub value: Raw,
 }
 
@@ -76,13 +76,13 @@ impl Operation for Pin {
     }
 }
 
-/// Takes a pin away.
+/// Removes a pin.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Unpin {
     /// The conversation.
     pub conversation: ConversationName,
-    /// What the truth is called.
+    /// Name of the pin.
     #[schemars(example = &"language")]
     pub name: String,
 }
@@ -94,8 +94,8 @@ impl Operation for Unpin {
         Noun::State,
         "unpin",
         "/conversations/{conversation}/pins/{name}",
-        "Take a pin away",
-        "The event that took it away.",
+        "Remove a pin",
+        "The event that removed it.",
     )
     .work(Work::Quick)
     .for_agents();
@@ -113,20 +113,20 @@ impl Operation for Unpin {
     }
 }
 
-/// Asks for an approval: a question that somebody must answer before work goes on.
+/// Requests an approval: a question that must be answered before work continues.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"approval_id": "appr-2", "tool_call_id": "call_7", "tool_name": "send_mail", "question": "Send it?"}))]
 pub struct RequestApproval {
     /// The conversation.
     pub conversation: ConversationName,
-    /// Pairs question and answer.
+    /// Id that pairs request and answer.
     pub approval_id: String,
-    /// The call that waits for it.
+    /// Id of the call that waits for it.
     pub tool_call_id: Option<String>,
-    /// Its tool.
+    /// Name of the tool.
     pub tool_name: Option<String>,
-    /// For people.
+    /// Question for people.
     pub question: Option<String>,
 }
 
@@ -137,8 +137,8 @@ impl Operation for RequestApproval {
         Noun::State,
         "request_approval",
         "/conversations/{conversation}/approvals",
-        "Ask for an approval",
-        "The event that asks.",
+        "Request an approval",
+        "The event that requests it.",
     )
     .creates()
     .work(Work::Quick);
@@ -179,7 +179,7 @@ impl Operation for ResolveApproval {
         "resolve_approval",
         "/conversations/{conversation}/approvals/{approval}/resolve",
         "Answer an approval",
-        "The event that answers.",
+        "The event that resolves it.",
     )
     .work(Work::Quick);
 

@@ -1,4 +1,4 @@
-//! Turns that come in pieces: open, chunks, commit or abort.
+//! Streamed turns: open, chunks, commit or abort.
 
 use crate::given::split;
 use crate::turns::TurnInput;
@@ -11,13 +11,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Opens a turn whose text will come in chunks. One that is silent for ten minutes is ended as interrupted.
+/// Opens a turn whose text is sent in chunks. After ten minutes without a chunk it is ended as interrupted.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"actor": "planner", "model": "gpt-5"}))]
 pub struct OpenTurn {
     /// The conversation.
     pub conversation: ConversationName,
-    /// How it begins.
+    /// The new turn.
     #[serde(flatten)]
     pub new: NewStream,
 }
@@ -30,7 +30,7 @@ impl Operation for OpenTurn {
         Noun::Turns,
         "open_turn",
         "/conversations/{conversation}/turns/open",
-        "Open a turn that comes in chunks",
+        "Open a streamed turn",
         "The pending turn.",
     )
     .creates()
@@ -44,23 +44,24 @@ impl Operation for OpenTurn {
     }
 }
 
-/// Adds to an open turn: shown at once, durable within a quarter of a second.
+/// Appends a chunk to an open turn: shown at once, durable within a quarter of a second.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"delta": "Lisbon, ", "offset": 0}))]
 pub struct AppendChunk {
     /// The turn's id.
     pub turn: TurnId,
-    /// The piece.
+    /// Text of the chunk.
     pub delta: String,
-    /// Bytes of the turn's text before it: a repeated chunk then changes nothing, and a missing one is noticed.
+    /// Length of the turn's text before it, in bytes: a repeated chunk then changes nothing, and a missing one
+    /// is detected.
     pub offset: Option<u64>,
 }
 
-/// How long the text of a turn is.
+/// Length of a turn's text.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Length {
-    /// Bytes of the turn's text, this piece included: the next one's offset.
+    /// Length of the turn's text in bytes, this chunk included: the offset of the next one.
     pub length: u64,
 }
 
@@ -71,8 +72,8 @@ impl Operation for AppendChunk {
         Noun::Turns,
         "append_chunk",
         "/turns/{turn}/chunks",
-        "Add to an open turn",
-        "It is taken.",
+        "Append a chunk to an open turn",
+        "The chunk was accepted.",
     );
 
     async fn run(self, asker: &Asker) -> Result<Length, Error> {
@@ -84,13 +85,13 @@ impl Operation for AppendChunk {
     }
 }
 
-/// Ends an open turn. Without words, what came in chunks is its content; words given here replace it.
+/// Commits an open turn. Without content, the chunks are its content; content given here replaces it.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(example = json!({"tokens": {"prompt": 812, "completion": 5}}))]
 pub struct CommitTurn {
     /// The turn's id.
     pub turn: TurnId,
-    /// What is said, and what is kept with it.
+    /// Final content and metadata.
     #[serde(flatten)]
     pub last: TurnInput,
 }
@@ -103,7 +104,7 @@ impl Operation for CommitTurn {
         Noun::Turns,
         "commit_turn",
         "/turns/{turn}/commit",
-        "End an open turn",
+        "Commit an open turn",
         "The turn, complete and durable.",
     )
     .work(Work::Quick);
@@ -117,16 +118,16 @@ impl Operation for CommitTurn {
     }
 }
 
-/// Gives an open turn up. What was said so far is kept.
+/// Aborts an open turn. The text so far is kept.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(example = json!({"reason": "the user stopped it"}))]
 pub struct AbortTurn {
     /// The turn's id.
     pub turn: TurnId,
-    /// Why; kept with the turn.
+    /// Reason; kept with the turn.
     pub reason: String,
-    /// The turn that takes its place.
+    /// The turn that supersedes it.
     pub replacement: Option<TurnId>,
 }
 
@@ -137,7 +138,7 @@ impl Operation for AbortTurn {
         Noun::Turns,
         "abort_turn",
         "/turns/{turn}/abort",
-        "Give an open turn up",
+        "Abort an open turn",
         "The turn, aborted.",
     )
     .work(Work::Quick);

@@ -9,9 +9,9 @@ use everturn::ContextOptions;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Contexts of one conversation before it is the other's turn.
+/// Number of contexts of one conversation before switching to the other.
 const BUILT: usize = 20;
-/// What spec 7 names.
+/// The budget in spec 7.
 const BUDGET: u64 = 8000;
 
 pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {

@@ -9,11 +9,11 @@ use everturn_core::id::ConversationId;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Reads of one conversation before it is the other's turn.
+/// Number of reads of one conversation before switching to the other.
 const READS: usize = 50;
 const PAGE: usize = 50;
 
-/// A way to read; `words` choose a place where the place is not fixed.
+/// A way to read; `words` choose a random position.
 type Read = fn(&Tenant, ConversationId, turns: u64, words: &mut Words) -> Result<usize>;
 
 pub fn run(short: &Filled, long: &Filled, scale: Scale) -> Result<Vec<Row>> {

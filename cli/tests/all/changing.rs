@@ -1,4 +1,4 @@
-//! Verbs that change a conversation, answer in it, or clean up after it.
+//! Verbs that change a conversation, generate replies, or clean up.
 
 use crate::Shell;
 use everturn::Everturn;
@@ -89,7 +89,7 @@ fn what_has_expired_is_swept() {
     assert!(shell.refused(&["sweep", "--url", "http://127.0.0.1:9"]).contains("sweeps by itself"));
 }
 
-/// Answers each request for chat completions with the same words.
+/// Answers each request for chat completions with the same text.
 fn fake_model(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());

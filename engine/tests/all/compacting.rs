@@ -354,7 +354,7 @@ fn two_compactions_at_once_give_one_winner_and_no_lost_turn() {
         .compact(CompactOptions { extractive: true, ..by_hand(4) })
         .unwrap();
     go.send(()).unwrap();
-    refused(slow.join().unwrap(), "compaction.stale", "another compaction was first");
+    refused(slow.join().unwrap(), "compaction.stale", "another compaction finished first");
     let after = scope.conversation(id).get().unwrap();
     assert_eq!(after.checkpoint.map(|at| at.event), winner.event);
     assert_eq!(

@@ -42,7 +42,7 @@ fn a_repeated_request_gives_the_first_answer_also_after_a_restart() {
         assert_eq!(again.turns, first.turns);
         assert_eq!(scope.create(new.clone()).wait().unwrap().id(), id);
         let other = scope.conversation(id).append(NewTurn::user("three")).with(with_key("k")).wait();
-        refused(other, "idempotency.reused", "\"k\" was used before with another body; use a new key");
+        refused(other, "idempotency.reused", "\"k\" was used before with a different request; use a new key");
         assert_eq!(scope.conversation(id).get().unwrap().head.seq, 4, "nothing was written");
     };
     asked_again(&scope);

@@ -168,7 +168,7 @@ fn a_message_that_is_none_is_refused() {
             "json.duplicate_key",
             "duplicate key \"role\" at byte 15; keep one of them",
         ),
-        ("{\"role\":\"user\",\"content\":\"\\ud800\"}", "json.malformed", "half of a surrogate pair"),
+        ("{\"role\":\"user\",\"content\":\"\\ud800\"}", "json.malformed", "a lone surrogate"),
     ] {
         refused(scope.try_say(id, NewTurn::message(message)), code, says);
     }

@@ -1,11 +1,12 @@
-//! Compacting what a client keeps itself: items go in, a summary comes back that stands for them in later requests.
+//! Compacting a conversation that the client stores itself: items go in, a summary comes back that replaces
+//! them in later requests.
 
 use super::ask::Input;
 use super::conversations::new_turn;
 use super::error::Refused;
 use super::fields::Fields;
-use super::place::end_of;
 use super::responses::fresh;
+use super::target::end_of;
 use super::{ids, items, models};
 use crate::access::Writer;
 use crate::app::{App, blocking};
@@ -22,7 +23,7 @@ use everturn_views::tokens::Family;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What a summary of ours begins with, under its base64. It is not encrypted: it is the client's own conversation.
+/// First bytes of our summaries, before base64. It is not encrypted: it is the client's own conversation.
 const MARK: &str = "everturn.summary.1\n";
 
 /// `/v1/responses/compact`.
@@ -39,14 +40,14 @@ pub fn summary_of(item: &Raw) -> Result<Option<String>, Error> {
     let bytes = value["encrypted_content"].as_str().and_then(|text| BASE64_STANDARD.decode(text).ok());
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
     let text = text.as_deref().and_then(|text| text.strip_prefix(MARK)).ok_or_else(|| {
-        let text = "a compaction item was not made here; send the items that it stands for";
+        let text = "a compaction item was not created by this server; send the items that it replaces";
         Error::invalid("compaction.foreign", text)
     })?;
     let words = quote(&format!("Summary of the conversation so far:\n\n{text}"));
     Ok(Some(format!(r#"{{"role":"developer","content":{words}}}"#)))
 }
 
-/// Summarizes, in a conversation that is gone afterwards. What the users said is repeated before the summary.
+/// Summarizes, in a temporary conversation. User messages are repeated before the summary.
 async fn compact(Writer(scope): Writer, Json(mut body): Json<Fields>) -> Result<axum::Json<Value>, Refused> {
     let model = models::find(&scope, body.take("model")?)?;
     let input = body.take::<Input>("input")?.map(Input::items).transpose()?.unwrap_or_default();

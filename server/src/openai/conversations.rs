@@ -1,4 +1,4 @@
-//! Conversations as OpenAI has them, and a list of them, which it has not.
+//! Conversations in OpenAI's format, and a list of them, which OpenAI does not have.
 
 use super::error::Refused;
 use super::fields::{Fields, check_metadata};
@@ -18,13 +18,13 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most items that are given at once.
+/// Maximum number of items in one request.
 pub const ITEMS_MAX: usize = 20;
-/// Most entries of a page, and how many there are if nobody says.
+/// Maximum and default number of entries of a page.
 pub const PAGE_MAX: usize = 100;
 const PAGE_DEFAULT: usize = 20;
 
-/// What marks a conversation that belongs to a chain of responses and was never named: it is not listed.
+/// Metadata key of a conversation that belongs to a chain of responses and was never named: it is not listed.
 pub const HIDDEN: &str = "everturn.hidden";
 
 /// `/v1/conversations`.
@@ -34,7 +34,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/v1/conversations/{id}", get(retrieve).post(update).delete(delete))
 }
 
-/// A conversation as OpenAI shows it. Of its metadata, what is text: the rest is not of this interface.
+/// A conversation in OpenAI's format. Only text metadata is shown.
 pub fn object(conversation: &Conversation) -> Value {
     let metadata: Map<String, Value> = texts(conversation).map(|(k, v)| (k.clone(), json!(v))).collect();
     json!({
@@ -75,14 +75,16 @@ pub fn new_turn(item: &Raw) -> Result<NewTurn, Error> {
 /// At most [`ITEMS_MAX`] items, as turns.
 pub fn new_turns(given: &[Raw]) -> Result<Vec<NewTurn>, Refused> {
     if given.len() > ITEMS_MAX {
-        let text =
-            format!("{ITEMS_MAX} items can be given at once, these are {}; give them in parts", given.len());
+        let text = format!(
+            "at most {ITEMS_MAX} items are accepted at once, these are {}; send them in parts",
+            given.len()
+        );
         return Err(Refused::field("items", text));
     }
     given.iter().map(|item| new_turn(item).map_err(Refused::at("items"))).collect()
 }
 
-/// Appends items, and shows them.
+/// Appends items, and returns them.
 pub async fn append(scope: Tenant, id: ConversationId, turns: Vec<NewTurn>) -> Result<Vec<Value>, Refused> {
     if turns.is_empty() {
         return Ok(Vec::new());
@@ -112,7 +114,7 @@ async fn retrieve(
     Ok(axum::Json(object(&blocking(move || scope.conversation(id).get()).await?)))
 }
 
-/// New metadata takes the place of the old, as far as this interface shows it.
+/// New metadata replaces the old, as far as this interface shows it.
 async fn update(
     Writer(scope): Writer,
     Path(id): Path<ConversationId>,
@@ -134,7 +136,6 @@ async fn delete(Admin(scope): Admin, Path(id): Path<ConversationId>) -> Result<a
     Ok(axum::Json(json!({"id": id, "object": "conversation.deleted", "deleted": true})))
 }
 
-/// How a page is asked for.
 #[derive(Deserialize)]
 pub struct Paging {
     after: Option<String>,
@@ -143,12 +144,11 @@ pub struct Paging {
 }
 
 impl Paging {
-    /// The entry that the page before ended with.
+    /// The last entry of the previous page.
     pub fn after(&self) -> Option<&str> {
         self.after.as_deref()
     }
 
-    /// At most so many entries.
     pub fn limit(&self) -> Result<usize, Refused> {
         match self.limit.unwrap_or(PAGE_DEFAULT) {
             limit @ 1..=PAGE_MAX => Ok(limit),
@@ -166,7 +166,7 @@ impl Paging {
     }
 }
 
-/// A page as OpenAI shows it.
+/// A page in OpenAI's format.
 pub fn page(data: Vec<Value>, has_more: bool) -> axum::Json<Value> {
     let id = |entry: Option<&Value>| entry.map_or(json!(""), |entry| entry["id"].clone());
     axum::Json(json!({

@@ -1,4 +1,4 @@
-//! Conversations as files, in and out.
+//! Import and export of conversations as files.
 
 use super::operations;
 use crate::access::{Reader, Writer};
@@ -36,7 +36,7 @@ async fn get_transcript(Reader(scope): Reader, Path(id): Path<ConversationId>) -
 
 /// A conversation as a file that is written while it is sent.
 async fn written(chat: ConversationHandle, format: Format) -> Result<Body, Error> {
-    // What can be refused is refused before the first byte.
+    // Errors must come before the first byte.
     let chat = blocking(move || chat.get().map(|_| chat)).await?;
     let thread = large_thread().await?;
     pipe::written(thread, move |out| chat.export(format, out, &mut |_| {})).await
@@ -49,13 +49,13 @@ async fn export(State(app): State<Arc<App>>, request: Request) -> Result<Respons
     let name = format!("{}.{}", chat.id(), format.extension());
     let headers = [
         (CONTENT_TYPE, format.content_type().to_string()),
-        // Also a page is a file: it is never shown in this server's name.
+        // A page is a file, too: it is never shown on this server's origin.
         (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")),
     ];
     Ok((headers, written(chat, format).await?).into_response())
 }
 
-/// What the file is called.
+/// Name of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Named {
@@ -89,7 +89,7 @@ async fn import(
         .into()),
         Ok((_, _, Some(io::ErrorKind::TimedOut))) => Err(stalled(&app.config)),
         Ok((_, _, Some(_))) => {
-            let text = "the file ended before it was whole; send it again, what is here already is left out";
+            let text = "the file ended early; send it again, existing events are skipped";
             Err(Error::invalid("body.broken", text).into())
         }
         Ok((imported, ..)) => Ok(axum::Json(imported?)),

@@ -1,4 +1,4 @@
-//! Who may do what: the whole table of routes, tried by everybody.
+//! Permissions: every route of the API, tried by every role.
 
 use crate::live::Live;
 use crate::openapi::{document, operations};
@@ -13,10 +13,10 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// A word of the other tenant's that must never be seen.
+/// A word of the other tenant that must never be seen.
 const MARKER: &str = "xylophone";
 
-/// What a route needs; anything else that changes needs a writer, anything else that only looks a reader.
+/// The role that a route needs; other routes that change something need a writer, others a reader.
 fn needed(method: &str, path: &str) -> KeyRole {
     const ADMIN: &[&str] = &[
         "DELETE /api/v1/conversations/{conversation}",
@@ -45,20 +45,20 @@ fn needed(method: &str, path: &str) -> KeyRole {
     }
 }
 
-/// Words of a new key.
+/// A new key and its id.
 fn key(store: &Everturn, tenant: &str, role: KeyRole) -> (KeyId, String) {
     let new = NewKey { tenant: tenant.into(), role, label: None, expires: None };
     let (key, words) = store.keys().create(new).unwrap();
     (key.id, words)
 }
 
-/// Keys are asked for as soon as there is one.
+/// Keys are required as soon as there is one.
 fn asking() -> Config {
     let limits = Limits { failures_per_minute: 1_000_000, burst: 1_000_000, ..Limits::default() };
     Config { keys_required: None, limits, ..config() }
 }
 
-/// What there is at one tenant, by the variables of paths.
+/// The objects of one tenant, by the variables of paths.
 fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static str, String>) {
     let scope = store.tenant(tenant).unwrap();
     let id = scope.create(everturn::NewConversation::default()).wait().unwrap().id();
@@ -90,7 +90,7 @@ fn furnish(store: &Everturn, tenant: &str) -> (ConversationId, BTreeMap<&'static
     (id, variables)
 }
 
-/// Every operation of the description with its example, on what `variables` name.
+/// Every operation of the description with its example, on the objects in `variables`.
 fn requests(stage: &Stage, variables: &BTreeMap<&str, String>) -> Vec<(String, String, RequestBuilder)> {
     let document = document();
     let mut all = Vec::new();
@@ -120,14 +120,14 @@ fn requests(stage: &Stage, variables: &BTreeMap<&str, String>) -> Vec<(String, S
     all
 }
 
-/// The example of a body, or an empty one: who may ask is decided before it is read.
+/// The example of a body, or an empty one: permission is checked before it is read.
 fn example(document: &Value, content: &Value) -> Value {
     let name = content["schema"]["$ref"].as_str().and_then(|name| name.rsplit('/').next());
     let of_schema = || document["components"]["schemas"][name?].get("example");
     content.get("example").or_else(of_schema).cloned().unwrap_or_else(|| json!({}))
 }
 
-/// The status and the text of an answer; of a stream only its beginning.
+/// The status and the text of an answer; for a stream only its beginning.
 async fn ask(request: RequestBuilder, words: Option<&str>) -> (u16, String) {
     let request = match words {
         Some(words) => request.header("authorization", format!("Bearer {words}")),
@@ -233,7 +233,7 @@ async fn what_is_another_tenants_is_not_there() {
         if path.contains('{') {
             assert!(matches!(status, 400 | 404), "{method} {path}: {status} {text}");
         }
-        // Pins and approvals are named by whoever asks, so their names come back.
+        // Pins and approvals are named by the caller, so their names come back.
         let own_name = path.contains("{name}") || path.contains("{approval}");
         assert!(own_name || !text.contains(MARKER), "{method} {path}: {text}");
     }
@@ -241,8 +241,8 @@ async fn what_is_another_tenants_is_not_there() {
     stage.stop().await;
 }
 
-/// With one index for all tenants, exact scores told how many entries of anybody have a word or begin with some letters: with a
-/// writer's key another tenant's secrets were read out letter by letter.
+/// Regression: with one index for all tenants, exact scores revealed how many entries of any tenant have a word
+/// or a prefix: with a writer's key another tenant's secrets could be read letter by letter.
 #[tokio::test(flavor = "multi_thread")]
 async fn recall_tells_nothing_of_what_others_store() {
     let store = Everturn::open("memory:").unwrap();
@@ -254,7 +254,7 @@ async fn recall_tells_nothing_of_what_others_store() {
         scope.conversation(id).append_all(turns).wait().unwrap();
         id
     };
-    // What an attacker plants: every guess, so that each has a score that can be compared.
+    // The attacker plants every guess, so that each has a score that can be compared.
     let id = say(&own, &["xylophoney", "xylophonez", "the xylo and a harbour", "the harbour of the master"]);
     store.index_now().unwrap();
     let stage = Stage::over(store.clone(), asking()).await;
@@ -314,7 +314,8 @@ async fn a_key_that_is_taken_back_ends_at_once() {
     stage.stop().await;
 }
 
-/// Without a key everybody on this machine is an admin; whoever makes the first key ends that, and must be able to go on.
+/// Without a key everyone on this machine is an admin; creating the first key ends that, and its creator must
+/// be able to continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_key_closes_the_door() {
     let stage = Stage::over(Everturn::open("memory:").unwrap(), asking()).await;
@@ -325,7 +326,7 @@ async fn the_first_key_closes_the_door() {
     let words = made["secret"].as_str().unwrap();
     let keys = stage.request(Method::GET, "/api/v1/keys");
     assert_eq!(ask(keys, Some(words)).await.0, 200);
-    // Taking the last key back must not open the door again.
+    // Revoking the last key must not open access again.
     let revoke = format!("/api/v1/keys/{}", made["id"].as_str().unwrap());
     assert_eq!(ask(stage.request(Method::DELETE, &revoke), Some(words)).await.0, 200);
     stage.get("/api/v1/conversations", 401).await;
@@ -436,7 +437,7 @@ async fn a_token_that_expires_ends_its_live_streams() {
     stage.stop().await;
 }
 
-/// In the shape that each client raises its own exception for.
+/// In the shape for which each client raises its own exception.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_key_ends_streams_of_answers_in_the_clients_words() {
     for (path, pointer, word) in [
@@ -460,7 +461,7 @@ async fn a_revoked_key_ends_streams_of_answers_in_the_clients_words() {
             json!({"input": [{"role": "user", "content": "hi"}], "stream": true})
         };
         let path = path.replace("{conversation}", &conversation.to_string());
-        // Some answer only once the model has begun to.
+        // Some answer only once the model has begun.
         steps.send(crate::generations::text("Lisb")).unwrap();
         let request = stage.request(Method::POST, &path).bearer_auth(&words);
         let request =

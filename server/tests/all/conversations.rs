@@ -77,7 +77,7 @@ async fn a_repeated_request_makes_one_conversation() {
     assert_eq!(first["id"], again["id"]);
     assert_eq!(answer(create("two"), 409).await["code"], "idempotency.reused");
     assert_eq!(stage.get(ALL, 200).await["data"].as_array().unwrap().len(), 1);
-    // A fork and an open turn as well, also where the conversation has gone on meanwhile.
+    // A fork and an open turn as well, even if the conversation has gone on meanwhile.
     let id = first["id"].as_str().unwrap();
     for (what, changed) in [("fork", json!({"at_seq": 1})), ("turns/open", json!({"actor": "other"}))] {
         let ask = |body: serde_json::Value| {
@@ -156,7 +156,7 @@ async fn a_life_archived_resumed_closed_reset_forked_deleted() {
     stage.stop().await;
 }
 
-/// Somebody else's looks exactly like nothing at all, whatever is tried.
+/// Another tenant's objects look exactly like absent ones, whatever is tried.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_tenants_ids_look_absent() {
     let store = Everturn::open("memory:").unwrap();

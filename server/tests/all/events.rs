@@ -1,4 +1,4 @@
-//! The log over REST: pages, and live.
+//! The log over REST: in pages, and live.
 
 use crate::live::Live;
 use crate::stage::{Stage, config};
@@ -18,7 +18,7 @@ async fn stage(config: Config) -> (Stage, Tenant, ConversationId) {
     let options = Options { auto_compaction: false, ..Options::default() };
     let store = Everturn::open_with("memory:", options).unwrap();
     let scope = store.tenant("default").unwrap();
-    // Looking for secrets in megabytes takes a while.
+    // Searching megabytes for secrets takes a while.
     let policy = [("redaction".to_string(), Raw::new("\"off\"".into()).unwrap())].into();
     let settings = Settings { policy, ..Settings::default() };
     let new = NewConversation { settings, ..NewConversation::default() };
@@ -76,7 +76,7 @@ async fn what_was_and_what_comes_without_a_gap_or_a_repeat() {
         }
     }
     assert_eq!(live.expect("event").await.id, "10");
-    // The connection is killed; another one goes on where it was.
+    // The connection is killed; another one resumes.
     drop(live);
     say(&scope, id, "11");
     let mut live = stage.follow(id, "", Some("10")).await;
@@ -153,13 +153,13 @@ async fn a_server_that_stops_says_where_to_go_on() {
     stopped.await.unwrap();
 }
 
-/// A reader that does not read costs the server its place in the ring and no more; it is told and loses nothing.
+/// A reader that does not read is disconnected with a position to resume from, and loses nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_is_let_go_with_a_place_to_resume() {
     let (stage, scope, id) = stage(config()).await;
     let mut live = stage.follow(id, "", None).await;
     live.expect("event").await;
-    // More than the sockets hold, then more than the ring does.
+    // More than the sockets hold, then more than the ring buffer does.
     let (text, events, chunks) = ("x".repeat(256 * 1024), 64, SUBSCRIBER_LAG_EVENTS_MAX + 100);
     let writer = scope.clone();
     let write = tokio::task::spawn_blocking(move || {
