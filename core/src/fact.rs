@@ -317,7 +317,7 @@ pub fn tidied(text: &str) -> String {
     clean.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Normal form of a spelling: ignores letter case, underscores and surrounding punctuation.
+/// Normal form of a spelling: ignores letter case, underscores, hyphens and surrounding punctuation.
 pub fn normal(text: &str) -> String {
     let spaced = text.replace(['_', '-'], " ").to_lowercase();
     let around = |c: char| {

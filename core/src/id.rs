@@ -120,7 +120,7 @@ id!(
     KeyId, "key_"
 );
 
-/// A tenant, the isolation boundary. Letters, digits, `.`, `_` and `-`, so that it is also a safe folder name.
+/// Name of a tenant, the isolation boundary. Letters, digits, `.`, `_` and `-`, so that it is also a safe folder name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 pub struct TenantName(String);
 
