@@ -223,7 +223,7 @@ impl Operation for ListGenerations {
 
     async fn run(self, asker: &Asker) -> Result<Page<GenerationStatus>, Error> {
         let id = asker.conversation(&self.conversation)?.get()?.id;
-        let running = asker.tenant.running_generations(id);
+        let running = asker.tenant.generations().running(id);
         Ok(Page::whole(running))
     }
 }
@@ -249,7 +249,7 @@ impl Operation for GetGeneration {
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<GenerationStatus, Error> {
-        asker.tenant.generation(self.generation)
+        asker.tenant.generations().status(self.generation)
     }
 }
 
@@ -275,7 +275,7 @@ impl Operation for StopGeneration {
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<GenerationStatus, Error> {
-        asker.tenant.stop_generation(self.generation)
+        asker.tenant.generations().stop(self.generation)
     }
 }
 
@@ -306,7 +306,7 @@ impl Operation for ListModels {
     .work(Work::Quick);
 
     async fn run(self, asker: &Asker) -> Result<Page<Model>, Error> {
-        let models = asker.tenant.models().into_iter();
+        let models = asker.tenant.generations().models().into_iter();
         Ok(Page::whole(models.map(|(name, model)| Model { name, model }).collect()))
     }
 }

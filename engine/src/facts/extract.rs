@@ -47,9 +47,10 @@ impl Tenant {
         let name = policy.model.as_deref();
         match self.shared().options.summarizers.get(name.unwrap_or("default")) {
             Some(summarizer) => Ok(summarizer.clone()),
-            None => {
-                self.model(name).map(|model| Arc::new(Summarizer::new(model.client)) as Arc<dyn Summarize>)
-            }
+            None => self
+                .generations()
+                .model(name)
+                .map(|model| Arc::new(Summarizer::new(model.client)) as Arc<dyn Summarize>),
         }
     }
 }

@@ -32,7 +32,7 @@ const ENDED_MAX: usize = 1024;
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
 /// An answer on its way: pieces, and at last what was committed or an error. Dropping it does not stop the generation:
-/// [`Tenant::stop_generation`](crate::Tenant::stop_generation) does.
+/// [`stop`](crate::TenantGenerations::stop) does.
 ///
 /// Whoever reads slowly gets pieces of the same kind joined to longer ones.
 pub struct Generating {

@@ -94,30 +94,40 @@ impl Default for GenerateOptions {
 }
 
 impl Tenant {
+    /// Generations of the tenant, and the models that they can ask.
+    pub fn generations(&self) -> TenantGenerations<'_> {
+        TenantGenerations(self)
+    }
+}
+
+/// The generations of a tenant.
+pub struct TenantGenerations<'a>(&'a Tenant);
+
+impl TenantGenerations<'_> {
     /// Asks a generation to stop. Its turn ends as aborted and keeps what was said so far.
-    pub fn stop_generation(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
-        self.shared().generations.stop(self.name(), id)
+    pub fn stop(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
+        self.0.shared().generations.stop(self.0.name(), id)
     }
 
-    /// Where a generation is. Those that ended are remembered for a while.
-    pub fn generation(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
-        self.shared().generations.status(self.name(), id)
+    /// Status of a generation. Ended ones are remembered for a while.
+    pub fn status(&self, id: GenerationId) -> Result<GenerationStatus, Error> {
+        self.0.shared().generations.status(self.0.name(), id)
     }
 
     /// The generations that run in a conversation, oldest first.
-    pub fn running_generations(&self, conversation: ConversationId) -> Vec<GenerationStatus> {
-        self.shared().generations.running(&self.key(conversation))
+    pub fn running(&self, conversation: ConversationId) -> Vec<GenerationStatus> {
+        self.0.shared().generations.running(&self.0.key(conversation))
     }
 
     /// The configured models: their names, and what their servers call them.
     pub fn models(&self) -> Vec<(String, String)> {
-        let models = self.shared().options.models.iter();
+        let models = self.0.shared().options.models.iter();
         models.map(|(name, model)| (name.clone(), model.client.model().to_string())).collect()
     }
 
     /// A configured model, to be asked without a conversation; without a name the one that `generate` would take.
     pub fn model(&self, name: Option<&str>) -> Result<Configured, Error> {
-        let models = &self.shared().options.models;
+        let models = &self.0.shared().options.models;
         if models.is_empty() {
             let text = "no model is configured; name one with its base_url, api_key_env and model, and open the store with it";
             return Err(Error::invalid("model.none", text));
@@ -135,29 +145,28 @@ impl Tenant {
             Error::invalid("model.unknown", text)
         })
     }
+}
 
-    /// Fills in what follows from the model, and refuses what cannot be.
-    fn complete(&self, model: &Configured, options: &mut GenerateOptions) -> Result<(), Error> {
-        let context = &mut options.context;
-        if context.at_seq.is_some() || context.input_from.is_some() {
-            let text = "a generation goes on from the end of the log; leave at_seq and input_from out, or fork there first";
-            return Err(Error::invalid("generate.at_seq", text));
-        }
-        context.provider = model.client.provider();
-        context.model =
-            Some(options.served_model.clone().unwrap_or_else(|| model.client.model().to_string()));
-        let most = model.context_tokens;
-        let output = options.max_output_tokens.unwrap_or(OUTPUT_TOKENS_DEFAULT.min(most / 4));
-        if context.token_budget == 0 {
-            context.token_budget = most.checked_sub(output).filter(|left| *left > 0).ok_or_else(|| {
-                let text = format!(
-                    "max_output_tokens is {output} and the model takes {most} with the prompt; ask for less"
-                );
-                Error::too_large("generate.max_output_tokens", text)
-            })?;
-        }
-        Ok(())
+/// Fills in what follows from the model, and refuses what cannot be.
+fn complete(model: &Configured, options: &mut GenerateOptions) -> Result<(), Error> {
+    let context = &mut options.context;
+    if context.at_seq.is_some() || context.input_from.is_some() {
+        let text = "a generation goes on from the end of the log; leave at_seq and input_from out, or fork there first";
+        return Err(Error::invalid("generate.at_seq", text));
     }
+    context.provider = model.client.provider();
+    context.model = Some(options.served_model.clone().unwrap_or_else(|| model.client.model().to_string()));
+    let most = model.context_tokens;
+    let output = options.max_output_tokens.unwrap_or(OUTPUT_TOKENS_DEFAULT.min(most / 4));
+    if context.token_budget == 0 {
+        context.token_budget = most.checked_sub(output).filter(|left| *left > 0).ok_or_else(|| {
+            let text = format!(
+                "max_output_tokens is {output} and the model takes {most} with the prompt; ask for less"
+            );
+            Error::too_large("generate.max_output_tokens", text)
+        })?;
+    }
+    Ok(())
 }
 
 impl ConversationHandle {
@@ -181,8 +190,8 @@ impl ConversationHandle {
         mut options: GenerateOptions,
     ) -> Result<oneshot::Receiver<Result<Generating, Error>>, Error> {
         self.shared().journal.writable()?;
-        let model = self.tenant.model(options.model.as_deref())?;
-        self.tenant.complete(&model, &mut options)?;
+        let model = self.tenant.generations().model(options.model.as_deref())?;
+        complete(&model, &mut options)?;
         self.shared().journal.conversation(self.key())?;
         let runtime = runtime()?;
         let generation = GenerationId(self.shared().journal.source.ulid()?);

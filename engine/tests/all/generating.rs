@@ -231,8 +231,8 @@ fn an_answer_follows_its_input_and_its_receipt_gives_back_the_bytes_that_were_se
             place("message") < place("context.receipt") && place("context.receipt") < place("turn.opened")
         );
         assert!(place("turn.opened") < place("turn.committed"));
-        assert_eq!(scope.generation(generating.id).unwrap().state, GenerationState::Done);
-        assert_eq!(scope.running_generations(id), []);
+        assert_eq!(scope.generations().status(generating.id).unwrap().state, GenerationState::Done);
+        assert_eq!(scope.generations().running(id), []);
     }
 }
 
@@ -483,7 +483,10 @@ fn a_model_is_chosen_by_name_and_may_be_asked_to_serve_another() {
     refused(begin(&scope, id, named("clever")), "model.unknown", "\"clever\" is not one of fast, smart");
     refused(begin(&scope, id, input("hi")), "model.unknown", "name one of fast, smart");
     assert_eq!(scope.conversation(id).get().unwrap().head.seq, 1, "nothing was appended");
-    assert_eq!(scope.models(), [("fast".into(), "fast-1".into()), ("smart".into(), "smart-1".into())]);
+    assert_eq!(
+        scope.generations().models(),
+        [("fast".into(), "fast-1".into()), ("smart".into(), "smart-1".into())]
+    );
     generate(&scope, id, named("smart")).unwrap();
     let other = GenerateOptions { served_model: Some("smart-2".into()), ..named("smart") };
     let generated = generate(&scope, id, other).unwrap();
@@ -526,7 +529,7 @@ fn what_cannot_be_generated_is_refused_before_anything_is_said() {
     let nowhere = "conv_00000000000000000000000007".parse().unwrap();
     refused(begin(&scope, nowhere, input("hi")), "conversation.absent", "");
     assert_eq!((scope.conversation(id).get().unwrap().head.seq, server.seen().len()), (head, 0));
-    assert_eq!(scope.running_generations(id), []);
+    assert_eq!(scope.generations().running(id), []);
 }
 
 /// The client lost the answer and sends the request again: nothing is said twice, and nothing is paid twice.
@@ -586,7 +589,7 @@ fn a_turn_is_not_swept_away_while_its_model_thinks() {
     clock.advance_s(600);
     assert_eq!(store.sweep().unwrap().interrupted, 1);
     refused(generating.wait(), "turn.not_open", "is interrupted already");
-    assert_eq!(scope.running_generations(id), []);
+    assert_eq!(scope.generations().running(id), []);
 }
 
 /// What is traced, of the conversations of one test: names and values of fields.

@@ -43,9 +43,9 @@ impl Chosen {
 /// Finds a model by its configured name, by its name at the provider, or as `name/model` for any model of that
 /// provider.
 pub fn find(scope: &Tenant, asked: Option<String>) -> Result<Chosen, Refused> {
-    let models = scope.models();
+    let models = scope.generations().models();
     let Some(asked) = asked else {
-        let configured = scope.model(None).map_err(Refused::at("model"))?;
+        let configured = scope.generations().model(None).map_err(Refused::at("model"))?;
         let same = |(name, _): &&(String, String)| models.len() == 1 || name == "default";
         let name = models.iter().find(same).map(|(name, _)| name.clone()).unwrap_or_default();
         return Ok(Chosen { asked: name.clone(), name, served: None, configured });
@@ -60,7 +60,7 @@ pub fn find(scope: &Tenant, asked: Option<String>) -> Result<Chosen, Refused> {
             _ => return Err(unknown(&asked)),
         },
     };
-    let configured = scope.model(Some(&name)).map_err(Refused::at("model"))?;
+    let configured = scope.generations().model(Some(&name)).map_err(Refused::at("model"))?;
     Ok(Chosen { asked, name, served, configured })
 }
 
@@ -81,7 +81,7 @@ fn object(id: &str) -> Value {
 }
 
 async fn list(State(app): State<Arc<App>>, Reader(scope): Reader) -> Json<Value> {
-    let models = scope.models();
+    let models = scope.generations().models();
     let mut ids: Vec<&str> = models.iter().map(|(name, _)| name.as_str()).collect();
     ids.extend(models.iter().map(|(_, served)| served.as_str()));
     ids.extend(app.embedders.iter().flat_map(|(name, embedder)| [name.as_str(), embedder.model()]));

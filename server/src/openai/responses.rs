@@ -231,7 +231,7 @@ async fn cancel(Writer(scope): Writer, Path(id): Path<String>) -> Result<axum::J
         let (chat, seq) = (scope.conversation(turn.conversation), turn.seq);
         let mut news = blocking(move || chat.subscribe(seq)).await?;
         let generation: GenerationId = items::generation(&turn).id.unwrap_or_default().parse()?;
-        match scope.stop_generation(generation) {
+        match scope.generations().stop(generation) {
             // It ended at this very moment.
             Ok(_) | Err(Error::Conflict(_)) => {}
             Err(error) => return Err(error.into()),

@@ -49,7 +49,7 @@ fn whatever_the_provider_does_the_input_stays_and_the_answer_ends_with_the_reaso
         let reason = turns[1].reason.as_deref().unwrap();
         assert_eq!(reason, format!("{code}: {}", error.text()));
         let expected = GenerationState::Failed { code: error.code().into(), text: error.text().to_string() };
-        assert_eq!(scope.generation(generation).unwrap().state, expected);
+        assert_eq!(scope.generations().status(generation).unwrap().state, expected);
         // It does not stand in the way of another try, and is not in its prompt.
         server.await_requests(1);
         assert_eq!(server.seen().len(), 1);
@@ -181,7 +181,7 @@ fn two_answers_at_once_only_if_asked_for() {
     refused(begin(&scope, id, input("two")), "generation.running", &format!("{} is running", slow.id));
     assert_eq!(scope.conversation(id).get().unwrap().head.seq, before, "nothing was appended");
     // Elsewhere it does not matter.
-    let running = scope.running_generations(id);
+    let running = scope.generations().running(id);
     assert_eq!((running.len(), running[0].id, running[0].turn), (1, slow.id, Some(slow.turn)));
     let parallel = GenerateOptions { parallel: true, ..input("three") };
     assert_eq!(generate(&scope, id, parallel).unwrap().answer.text, "quick");
@@ -207,7 +207,9 @@ fn an_answer_goes_on_when_nobody_listens_any_more() {
     {
     }
     assert_eq!(words(&scope.turn(turn).unwrap()).unwrap(), "one two");
-    until("its end is known", || scope.generation(generation).unwrap().state == GenerationState::Done);
+    until("its end is known", || {
+        scope.generations().status(generation).unwrap().state == GenerationState::Done
+    });
 }
 
 #[test]
@@ -227,7 +229,7 @@ fn a_stopped_answer_keeps_what_was_said_and_the_server_is_let_go() {
     let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
     let mut generating = begin(&scope, id, input("tell me all")).unwrap();
     assert!(matches!(generating.recv().unwrap(), Some(Progress::Delta(Delta::Text(_)))));
-    let status = scope.stop_generation(generating.id).unwrap();
+    let status = scope.generations().stop(generating.id).unwrap();
     assert_eq!((status.state, status.turn), (GenerationState::Running, Some(generating.turn)));
     let (generation, turn) = (generating.id, generating.turn);
     refused(generating.wait(), "generation.stopped", &format!("{turn} keeps what was said"));
@@ -236,11 +238,11 @@ fn a_stopped_answer_keeps_what_was_said_and_the_server_is_let_go() {
     assert_eq!((turn.status, turn.reason.as_deref()), (Status::Aborted, Some("stopped")));
     assert_eq!(words(&turn).unwrap(), "as far as ");
     assert!(matches!(turn.superseded_by, Some(Successor::Event(_))));
-    assert_eq!(scope.generation(generation).unwrap().state, GenerationState::Stopped);
-    refused(scope.stop_generation(generation), "generation.ended", "has ended already");
+    assert_eq!(scope.generations().status(generation).unwrap().state, GenerationState::Stopped);
+    refused(scope.generations().stop(generation), "generation.ended", "has ended already");
     let other = "gen_00000000000000000000000007".parse().unwrap();
-    refused(scope.stop_generation(other), "generation.absent", "no generation gen_");
-    refused(scope.generation(other), "generation.absent", "no generation gen_");
+    refused(scope.generations().stop(other), "generation.absent", "no generation gen_");
+    refused(scope.generations().status(other), "generation.absent", "no generation gen_");
 }
 
 /// An open turn belongs to the conversation: others may end it, and the model must not be paid for what nobody keeps.
