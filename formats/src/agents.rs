@@ -1,4 +1,5 @@
-//! What agents and chat programs leave on disk: Claude Code, Codex, Gemini CLI, and messages as providers take them.
+//! What agents and chat programs leave on disk: Claude Code, Codex, Gemini CLI, pi, Droid, Qwen Code, Copilot CLI, and
+//! messages as providers take them.
 //!
 //! [`open`] tells the format by the content, [`Reader`] reads a file from its beginning in bounded memory and gives an
 //! [`Entry`] for everything in it: a turn, a compaction, or an event that keeps a line as it was. One file may hold several
@@ -17,11 +18,12 @@ mod expand;
 mod gemini;
 mod line;
 mod lines;
+mod linked;
 mod messages;
 mod reader;
 mod tree;
 
-pub use detect::{Format, HEAD_BYTES, detect};
+pub use detect::{Format, HEAD_BYTES, detect, unknown};
 pub use expand::{EXPANSION_MAX, Expanded};
 pub use reader::{Opened, Reader, open};
 
@@ -31,6 +33,7 @@ use everturn_core::id::ConversationId;
 use everturn_core::json::Raw;
 use everturn_core::time::Timestamp;
 use everturn_core::turn::Tokens;
+use everturn_views::speech;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -181,6 +184,11 @@ fn digest(parts: &[&str]) -> Hash {
         bytes.extend_from_slice(part.as_bytes());
     }
     Hash::of(&bytes)
+}
+
+/// A title from a prompt: the beginning of what a person said in it.
+fn prompt_title(text: &str) -> Option<String> {
+    speech::words(text).ok().and_then(title)
 }
 
 /// The beginning of a text as a title.

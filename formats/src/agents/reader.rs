@@ -8,6 +8,7 @@ use super::expand::Expanded;
 use super::gemini::Gemini;
 use super::line::made;
 use super::lines::{Found, Lines};
+use super::linked::Linked;
 use super::messages::Messages;
 use super::{Entry, Format, LINE_BYTES_MAX, Problem, Thread};
 use base64::Engine;
@@ -77,17 +78,20 @@ impl<R: BufRead> Reader<R> {
         source: Expanded<R>,
         name: Option<&str>,
     ) -> Reader<R> {
+        let name = name.map(str::to_string);
+        let mapper: Box<dyn Mapper + Send> = match format {
+            Format::ClaudeCode => Box::new(ClaudeCode::new(name, &head)),
+            Format::Codex => Box::new(Codex::new(name)),
+            Format::Gemini => Box::new(Gemini::new(name)),
+            Format::Pi | Format::Droid | Format::Qwen | Format::Copilot => {
+                Box::new(Linked::new(format, name))
+            }
+            other => Box::new(Messages::new(other, name)),
+        };
         let source = Cursor::new(head).chain(source);
         let input = match layout {
             Layout::Lines => Input::Lines(Lines::new(source)),
             Layout::Value => Input::Value { elements: Elements::new(source), number: 0 },
-        };
-        let name = name.map(str::to_string);
-        let mapper: Box<dyn Mapper + Send> = match format {
-            Format::ClaudeCode => Box::new(ClaudeCode::new(name)),
-            Format::Codex => Box::new(Codex::new(name)),
-            Format::Gemini => Box::new(Gemini::new(name)),
-            other => Box::new(Messages::new(other, name)),
         };
         Reader { format, input, mapper, ready: VecDeque::new(), problems: Vec::new(), lines: 0, done: false }
     }
