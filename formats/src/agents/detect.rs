@@ -4,6 +4,7 @@ use super::line::Line;
 use everturn_core::id::clip;
 use everturn_core::{Error, json};
 use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use std::fmt;
 
 /// How much of a file is looked at.
@@ -120,8 +121,10 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     if !text.starts_with('{') || says(["\"type\":\"session_start\"", "\"type\": \"session_start\""]) {
         return None;
     }
-    let whole =
-        |line: &str| (json::check(line).is_ok()).then(|| Line::parse(line).and_then(|line| of_line(&line)));
+    let whole = |line: &str| {
+        let line = values(line).map_or(line, |values| values[0].get());
+        (json::check(line).is_ok()).then(|| Line::parse(line).and_then(|line| of_line(&line)))
+    };
     let lines: Vec<&str> = text.lines().take(LINES_MAX).collect();
     if lines.len() > 1 && goes_over_lines(text) {
         return of_beginning(text, false);
@@ -135,6 +138,14 @@ pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
         Some(None) => of_beginning(text, lines.len() == 1),
         _ => None,
     }
+}
+
+/// The values of a line on which several stand, each whole: some programs forget a line break.
+pub fn values(line: &str) -> Option<Vec<&RawValue>> {
+    let values: Result<Vec<&RawValue>, _> = serde_json::Deserializer::from_str(line).into_iter().collect();
+    values
+        .ok()
+        .filter(|values| values.len() > 1 && values.iter().all(|value| json::check(value.get()).is_ok()))
 }
 
 /// Whether the first element of a list is an object, as far as it can be seen. Logs begin with a bracket, too.
@@ -279,9 +290,12 @@ fn of_beginning(text: &str, one_line: bool) -> Option<(Format, Layout)> {
     (one_line && has("role") && has("content")).then_some((Format::Messages, Layout::Lines))
 }
 
-/// Whether a list of this name holds what was said: many files have `contents`, and Gemini's have parts.
+/// Whether a list of this name holds messages: many files have `contents` or `input`.
 fn is_said(name: &str, text: &str) -> bool {
-    name != "contents" || text.contains("\"parts\"")
+    match name {
+        "contents" => text.contains("\"parts\""),
+        _ => text.contains("\"role\"") || text.contains("_call"),
+    }
 }
 
 /// Which provider's messages these are. All are read the same way; the name is for people.

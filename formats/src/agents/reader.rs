@@ -204,9 +204,16 @@ impl<R: BufRead> Reader<R> {
                 self.mapper.take(number, text, out);
                 return true;
             }
-            _ if last => return false,
+            Ok((text, Err(error))) => match detect::values(text).filter(|_| self.lines_only()) {
+                Some(values) => {
+                    values.iter().for_each(|value| self.mapper.take(number, value.get(), out));
+                    return true;
+                }
+                None if last => return false,
+                None => error.text().to_string(),
+            },
+            Err(_) if last => return false,
             Err(error) => format!("not UTF-8 at its byte {}", error.valid_up_to()),
-            Ok((_, Err(error))) => error.text().to_string(),
         };
         let lossy = String::from_utf8_lossy(bytes);
         // A line that was cut off when the program died, and another that was written behind it.

@@ -53,7 +53,7 @@ fn kept(read: &Read) -> Vec<&str> {
 
 #[test]
 fn the_content_tells_the_format() {
-    let cases: [(Option<&str>, &str); 29] = [
+    let cases: [(Option<&str>, &str); 31] = [
         (
             Some("claude-code"),
             r#"{"type":"user","uuid":"u","sessionId":"s","message":{"role":"user","content":"x"}}"#,
@@ -98,6 +98,13 @@ fn the_content_tells_the_format() {
         (None, r#"{"_type":"transcript","version":2,"messages":[{"role":"user","content":"x"}]}"#),
         (None, r#"{"contents":[{"role":"template","name":"x"}]}"#),
         (None, "[1,2,3]"),
+        // A prompt of another agent, and no list of messages.
+        (None, r#"{"type":"turn.prompt","input":[{"type":"text","text":"hi"}],"time":1}"#),
+        // Two values on a line.
+        (
+            Some("qwen-code"),
+            r#"{"uuid":"1","sessionId":"s","type":"user","message":{"parts":[{"text":"x"}]}}{"uuid":"2","sessionId":"s"}"#,
+        ),
         // A log.
         (None, "[2026-01-01 10:00:00] INFO started {\"type\":\"x\",\"role\":\"user\"}"),
         (None, "[{INFO}] \"role\" \"type\""),
@@ -418,6 +425,15 @@ fn qwen_code_sessions_are_read_and_lines_of_one_message_are_joined() {
         read.entries.iter().filter_map(|entry| entry.title.as_deref()).collect::<Vec<_>>(),
         ["Read it.", "Reading"]
     );
+}
+
+#[test]
+fn values_that_share_a_line_are_all_read() {
+    let line = |n: u64| json!({"role":"user","content":format!("question {n}")}).to_string();
+    let text = format!("{}{}\n{}\n{}{}", line(1), line(2), line(3), line(4), line(5));
+    let read = read(text.as_bytes()).unwrap();
+    let said: Vec<Value> = messages(&read).iter().map(|message| message["content"].clone()).collect();
+    assert_eq!(said, [1, 2, 3, 4, 5].map(|n| format!("question {n}")));
 }
 
 #[test]
