@@ -45,14 +45,14 @@ pub struct ClaudeCode {
     own: Option<String>,
 }
 
-/// What is remembered of a thread.
+/// State of a thread.
 struct Notes {
     /// The thread that it is, or is a branch of.
     home: usize,
     bundle: Option<Bundle>,
-    /// How good its title is.
+    /// Rank of its title; a better one replaces it.
     rank: u8,
-    /// What the last boundary said of the size before it.
+    /// Tokens before the last boundary.
     tokens_before: Option<u64>,
 }
 
@@ -61,11 +61,11 @@ enum Waiting {
     Unreadable(u64, Raw),
 }
 
-/// What a line is.
+/// Kind of a line.
 enum Kind<'a> {
     /// A part of a message of the model, and the message's id.
     Answer(Line<'a>, Option<Cow<'a, str>>),
-    /// Nothing but answers of tools.
+    /// Tool results only.
     Results(Line<'a>),
     Prompt(Line<'a>),
     Summary(Line<'a>),
@@ -133,7 +133,7 @@ impl ClaudeCode {
         }
     }
 
-    /// No line tells where the session runs, or only one far away.
+    /// Begins without a line that names the session and its folder.
     fn begin_without(&mut self, out: &mut Vec<Entry>) {
         let texts = self.waiting.iter().map(|waiting| match waiting {
             Waiting::Line(_, text) => text.as_str(),
@@ -251,7 +251,7 @@ impl ClaudeCode {
         }
     }
 
-    /// What the conversation is to be called, if this is better than what it is called.
+    /// Title of the conversation, if this is better than the one it has.
     fn call(&mut self, thread: usize, rank: u8, text: Option<Cow<'_, str>>) -> Option<String> {
         let notes = &mut self.notes[thread];
         let (better, title): (_, fn(&str) -> _) = match rank {
@@ -277,7 +277,7 @@ impl ClaudeCode {
     }
 }
 
-/// How good the beginning of what was asked first is as a title.
+/// Rank of a title from the first prompt.
 const PROMPT: u8 = 1;
 
 fn session_of<'a>(line: &Line<'a>) -> Option<Cow<'a, str>> {
@@ -463,7 +463,7 @@ fn said(line: &Line<'_>, message: &Line<'_>, supersedes: Vec<u64>) -> Said {
     }
 }
 
-/// What went in includes what was read from and written to a cache.
+/// Prompt tokens include those read from and written to a cache.
 fn tokens(message: &Line<'_>) -> Option<Tokens> {
     let usage = message.object("usage")?;
     let counted = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];

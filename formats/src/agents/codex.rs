@@ -30,7 +30,7 @@ const SUMMARY_BYTES_MAX: usize = 256 * 1024;
 pub struct Codex {
     threads: Vec<Thread>,
     fallback: Option<String>,
-    /// How often a line was seen.
+    /// Occurrences of each line.
     seen: HashMap<u64, u32>,
     model: Option<String>,
     titled: bool,
@@ -46,11 +46,11 @@ pub struct Codex {
     early: Option<Tokens>,
     /// Whether the last answer was given without its count.
     uncounted: bool,
-    /// What the last count said: an update of rate limits repeats it.
+    /// The last count: an update of rate limits repeats it.
     last: Option<String>,
 }
 
-/// Entries that may wait for a count.
+/// Most entries that wait for a count.
 const WAITING_MAX: usize = 8;
 
 impl Codex {
@@ -132,7 +132,7 @@ impl Codex {
         self.heard = entry;
     }
 
-    /// Gives what a line became, now or when the answer before it is counted.
+    /// Emits the entries of a line, now or when the answer before it is counted.
     fn give(&mut self, now: Vec<Entry>, tokens: Option<Tokens>, answer: bool, out: &mut Vec<Entry>) {
         let events = now.iter().all(|entry| matches!(entry.step, Step::Event { .. }));
         let full = self.waiting.len() >= WAITING_MAX;
@@ -302,7 +302,7 @@ fn what(kind: &str, payload: &Line<'_>) -> String {
     }
 }
 
-/// What the model reads after a compaction: the summary, or the history that replaces everything before.
+/// Summary of a compaction, or the history that replaces everything before it.
 fn summary(payload: &Line<'_>) -> String {
     if let Some(message) = payload.text("message").filter(|message| !message.trim().is_empty()) {
         return message.into_owned();

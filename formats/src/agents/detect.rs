@@ -1,4 +1,4 @@
-//! Which program wrote a file, by its content.
+//! Detects the format of a file by its content.
 
 use super::line::Line;
 use everturn_core::id::clip;
@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use std::fmt;
 
-/// How much of a file is looked at.
+/// Bytes of a file that are looked at.
 pub const HEAD_BYTES: usize = 64 * 1024;
 
 /// Lines that are looked at before a file is given up.
@@ -19,7 +19,7 @@ const FIELDS_MAX: usize = 8;
 /// The fields of a request that hold what was said.
 pub const LISTS: [&str; 3] = ["messages", "input", "contents"];
 
-/// How a file is written.
+/// Format of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
     /// Claude Code: `~/.claude/projects/<project>/<session>.jsonl`.
@@ -90,7 +90,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// How the entries of a file are separated.
+/// Separation of the entries of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
     /// One JSON value a line.
@@ -99,12 +99,12 @@ pub enum Layout {
     Value,
 }
 
-/// Tells the format of a file that begins with these bytes; `None` if none of ours.
+/// Format of a file that begins with these bytes; `None` if it is not known.
 pub fn detect(head: &[u8]) -> Option<Format> {
     layout(head).map(|(format, _)| format)
 }
 
-/// The same, and how it is separated.
+/// Format and layout of a file that begins with these bytes.
 pub fn layout(head: &[u8]) -> Option<(Format, Layout)> {
     let text = String::from_utf8_lossy(head);
     let text = text.trim_start_matches('\u{feff}').trim_start();
@@ -298,7 +298,7 @@ fn is_said(name: &str, text: &str) -> bool {
     }
 }
 
-/// Which provider's messages these are. All are read the same way; the name is for people.
+/// Provider of the messages. All are read the same way; the name is for people.
 fn shape(text: &str) -> Format {
     let says = |kinds: &[&str]| {
         let spelt = |kind: &&str| {

@@ -19,7 +19,7 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Cursor, Read};
 
-/// How one format becomes entries.
+/// Maps the lines of one format to entries.
 pub(super) trait Mapper {
     /// The conversations so far.
     fn threads(&self) -> &[Thread];
