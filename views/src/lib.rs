@@ -13,6 +13,7 @@ pub mod facts;
 pub mod identifier;
 pub mod projection;
 pub mod recall;
+pub mod speech;
 pub mod state;
 pub mod tokens;
 pub mod vectors;
