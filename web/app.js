@@ -1,0 +1,133 @@
+// The page: what is shown for which address, the keys, signing in.
+
+import { h, clear, button, words, dialog, state as notice } from "./dom.js";
+import { get, session, memory, onUnauthorized } from "./api.js";
+import { List } from "./list.js";
+import { ConversationPage } from "./conversation.js";
+
+const HELP = [["j  k", "next, previous turn"], ["J  K", "next, previous prompt"], ["g  G", "beginning, end"], ["/", "find in this conversation"], ["Ctrl K", "go anywhere"], ["t", "show or fold thinking"], ["e", "show all events"], ["o", "open or fold a tool call"], ["c", "say something"], ["Ctrl Enter", "send"], ["?", "this list"]];
+
+class Page {
+  constructor() {
+    this.main = h("main.main", { id: "main", tabIndex: -1 });
+    this.banner = h("div.banner", { role: "alert", hidden: true });
+    this.root = document.getElementById("app");
+    session.listeners.add((online) => {
+      this.banner.hidden = online;
+      clear(this.banner, online ? null : "The server does not answer. What you see is what was last read; the page goes on by itself.");
+      if (!online) this.waitForServer();
+      else this.list?.refresh();
+    });
+    onUnauthorized((detail) => this.signIn(detail));
+    addEventListener("hashchange", () => this.route());
+    addEventListener("keydown", (event) => this.key(event));
+    addEventListener("pagehide", () => this.shown?.timeline?.remember());
+    this.build();
+  }
+
+  build() {
+    this.list = new List(this);
+    clear(this.root, this.banner, h("div.frame", null, this.list.el, this.main));
+    this.route();
+  }
+
+  async waitForServer() {
+    while (!session.online) {
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+      await get("/usage").catch(() => {});
+    }
+  }
+
+  /** The models that can be asked; none, if the key may not know. */
+  models() { return (this.modelList ??= get("/models").then(({ data }) => data, () => [])); }
+
+  async route() {
+    const hash = decodeURIComponent(location.hash);
+    if (hash === "#main") return;
+    const found = /^#\/c\/(conv_\w+)(?:@(\d+))?(?:\/(projected|calls|state|proof)(?:\/(\d+))?)?$/.exec(hash);
+    document.body.classList.toggle("has-main", hash.length > 2);
+    if (found) {
+      const [, id, place, view = "", inner] = found;
+      if (this.shown?.id !== id || !this.shown.conversation) {
+        this.leave();
+        const shown = (this.shown = new ConversationPage(id, this));
+        clear(this.main, shown.el);
+        this.list.mark(id);
+        await shown.start();
+        if (this.shown !== shown) return;
+        // On a narrow screen the list is out of sight now.
+        if (!document.activeElement || document.activeElement === document.body || !this.list.el.offsetParent) shown.title?.focus({ preventScroll: true });
+      }
+      this.list.mark(id);
+      return this.shown.show(view, Number(place ?? inner) || undefined);
+    }
+    this.leave();
+    this.list.mark(null);
+    document.title = "Everturn";
+    if (hash === "#/usage") {
+      const { view } = await import("./usage.js");
+      return void clear(this.main, view(this).el);
+    }
+    clear(this.main, notice("Every word is kept", "Choose a conversation, or search everything that was ever said.", button("Search (Ctrl K)", () => this.palette()), button("Keys (?)", () => this.help())));
+  }
+
+  leave() {
+    this.shown?.destroy();
+    this.shown = null;
+  }
+
+  // ------------------------------------------------------------------------------------------------ keys
+
+  key(event) {
+    if ((event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k") return event.preventDefault(), this.palette();
+    if (event.metaKey || event.ctrlKey || event.altKey || event.defaultPrevented) return;
+    if (event.target.closest?.("input, textarea, select, dialog, .menu")) return;
+    if (event.key === "?") return event.preventDefault(), this.help();
+    if (event.target.closest?.("button, summary, a") && ["Enter", " "].includes(event.key)) return;
+    if (this.shown?.key(event)) return event.preventDefault();
+    if (event.key === "/") event.preventDefault(), this.list.search.focus();
+  }
+
+  help() {
+    const name = h("input", { type: "text", value: memory.get("name", ""), placeholder: "user", "aria-label": "Your name in conversations" });
+    name.addEventListener("change", () => memory.set("name", name.value.trim() || undefined));
+    dialog("Keys", h("div", null, h("dl.keys", null, HELP.map(([key, text]) => [h("dt", null, key.split("  ").map((one) => h("kbd", null, one))), h("dd", null, text)])), h("label.row", null, "Your name in conversations", name)), [...(session.key ? [["Sign out", () => (session.signOut(), location.reload(), null)]] : []), ["Close", null]]);
+  }
+
+  async palette() {
+    const { palette } = await import("./palette.js");
+    palette(this);
+  }
+
+  // ------------------------------------------------------------------------------------------------ signing in
+
+  signIn(detail) {
+    if (this.signing) return;
+    this.signing = true;
+    this.leave();
+    const key = h("input", { type: "password", name: "key", autocomplete: "off", required: true, placeholder: "et_…", "aria-describedby": "key-text" });
+    const remember = h("input", { type: "checkbox" });
+    const text = h("p.dim", { id: "key-text", role: "status" }, words(detail ?? "This server asks for a key. Make one with: everturn keys create"));
+    const form = h("form.sign-in", { onsubmit: async (event) => {
+      event.preventDefault();
+      const before = session.key;
+      session.signIn(key.value.trim(), remember.checked);
+      try {
+        await get("/usage");
+      } catch (error) {
+        if (error.status === 401 || error.status === 0) {
+          session.signOut();
+          session.key = before && null;
+          return void clear(text, words(error.message));
+        }
+      }
+      this.signing = false;
+      this.modelList = undefined;
+      this.build();
+    } }, h("img", { src: "/web/icon.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), text, h("label", null, "Key", key), h("label.row", null, remember, "Keep me signed in on this device"), h("button.button.primary", { type: "submit" }, "Sign in"));
+    clear(this.root, this.banner, h("main.center", { id: "main" }, form));
+    key.focus();
+  }
+}
+
+new Page();

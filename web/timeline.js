@@ -1,0 +1,556 @@
+// One conversation: who said what, as one scroll, live.
+
+import { h, add, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, copy } from "./dom.js";
+import { get, post, del, follow, picture, shown, memory, Problem } from "./api.js";
+import { markdown, code, diff } from "./text.js";
+import { parts, plainText, gist, edits, languageOf } from "./message.js";
+import { Scroller, AROUND } from "./scroller.js";
+import { menu } from "./menu.js";
+
+const bytesOf = (text) => new TextEncoder().encode(text).length;
+
+/** Kinds of events that are drawn between turns; the others only on demand. */
+const DRAWN = new Set(["compaction", "compaction.reverted", "context.receipt", "approval.requested", "approval.resolved", "state.pin", "state.unpin", "transcript_budget"]);
+export const SECTIONS = ["system", "state", "facts", "recalled", "digests", "tail", "input"];
+
+export class Timeline {
+  constructor(conversation, page) {
+    this.conversation = conversation;
+    this.page = page;
+    this.id = conversation.id;
+    this.rows = new Map();
+    this.open = new Map();
+    this.writing = new Map();
+    this.approvals = new Map();
+    this.abort = new AbortController();
+    this.thinking = memory.get("thinking", false);
+    this.everything = false;
+    this.seen = memory.get("seen." + this.id, 0);
+    this.firstHead = conversation.head.seq;
+    this.scroller = new Scroller({
+      label: "Conversation",
+      head: conversation.head.seq,
+      load: (from, to) => this.load(from, to),
+      build: (entries, from, to) => this.build(entries, from, to),
+      moved: (scroller) => this.moved(scroller),
+    });
+    this.toEnd = h("button.to-end", { type: "button", hidden: true, onclick: () => this.scroller.toEnd() }, icon("down"), h("span", null, "To the end"));
+    this.el = h("section.timeline", { "aria-label": "Timeline" }, this.scroller.el, this.toEnd);
+    this.el.classList.toggle("show-thinking", this.thinking);
+    this.readState();
+    this.live();
+  }
+
+  destroy() {
+    this.remember();
+    this.abort.abort();
+    this.scroller.destroy();
+  }
+
+  remember() {
+    if (this.scroller.stick || this.atEnd) memory.set("seen." + this.id, this.conversation.head.seq);
+  }
+
+  // ------------------------------------------------------------------------------------------------ reading
+
+  async load(from, to) {
+    const query = { after: from - 1, before: to + 1, limit: to - from + 1, include_events: true, include_superseded: true };
+    try {
+      const { data } = await get(`/conversations/${this.id}/turns`, query, this.abort.signal);
+      return data;
+    } catch (error) {
+      if (error instanceof Problem && error.status === 403) this.page.wordless(error);
+      throw error;
+    }
+  }
+
+  async readState() {
+    try {
+      const state = await get(`/conversations/${this.id}/state`, null, this.abort.signal);
+      this.approvals = new Map(state.pending_approvals.map((one) => [one.approval_id, one]));
+      this.state = state;
+      this.page.stateChanged(state);
+      this.scroller.redraw();
+    } catch { /* shown without */ }
+  }
+
+  live() {
+    const from = this.conversation.head.seq + 1;
+    follow(`/conversations/${this.id}/events`, { from }, {
+      signal: this.abort.signal,
+      status: (connected) => this.page.connected(connected),
+      frame: ({ event, data }) => {
+        if (event === "event") this.happened(data);
+        else if (event === "chunk") this.chunk(data);
+        else if (event === "deleted") return this.page.deleted(), false;
+      },
+      absent: (error) => error && this.page.connected(false, error),
+    });
+  }
+
+  /** An event was written: whatever page it is on, or is about, is read again. */
+  happened(event) {
+    const head = this.conversation.head;
+    if (event.seq > head.seq) {
+      head.seq = event.seq;
+      head.hash = event.hash;
+      this.scroller.setHead(event.seq);
+    }
+    this.page.changed(event);
+    this.stale ??= new Set();
+    this.stale.add(event.seq);
+    const about = event.turn && [...this.rows.values()].find((row) => row.entry.id === event.turn);
+    if (about) this.stale.add(about.entry.seq);
+    if (/^(turn\.(committed|aborted|interrupted|erased)|message)/.test(event.kind) && event.turn) this.ended = (this.ended ?? new Set()).add(event.turn);
+    if (/^(approval|state|compaction|tool|message|turn)/.test(event.kind)) this.stateIsStale = true;
+    this.refreshing ??= setTimeout(() => {
+      this.refreshing = undefined;
+      for (const seq of this.stale) this.scroller.refresh(seq);
+      this.stale = undefined;
+      if (this.stateIsStale) this.readState();
+      this.stateIsStale = false;
+    }, 30);
+    if (!this.scroller.stick) this.toEnd.classList.add("news");
+  }
+
+  /** A piece of an open turn. Its place in bytes decides what of it is new, so that nothing is ever shown twice. */
+  chunk({ turn, turn_seq: seq, offset, text }) {
+    const now = this.writing.get(turn) ?? { text: "", bytes: 0, seq };
+    const skip = now.bytes - offset;
+    if (skip < 0) return this.scroller.refresh(seq);
+    const bytes = bytesOf(text);
+    if (skip >= bytes) return;
+    now.text += skip ? new TextDecoder().decode(new TextEncoder().encode(text).slice(skip)) : text;
+    now.bytes = offset + bytes;
+    this.writing.set(turn, now);
+    const row = this.rows.get(seq);
+    if (row?.body && row.entry.status === "pending") this.soonWritten(row, now);
+    else this.scroller.refresh(seq);
+  }
+
+  soonWritten(row, now) {
+    now.timer ??= setTimeout(() => {
+      now.timer = undefined;
+      if (row.entry.status === "pending") clear(row.body, markdown(now.text), h("span.caret", { "aria-hidden": "true" }));
+    }, 40);
+  }
+
+  // ------------------------------------------------------------------------------------------------ rows
+
+  build(entries, from, to) {
+    const calls = new Map(), results = new Map();
+    for (const entry of entries) {
+      if (entry.kind) continue;
+      entry.parts ??= parts(entry);
+      for (const part of entry.parts) {
+        if (part.kind === "call" && part.id) calls.set(part.id, entry);
+        if (part.kind === "result" && part.id && !results.has(part.id)) results.set(part.id, { entry, part });
+      }
+    }
+    // A result is drawn with its call if both are near enough for either page to see it.
+    const joined = (call, result) => call && result && result.entry.seq > call.seq && result.entry.seq - call.seq <= AROUND && result.entry.status !== "pending" && !result.entry.superseded_by;
+    const rows = [];
+    let before = null;
+    for (const entry of entries) {
+      if (entry.seq > to) break;
+      const isHere = entry.seq >= from;
+      if (entry.kind) {
+        if (!DRAWN.has(entry.kind) && !this.everything) continue;
+        if (entry.kind.startsWith("turn.") && !this.everything) continue;
+        if (isHere) rows.push(this.row(entry, { key: this.approvals.has(entry.body?.approval_id) ? "pending" : "" }));
+        if (entry.kind === "compaction") before = null;
+        continue;
+      }
+      const own = entry.parts.filter((part) => !(part.kind === "result" && joined(calls.get(part.id), results.get(part.id))));
+      if (entry.parts.length && !own.length) continue;
+      const answers = new Map();
+      for (const part of own) if (part.kind === "call" && joined(entry, results.get(part.id))) answers.set(part.id, results.get(part.id));
+      const time = entry.occurred_at ?? entry.created;
+      const follows = before && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by;
+      if (isHere) {
+        const key = [follows, [...answers.values()].map((one) => one.entry.seq), entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id)].join();
+        rows.push(this.row(entry, { own, answers, follows, key }));
+      }
+      before = { actor: entry.actor, role: entry.role, time };
+      if (entry.superseded_by) before = null;
+    }
+    return rows;
+  }
+
+  /** The element of an entry; the same one as long as nothing about it changes. */
+  row(entry, how) {
+    const known = this.rows.get(entry.seq);
+    const version = JSON.stringify([entry.status, entry.superseded_by, entry.erased, how.key, entry.status === "pending" ? 0 : entry.content?.length]);
+    if (known && known.version === version && known.everything === this.everything) {
+      known.entry = entry;
+      return known.el;
+    }
+    const row = { entry, version, everything: this.everything };
+    this.rows.set(entry.seq, row);
+    row.el = entry.kind ? this.event(entry) : this.turn(entry, how, row);
+    row.el.dataset.seq = entry.seq;
+    row.el.setAttribute("aria-posinset", entry.seq);
+    row.el.setAttribute("aria-setsize", this.conversation.head.seq);
+    if (this.seen && entry.seq > this.seen && this.firstHead > this.seen) {
+      const earlier = [...this.rows.keys()].some((seq) => seq > this.seen && seq < entry.seq);
+      if (!earlier || this.newFrom === entry.seq) {
+        this.newFrom = entry.seq;
+        row.el.classList.add("new-from");
+      }
+    }
+    if (this.conversation.parent && entry.seq === this.conversation.parent.at_seq + 1) row.el.classList.add("fork-from");
+    if (this.current === entry.seq) row.el.classList.add("current");
+    if (this.rows.size > 4000) for (const seq of this.rows.keys()) if (!this.scroller.rowOf(seq) && this.rows.size > 2000) this.rows.delete(seq);
+    return row.el;
+  }
+
+  turn(entry, { own, answers, follows }, row) {
+    const name = entry.actor ?? entry.role;
+    const time = entry.occurred_at ?? entry.created;
+    const isTool = own.length && own.every((part) => part.kind === "result");
+    const el = h("article.turn", { tabIndex: -1, class: entry.role + (follows ? " follows" : "") + (isTool ? " tool" : ""), "aria-label": `${name}, ${entry.role}, place ${entry.seq}` });
+    const head = h("header.who", null,
+      h("span.avatar", { "aria-hidden": "true", vars: { "--hue": hue(name) } }, [...name][0]?.toUpperCase() ?? "?"),
+      h("b.name", null, words(name)),
+      name !== entry.role && entry.role !== "user" && entry.role !== "assistant" ? h("span.dim", null, entry.role) : null,
+      entry.model && h("span.dim.model", null, words(entry.model)),
+      h("span.grow"),
+      entry.tokens && (entry.tokens.prompt ?? entry.tokens.completion) != null ? h("span.dim.tokens", { title: `${number(entry.tokens.prompt ?? 0)} tokens in, ${number(entry.tokens.completion ?? 0)} out` }, `${short(entry.tokens.prompt ?? 0)} → ${short(entry.tokens.completion ?? 0)}`) : null,
+      h("a.place.dim", { href: `#/c/${this.id}@${entry.seq}`, title: "Link to this turn" }, "#" + entry.seq),
+      h("span.dim.time", null, when(time)),
+      iconButton("more", "More about turn " + entry.seq, (event) => this.actions(event.currentTarget, entry), { "aria-haspopup": "menu" }));
+    const body = h("div.said");
+    row.body = body;
+    el.append(head, body);
+    if (entry.erased) {
+      body.append(h("p.gone", null, "The words of this turn were erased. Its place in the chain stays."));
+    } else if (entry.status === "pending") {
+      el.classList.add("writing");
+      const now = this.writing.get(entry.id);
+      add(body, [markdown(now?.text ?? plainText(own)), h("span.caret", { "aria-hidden": "true" })]);
+      head.insertBefore(h("span.badge.live", null, "writing"), head.querySelector(".grow"));
+      if (!now && typeof entry.content === "string") this.writing.set(entry.id, { text: entry.content, bytes: bytesOf(entry.content), seq: entry.seq });
+    } else {
+      clearTimeout(this.writing.get(entry.id)?.timer);
+      this.writing.delete(entry.id);
+      const inner = own.map((part, n) => this.part(part, `${entry.id}:${n}`, answers, entry));
+      if (entry.superseded_by) {
+        el.classList.add("superseded");
+        body.append(this.fold(entry.id + ":old", [h("span.badge", null, "replaced"), h("span.dim.gist", null, words(plainText(own).slice(0, 140)))], () => inner));
+      } else {
+        add(body, inner);
+        if (!own.length) body.append(h("p.gone", null, "Nothing was said."));
+      }
+      if (entry.status === "aborted" || entry.status === "interrupted") {
+        el.classList.add("broken");
+        body.append(h("p.reason", null, h("span.badge.bad", null, entry.status), words(entry.reason ?? "")));
+      }
+    }
+    if (entry.visibility === "private") head.insertBefore(h("span.badge", null, "private"), head.querySelector(".grow"));
+    return el;
+  }
+
+  /** A part that is folded until somebody wants to see it; whether it is open is remembered. */
+  fold(key, summary, inside, props) {
+    const el = h("details", { ...props, open: this.open.get(key) ?? props?.open ?? false });
+    const fill = () => {
+      if (el.open && !el.filled) {
+        el.filled = true;
+        add(el, [h("div.inside", null, inside())]);
+      }
+    };
+    el.append(h("summary", null, h("span.chevron", { "aria-hidden": "true" }, icon("fold")), summary));
+    el.addEventListener("toggle", () => {
+      if (el.isConnected) this.open.set(key, el.open);
+      fill();
+    });
+    fill();
+    return el;
+  }
+
+  part(part, key, answers, entry) {
+    switch (part.kind) {
+      case "text": return h("div.md", { dir: "auto" }, markdown(part.text));
+      case "refusal": return h("div.md", null, h("span.badge.bad", null, "refused"), markdown(part.text));
+      case "thinking": return this.thought(part, key);
+      case "call": return this.call(part, key, answers?.get(part.id), entry);
+      case "result": return this.result(part, key);
+      case "image": return this.image(part, entry);
+      case "file": return h("p.file", null, h("span.badge", null, "file"), words(part.name ?? "without a name"), part.mime ? h("span.dim", null, " " + part.mime) : null);
+      default: return this.fold(key, [h("span.dim", null, "Something this page does not know: "), h("code", null, String(part.value?.type ?? typeof part.value))], () => code(JSON.stringify(part.value, null, 2), "json"));
+    }
+  }
+
+  thought(part, key) {
+    const count = part.text ? plural(part.text.split(/\s+/).filter(Boolean).length, "word") : "not shown by the provider";
+    return this.fold(key, [h("span", null, "Thinking"), h("span.dim", null, count), part.signed ? h("span.badge", { title: "Signed by the provider" }, "signed") : null],
+      () => (part.text ? h("div.md", { dir: "auto" }, markdown(part.text)) : h("p.dim", null, "The provider keeps this part encrypted.")), { class: "thought", open: this.thinking && !!part.text });
+  }
+
+  call(part, key, answer, entry) {
+    const pending = this.state?.pending_tools?.some((one) => one.tool_call_id === part.id && part.id);
+    const status = answer ? (answer.part.failed ? "failed" : "done") : pending ? "waiting" : "";
+    const changed = edits(part.input);
+    const images = answer?.part.parts.filter((one) => one.kind === "image") ?? [];
+    const el = this.fold(key, [
+      h("span.status", { class: status, role: "img", "aria-label": status || "no result nearby" }, status === "done" ? icon("check") : status === "failed" ? icon("cross") : status === "waiting" ? icon("clock") : icon("tool")),
+      h("b.tool-name", null, words(part.name)), h("span.gist", null, words(gist(part.input))),
+      changed.length ? h("span.badge", null, "edit") : null, status === "failed" ? h("span.badge.bad", null, "failed") : status === "waiting" ? h("span.badge.live", null, "waiting") : null,
+    ], () => [this.input(part, changed), answer ? [h("div.label", null, answer.part.failed ? "Failed with" : "Result", h("a.dim", { href: `#/c/${this.id}@${answer.entry.seq}` }, " #" + answer.entry.seq)), this.output(answer.part, part, answer.entry)] : null], { class: "call" });
+    return images.length ? [el, h("div.shown", null, images.map((one) => this.image(one, answer.entry)))] : el;
+  }
+
+  input(part, changed) {
+    const { input } = part;
+    if (changed.length) return changed.map((one) => diff(one.before, one.after, one.path));
+    if (input === undefined || input === null) return null;
+    if (typeof input === "string") return code(input, /\*\*\* (Begin|Update|Add)|^@@/m.test(input) ? "diff" : "");
+    const keys = Object.keys(input);
+    const command = input.command ?? input.cmd;
+    if (command && keys.length <= 3) return code(Array.isArray(command) ? command.join(" ") : String(command), "sh");
+    if (typeof input.content === "string" && (input.file_path ?? input.path)) return code(input.content, languageOf(input.file_path ?? input.path));
+    if (typeof input.patch === "string") return code(input.patch, "diff");
+    return keys.length ? code(JSON.stringify(input, null, 2), "json") : h("p.dim", null, "Without arguments.");
+  }
+
+  output(result, call, entry) {
+    const text = result.parts.filter((one) => one.kind === "text").map((one) => one.text).join("\n");
+    const others = result.parts.filter((one) => one.kind !== "text" && one.kind !== "image");
+    const path = call?.input?.file_path ?? call?.input?.path;
+    const value = /^\s*[[{]/.test(text) ? tidy(text) : null;
+    const language = value ? "json" : /^(read|view|cat)/i.test(call?.name ?? "") ? languageOf(path) : "";
+    return [text ? code(value ?? text, language) : others.length ? null : h("p.dim", null, "Nothing came back."), others.map((one, n) => this.part(one, `${entry?.id}:r${n}`, null, entry))];
+  }
+
+  result(part, key) {
+    return this.fold(key, [
+      h("span.status", { class: part.failed ? "failed" : "done", role: "img", "aria-label": part.failed ? "failed" : "result" }, icon(part.failed ? "cross" : "check")),
+      h("b.tool-name", null, words(part.name ?? "Result")), h("span.gist", null, words(plainText(part.parts).split("\n")[0].slice(0, 160))), part.failed ? h("span.badge.bad", null, "failed") : null,
+    ], () => [this.output(part), part.parts.filter((one) => one.kind === "image").map((one) => this.image(one, { conversation: this.id }))], { class: "call" });
+  }
+
+  image(part, entry) {
+    const figure = h("figure.image");
+    const say = (text) => clear(figure, h("p.gone", null, words(text)));
+    if (!part.asset && !part.data) return say(part.url ? `Picture at ${part.url}, which is not loaded.` : "A picture without bytes."), figure;
+    const img = h("img", { alt: part.name ?? "Picture in the conversation", loading: "lazy", decoding: "async" });
+    const source = part.asset ? picture(part.asset, this.id) : inlined(part);
+    source.then((url) => (img.src = url), (error) => say("The picture cannot be shown. " + error.message));
+    img.addEventListener("error", () => say("The picture cannot be read."));
+    figure.append(h("button.zoom", { type: "button", "aria-label": "Show the picture larger", onclick: () => zoom(img) }, img));
+    return figure;
+  }
+
+  // ------------------------------------------------------------------------------------------------ events
+
+  event(entry) {
+    const body = entry.body ?? {};
+    const line = (...inside) => h("article.event", { tabIndex: -1, "aria-label": `${entry.kind}, place ${entry.seq}` }, inside);
+    switch (entry.kind) {
+      case "compaction": {
+        const { covers, tokens_before: before, tokens_after: after } = body;
+        if (!covers) break;
+        return line(this.fold("e" + entry.seq, [
+          h("span", null, h("b", null, "Checkpoint"), ` covers #${covers.from_seq}–#${covers.to_seq}, ${plural(covers.turns, "turn")}`),
+          h("span.dim", null, `${number(before)} → ${number(after)} tokens · ${body.summarizer}`)], () => h("div.md", null, markdown(body.checkpoint?.handoff_md ?? "")), { class: "boundary" }));
+      }
+      case "compaction.reverted":
+        return line(h("p.note", null, "The last compaction was taken back."));
+      case "context.receipt": {
+        const total = Math.max(1, body.used ?? 0), budget = body.policy?.token_budget;
+        return line(h("a.note.receipt", { href: `#/c/${this.id}/calls/${entry.seq}` }, icon("eye"), h("span", null, `What ${body.model ?? "the model"} saw: ${number(body.used)}${budget ? " of " + number(budget) : ""} tokens`), bar(sections(body.blocks), total)));
+      }
+      case "state.pin":
+        return line(h("p.note", null, icon("pin"), h("span", null, "pinned ", h("b", null, words(body.name ?? "")), ": ", words(typeof body.value === "string" ? body.value : JSON.stringify(body.value)))));
+      case "state.unpin":
+        return line(h("p.note", null, icon("pin"), h("span", null, "unpinned ", h("b", null, words(body.name ?? "")))));
+      case "approval.requested": return line(this.approval(entry));
+      case "approval.resolved":
+        return line(h("p.note", null, icon(body.state === "approved" ? "check" : "cross"), h("span", null, `${body.approval_id} was `, h("b", null, words(body.state ?? "")), entry.actor ? [" by ", words(entry.actor)] : "")));
+      case "transcript_budget":
+        return line(h("p.note", null, "The budget of messages was reached: ", words(String(body.action ?? body.recovery ?? "trimmed"))));
+      default:
+    }
+    return line(this.fold("e" + entry.seq, [h("code", null, words(entry.kind)), h("span.dim", null, "#" + entry.seq, " ", when(entry.occurred_at ?? entry.at))], () => (entry.erased ? h("p.dim", null, "Erased.") : code(JSON.stringify(body, null, 2), "json")), { class: "raw-event" }));
+  }
+
+  approval(entry) {
+    const { approval_id: id, question, tool_name: tool } = entry.body ?? {};
+    const pending = this.approvals.has(id);
+    const resolve = (decision) => this.act(() => post(`/conversations/${this.id}/approvals/${encodeURIComponent(id)}/resolve`, { state: decision }), decision === "approved" ? "Approved" : "Denied");
+    return h("div.approval", { class: pending ? "pending" : "" },
+      h("div.grow", null, h("span.label", null, pending ? "Waiting for an approval" : "An approval was asked for"), h("p", null, words(question ?? tool ?? id)), tool && question ? h("p.dim", null, "Tool: ", h("code", null, words(tool))) : null),
+      pending ? h("div.row", null, button("Deny", () => resolve("denied")), button("Approve", () => resolve("approved"), { class: "primary" })) : null);
+  }
+
+  // ------------------------------------------------------------------------------------------------ acting
+
+  async act(work, done) {
+    try {
+      const answer = await work();
+      if (done) toast(done);
+      return answer;
+    } catch (error) {
+      toast(error.message, { error: true });
+    }
+  }
+
+  actions(anchor, entry) {
+    const text = plainText(entry.parts ?? []);
+    menu(anchor, [
+      ["Copy the words", () => copy(text)],
+      ["Say something else instead…", () => this.supersede(entry), entry.status === "pending" || entry.superseded_by || entry.erased],
+      ["Fork from here", () => this.fork(entry.seq)],
+      ["Show as JSON", () => dialog(`Turn #${entry.seq}`, code(JSON.stringify({ ...entry, parts: undefined }, null, 2), "json"), [["Close", null]])],
+      entry.status === "pending" ? ["Stop this answer", () => this.stop(entry)] : ["Erase the words…", () => this.erase(entry), entry.erased],
+    ]);
+  }
+
+  async supersede(entry) {
+    const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "What to say instead" });
+    const content = await dialog("Say something else instead", h("div", null, h("p.dim", null, "The old turn stays in the log, marked as replaced. Prompts use the new one."), field), [["Cancel", null], ["Replace", () => field.value.trim() || undefined, "primary"]]);
+    if (!content) return;
+    await this.act(() => post(`/turns/${entry.id}/supersede`, { role: entry.role, actor: entry.actor, content }), "Replaced; the old turn stays readable");
+  }
+
+  async fork(seq) {
+    const made = await this.act(() => post(`/conversations/${this.id}/fork`, { at_seq: seq }));
+    if (!made) return;
+    toast(`Forked at #${seq}`, { action: ["Undo", async () => { await this.act(() => del(`/conversations/${made.id}`, { reason: "undone" }), "The fork is gone"); location.hash = `#/c/${this.id}`; this.page.reload(); }] });
+    this.page.reload();
+    location.hash = `#/c/${made.id}`;
+  }
+
+  async erase(entry) {
+    const reason = h("input", { type: "text", value: "on request", "aria-label": "Why" });
+    const why = await dialog("Erase the words of this turn?", h("div", null, h("p", null, "This cannot be undone. The words go from every file of the store; the envelope and its hash stay, so the chain still verifies."), h("label", null, "Why ", reason)), [["Cancel", null], ["Erase", () => reason.value.trim() || undefined, "danger"]]);
+    if (why) await this.act(() => post(`/turns/${entry.id}/erase`, { reason: why }), "Erased");
+  }
+
+  async stop(entry) {
+    await this.act(async () => {
+      const { data } = await get(`/conversations/${this.id}/generations`);
+      const one = data.find((generation) => generation.turn === entry.id || generation.state === "running");
+      return one ? post(`/generations/${one.id}/stop`) : post(`/turns/${entry.id}/abort`, { reason: "stopped" });
+    }, "Stopped");
+  }
+
+  // ------------------------------------------------------------------------------------------------ moving
+
+  moved(scroller) {
+    const { scrollTop, scrollHeight, clientHeight } = scroller.el;
+    this.atEnd = scrollHeight - scrollTop - clientHeight < 40;
+    this.toEnd.hidden = this.atEnd;
+    if (this.atEnd) this.toEnd.classList.remove("news");
+  }
+
+  /** Makes a row the current one. */
+  select(row, { align } = {}) {
+    this.scroller.el.querySelector(".current")?.classList.remove("current");
+    if (!row) return;
+    row.classList.add("current");
+    this.current = Number(row.dataset.seq);
+    this.scroller.target = null;
+    row.focus({ preventScroll: true });
+    const view = this.scroller.el.getBoundingClientRect(), box = row.getBoundingClientRect();
+    if (align || box.top < view.top + 8 || box.top > view.bottom - 80) {
+      this.scroller.stick = false;
+      this.scroller.el.scrollTop += box.top - view.top - 24;
+    }
+  }
+
+  step(by) {
+    const rows = this.scroller.rows();
+    if (!rows.length) return;
+    let at = rows.findIndex((row) => Number(row.dataset.seq) === this.current);
+    if (at < 0) {
+      const view = this.scroller.el.getBoundingClientRect();
+      at = rows.findIndex((row) => row.getBoundingClientRect().bottom > view.top + 20) - (by > 0 ? 1 : 0);
+    }
+    const row = rows[at + by];
+    if (row) this.select(row);
+  }
+
+  /** From one thing a person said to the next. */
+  async prompt(by) {
+    let seq = this.current ?? Number(this.scroller.rows().at(by > 0 ? 0 : -1)?.dataset.seq ?? this.conversation.head.seq);
+    for (let tries = 0; tries < 20; tries++) {
+      const query = by > 0 ? { after: seq, order: "asc", limit: 200 } : { before: seq, order: "desc", limit: 200 };
+      const { data } = await get(`/conversations/${this.id}/turns`, query, this.abort.signal);
+      const found = data.find((turn) => turn.role === "user" && parts(turn).some((part) => part.kind === "text"));
+      if (found) return this.show(found.seq);
+      if (data.length < 200) break;
+      seq = data.at(-1).seq;
+    }
+    toast(by > 0 ? "No prompt after this one" : "No prompt before this one");
+  }
+
+  /** Goes to a place and makes it the current one. */
+  async show(seq) {
+    this.current = seq;
+    this.scroller.jump(seq);
+    for (let n = 0; n < 60; n++) {
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      if (this.abort.signal.aborted || this.current !== seq) return;
+      const row = this.scroller.rowOf(seq);
+      if (row) {
+        this.scroller.el.querySelector(".current")?.classList.remove("current");
+        row.classList.add("current", "flash");
+        setTimeout(() => row.classList.remove("flash"), 1800);
+        row.focus({ preventScroll: true });
+        return;
+      }
+      // A result that is drawn with its call has no row of its own.
+      if (n > 10 && this.scroller.data.has(this.scroller.pageOf(seq))) {
+        const near = this.scroller.rows().filter((one) => Number(one.dataset.seq) <= seq).at(-1);
+        if (near) return this.select(near, { align: true });
+      }
+    }
+  }
+
+  toggleThinking() {
+    this.thinking = !this.thinking;
+    memory.set("thinking", this.thinking);
+    for (const key of [...this.open.keys()]) if (!key.startsWith("e")) this.open.delete(key);
+    for (const el of this.scroller.el.querySelectorAll("details.thought")) el.open = this.thinking;
+    this.rows.clear();
+    this.scroller.redraw();
+    toast(this.thinking ? "Thinking is shown" : "Thinking is folded");
+  }
+
+  toggleEvents() {
+    this.everything = !this.everything;
+    this.rows.clear();
+    this.scroller.redraw();
+    toast(this.everything ? "Every event of the log is shown" : "Only turns and what matters between them");
+  }
+}
+
+const tidy = (text) => {
+  try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return null; }
+};
+
+async function inlined(part) {
+  const bytes = Uint8Array.from(atob(part.data), (char) => char.charCodeAt(0));
+  return shown(new Blob([bytes], { type: part.mime ?? "image/png" }));
+}
+
+const zoom = (img) => dialog(img.alt, h("img.large", { src: img.src, alt: img.alt }), [["Close", null]]);
+
+/** A calm colour for a name. */
+export function hue(name) {
+  let sum = 7;
+  for (const char of name) sum = (sum * 31 + char.codePointAt(0)) % 360;
+  return sum;
+}
+
+/** Tokens by section, in the order of a prompt. */
+export function sections(blocks) {
+  const sums = Object.fromEntries(SECTIONS.map((name) => [name, 0]));
+  for (const block of blocks ?? []) sums[block.section] = (sums[block.section] ?? 0) + block.tokens;
+  return Object.entries(sums).filter(([, tokens]) => tokens > 0);
+}
+
+/** A bar with a piece for each section. */
+export const bar = (pieces, total) =>
+  h("span.bar", { role: "img", "aria-label": pieces.map(([name, tokens]) => `${name} ${tokens} tokens`).join(", ") }, pieces.map(([name, tokens]) => h("i", { class: "s-" + name, title: `${name}: ${number(tokens)} tokens`, vars: { width: (tokens / total) * 100 + "%" } })));
