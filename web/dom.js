@@ -61,7 +61,7 @@ const ICONS = {
   gear: "M8 10.5a2.5 2.5 0 1 0 0-5 2.5 2.5 0 0 0 0 5zM8 1v2M8 13v2M1 8h2M13 8h2M3 3l1.5 1.5M11.5 11.5L13 13M13 3l-1.5 1.5M4.5 11.5L3 13",
 };
 export const icon = (name) =>
-  svg("svg", { viewBox: "0 0 16 16", class: "icon", "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));
+  svg("svg", { viewBox: "0 0 16 16", class: "icon i-" + name, "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));
 
 /** A button with a name that screen readers read, and a picture. */
 export const iconButton = (name, label, onclick, props) =>

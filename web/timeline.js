@@ -10,7 +10,7 @@ import { menu } from "./menu.js";
 const bytesOf = (text) => new TextEncoder().encode(text).length;
 
 /** Kinds of events that are drawn between turns; the others only on demand. */
-const DRAWN = new Set(["compaction", "compaction.reverted", "context.receipt", "approval.requested", "approval.resolved", "state.pin", "state.unpin", "transcript_budget"]);
+const DRAWN = new Set(["compaction", "compaction.reverted", "context.receipt", "approval.requested", "approval.resolved", "state.pin", "state.unpin", "fact.added", "fact.retracted", "transcript_budget"]);
 export const SECTIONS = ["system", "state", "facts", "recalled", "digests", "tail", "input"];
 
 export class Timeline {
@@ -364,6 +364,10 @@ export class Timeline {
         return line(h("p.note", null, icon("pin"), h("span", null, "pinned ", h("b", null, words(body.name ?? "")), ": ", words(typeof body.value === "string" ? body.value : JSON.stringify(body.value)))));
       case "state.unpin":
         return line(h("p.note", null, icon("pin"), h("span", null, "unpinned ", h("b", null, words(body.name ?? "")))));
+      case "fact.added":
+        return line(h("p.note", null, icon("bolt"), h("span", null, "learned: ", h("b", null, words(body.subject ?? "")), " ", words(body.predicate ?? ""), " ", words(body.object ?? ""))));
+      case "fact.retracted":
+        return line(h("p.note", null, icon("bolt"), "a fact was taken back"));
       case "approval.requested": return line(this.approval(entry));
       case "approval.resolved":
         return line(h("p.note", null, icon(body.state === "approved" ? "check" : "cross"), h("span", null, `${body.approval_id} was `, h("b", null, words(body.state ?? "")), entry.actor ? [" by ", words(entry.actor)] : "")));

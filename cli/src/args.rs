@@ -1,8 +1,8 @@
 //! What can be asked, and how. What belongs to one verb stands beside it, in [`verbs`](crate::verbs).
 
 use crate::verbs::{
-    append, backup, change, compact, completions, context, delete, doctor, erase, export, facts, fork,
-    generate, history, import, keys, list, mcp, new, project, recall, restore, serve, session, state,
+    append, backup, change, compact, completions, context, delete, demo, doctor, erase, export, facts, fork,
+    generate, history, import, keys, list, mcp, new, open, project, recall, restore, serve, session, state,
     summarize, supersede, sweep, tail, verify,
 };
 use clap::parser::ValueSource;
@@ -210,6 +210,10 @@ pub enum Verb {
     Restore(restore::Restore),
     /// Delete what has expired and end silent turns, now
     Sweep(sweep::Sweep),
+    /// Show a conversation in the browser, on the page of a running server
+    Open(open::Open),
+    /// Look around: a temporary store with made-up conversations, and its page
+    Demo(demo::Demo),
     /// Check the whole store
     Doctor(doctor::Doctor),
     /// Print completions for a shell

@@ -123,7 +123,7 @@ pub fn all_tenants(args: &Args, verb: &str) -> Result<(), Error> {
 }
 
 /// The key to the server. It is not taken from the command line, where everybody on this machine could read it.
-fn key(args: &Args) -> Result<Option<String>, Error> {
+pub fn key(args: &Args) -> Result<Option<String>, Error> {
     let key = match &args.key_file {
         Some(path) => Some(read(path)?),
         None => std::env::var("EVERTURN_KEY").ok(),
