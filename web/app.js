@@ -55,8 +55,8 @@ class Page {
         this.list.mark(id);
         await shown.start();
         if (this.shown !== shown) return;
-        // On a narrow screen the list is out of sight now.
-        if (!document.activeElement || document.activeElement === document.body || !this.list.el.offsetParent) shown.title?.focus({ preventScroll: true });
+        // From the list into the conversation, so that its keys work; not out of a field somebody types in.
+        if (!document.activeElement?.matches("input, textarea")) shown.title?.focus({ preventScroll: true });
       }
       this.list.mark(id);
       return this.shown.show(view, Number(place ?? inner) || undefined);
@@ -125,7 +125,7 @@ class Page {
       this.modelList = undefined;
       this.build();
     } }, h("img", { src: "/web/icon.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), text, h("label", null, "Key", key), h("label.row", null, remember, "Keep me signed in on this device"), h("button.button.primary", { type: "submit" }, "Sign in"));
-    clear(this.root, this.banner, h("main.center", { id: "main" }, form));
+    clear(this.root, this.banner, h("main.middle", { id: "main" }, form));
     key.focus();
   }
 }

@@ -44,6 +44,8 @@ export class ConversationPage {
     this.composer = this.compose();
     clear(this.el, this.header, this.alert, this.body, this.composer);
     this.describe();
+    // Also while another view is shown: it follows the conversation for all of them.
+    this.timeline = new Timeline(one, this);
     document.title = (one.title || "Without a title") + " · Everturn";
   }
 
@@ -71,7 +73,6 @@ export class ConversationPage {
     if (name === "") {
       this.view?.destroy?.();
       this.view = null;
-      this.timeline ??= new Timeline(this.conversation, this);
       if (this.body.firstChild !== this.timeline.el) clear(this.body, this.timeline.el), this.timeline.scroller.settle(), this.timeline.scroller.soon();
       this.composer.hidden = false;
       if (at) this.timeline.show(at);

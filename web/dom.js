@@ -77,8 +77,7 @@ const JOINED = /[\p{Extended_Pictographic}\p{M}\p{L}\ufe0f]/u;
 /** Text as nodes; what could mislead a reader becomes visible. */
 export function words(text) {
   text = String(text);
-  TRICKS.lastIndex = 0;
-  if (!TRICKS.test(text)) return [document.createTextNode(text)];
+  if (text.search(TRICKS) < 0) return [document.createTextNode(text)];
   const nodes = [];
   let from = 0;
   for (const found of text.matchAll(TRICKS)) {

@@ -13,11 +13,11 @@ export function palette(page) {
   let options = [], at = 0, asking;
 
   const commands = [
-    ...(page.shown?.conversation ? page.shown.commands().map(([label, run]) => ({ label, run, kind: "action" })) : []),
-    { label: "New conversation", run: () => page.list.create(), kind: "action" },
+    ...(page.shown?.conversation ? page.shown.commands().map(([label, run]) => ({ label, run, kind: "do" })) : []),
+    { label: "New conversation", run: () => page.list.create(), kind: "do" },
     { label: "Usage", run: () => (location.hash = "#/usage"), kind: "view" },
     ...(page.shown?.conversation ? [["", "Timeline"], ["/projected", "Raw and projected"], ["/calls", "What the model saw"], ["/state", "State"], ["/proof", "Proof"]].map(([path, label]) => ({ label, run: () => (location.hash = `#/c/${page.shown.id}${path}`), kind: "view" })) : []),
-    { label: "Keys", run: () => page.help(), kind: "action" },
+    { label: "Keys", run: () => page.help(), kind: "do" },
   ];
 
   const close = () => el.close();
@@ -33,7 +33,7 @@ export function palette(page) {
     clear(list, found.map((option, n) => h("div.option", { id: "option-" + n, role: "option", onclick: () => choose(option), onpointermove: () => at !== n && ((at = n), mark()) }, h("span.kind", null, option.kind), h("span.text", null, option.nodes ?? words(option.label)), option.note ? h("span.dim", null, words(option.note)) : null)));
     mark();
   };
-  const conversation = (one) => ({ kind: "talk", label: one.title || "Without a title", note: ago(one.updated), run: () => (location.hash = `#/c/${one.id}`) });
+  const conversation = (one) => ({ kind: "open", label: one.title || "Without a title", note: ago(one.updated), run: () => (location.hash = `#/c/${one.id}`) });
 
   const look = async () => {
     const query = field.value.trim().toLowerCase();

@@ -131,6 +131,8 @@ export class Scroller {
   }
 
   resized(changes) {
+    // While another view is shown, nothing here has a height.
+    if (!this.el.clientHeight) return;
     let changed = false;
     for (const { target } of changes) {
       if (target === this.el) {

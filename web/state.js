@@ -70,7 +70,7 @@ export function view(frame) {
         state.open_turns.length ? h("p.note", null, plural(state.open_turns.length, "answer"), " being written") : null,
         !state.pending_approvals.length && !state.pending_tools.length && !state.open_turns.length ? h("p.dim", null, "Nothing is pending.") : null),
       section("Pins", h("p.dim", null, "True now, in every prompt, whatever is summarized."),
-        h("dl.pins", null, pins.map(([name, pin]) => h("div", null, h("dt", null, words(name)), h("dd", null, words(typeof pin.value === "string" ? pin.value : JSON.stringify(pin.value)), " ", h("a.dim", { href: `#/c/${id}@${pin.seq}` }, "#" + pin.seq)), h("button.quiet", { type: "button", "aria-label": "Unpin " + name, onclick: () => act(() => del(path(name)), "Unpinned", () => put(path(name), { value: pin.value })) }, "Unpin")))),
+        h("dl.pins", null, pins.map(([name, pin]) => h("div", null, h("dt", null, words(name)), h("dd", null, words(typeof pin.value === "string" ? pin.value : JSON.stringify(pin.value)), " ", h("a.dim", { href: `#/c/${id}@${pin.seq}` }, "#" + pin.seq), h("button.quiet", { type: "button", "aria-label": "Unpin " + name, onclick: () => act(() => del(path(name)), "Unpinned", () => put(path(name), { value: pin.value })) }, "Unpin"))))),
         button("Pin a truth…", async () => (await frame.pin(), show()))),
       section("Checkpoint", drawn(chain, frame.conversation),
         checkpoint ? h("div.md", null, markdown(checkpoint.handoff_md)) : h("p.dim", null, "No turn is summarized yet: every turn reaches the prompt as it was said."),

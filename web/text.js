@@ -6,7 +6,7 @@ import { h, add, words, icon, button, copy } from "./dom.js";
 
 const INLINE = new RegExp([
   "(?<esc>\\\\[\\\\`*_{}\\[\\]()#+\\-.!|<>~])",
-  "(?<tick>`+)(?<code>[^]*?[^`])\\k<tick>(?!`)",
+  "(?<!`)(?<tick>`+)(?!`)(?<code>[^]{0,20000}?[^`])\\k<tick>(?!`)",
   "!\\[(?<alt>[^\\]\\n]{0,300})\\]\\((?<src>[^)\\s]{1,2000})[^)\\n]{0,300}\\)",
   "\\[(?<label>(?:[^\\[\\]\\n]|\\[[^\\[\\]\\n]{0,200}\\]){1,500})\\]\\((?<href>(?:[^()\\s]|\\([^()\\s]{0,200}\\)){1,2000})(?:\\s+\"[^\"\\n]{0,300}\")?\\)",
   "(?<![\\w*])(?<b>\\*\\*|__)(?=\\S)(?<bold>(?:(?!\\k<b>)[^]){1,2000}?\\S)\\k<b>(?![\\w])",
@@ -81,16 +81,8 @@ function blocks(lines, into, depth) {
   const paragraph = [];
   const flush = () => {
     if (!paragraph.length) return;
-    const p = h("p");
-    paragraph.forEach((line, n) => {
-      if (n) p.append(/( {2,}|\\)$/.test(paragraph[n - 1]) ? h("br") : "\n");
-      add(p, inline(line.replace(/\\$/, "").trim()));
-    });
-    // Emphasis may go over line ends; only then is the whole read at once.
-    if (paragraph.length > 1 && /\*\*|`/.test(p.textContent)) {
-      p.replaceChildren(...inline(paragraph.map((line) => line.trim()).join("\n")));
-    }
-    into.append(p);
+    // Line ends stay line ends: what people and tools write is seldom wrapped by hand.
+    into.append(h("p", null, inline(paragraph.map((line) => line.replace(/\\$/, "").trim()).join("\n"))));
     paragraph.length = 0;
   };
   while (at < lines.length) {

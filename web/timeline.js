@@ -131,7 +131,7 @@ export class Timeline {
   soonWritten(row, now) {
     now.timer ??= setTimeout(() => {
       now.timer = undefined;
-      if (row.entry.status === "pending") clear(row.body, markdown(now.text), h("span.caret", { "aria-hidden": "true" }));
+      if (row.entry.status === "pending") written(row.body, now.text);
     }, 40);
   }
 
@@ -166,7 +166,7 @@ export class Timeline {
       const answers = new Map();
       for (const part of own) if (part.kind === "call" && joined(entry, results.get(part.id))) answers.set(part.id, results.get(part.id));
       const time = entry.occurred_at ?? entry.created;
-      const follows = before && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by;
+      const follows = before && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by && entry.status !== "pending";
       if (isHere) {
         const key = [follows, [...answers.values()].map((one) => one.entry.seq), entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id)].join();
         rows.push(this.row(entry, { own, answers, follows, key }));
@@ -187,7 +187,13 @@ export class Timeline {
     }
     const row = { entry, version, everything: this.everything };
     this.rows.set(entry.seq, row);
-    row.el = entry.kind ? this.event(entry) : this.turn(entry, how, row);
+    try {
+      row.el = entry.kind ? this.event(entry) : this.turn(entry, how, row);
+    } catch (error) {
+      // One message that cannot be drawn must not hide the others.
+      console.warn(error);
+      row.el = h("article.turn", { tabIndex: -1 }, h("p.gone", null, "This entry cannot be drawn; here it is as it was written."), code(JSON.stringify({ ...entry, parts: undefined }, null, 2), "json"));
+    }
     row.el.dataset.seq = entry.seq;
     row.el.setAttribute("aria-posinset", entry.seq);
     row.el.setAttribute("aria-setsize", this.conversation.head.seq);
@@ -215,8 +221,8 @@ export class Timeline {
       name !== entry.role && entry.role !== "user" && entry.role !== "assistant" ? h("span.dim", null, entry.role) : null,
       entry.model && h("span.dim.model", null, words(entry.model)),
       h("span.grow"),
-      entry.tokens && (entry.tokens.prompt ?? entry.tokens.completion) != null ? h("span.dim.tokens", { title: `${number(entry.tokens.prompt ?? 0)} tokens in, ${number(entry.tokens.completion ?? 0)} out` }, `${short(entry.tokens.prompt ?? 0)} → ${short(entry.tokens.completion ?? 0)}`) : null,
       h("a.place.dim", { href: `#/c/${this.id}@${entry.seq}`, title: "Link to this turn" }, "#" + entry.seq),
+      entry.tokens && (entry.tokens.prompt ?? entry.tokens.completion) != null ? h("span.dim.tokens", { title: `${number(entry.tokens.prompt ?? 0)} tokens in, ${number(entry.tokens.completion ?? 0)} out` }, `${short(entry.tokens.prompt ?? 0)} → ${short(entry.tokens.completion ?? 0)}`) : null,
       h("span.dim.time", null, when(time)),
       iconButton("more", "More about turn " + entry.seq, (event) => this.actions(event.currentTarget, entry), { "aria-haspopup": "menu" }));
     const body = h("div.said");
@@ -227,7 +233,7 @@ export class Timeline {
     } else if (entry.status === "pending") {
       el.classList.add("writing");
       const now = this.writing.get(entry.id);
-      add(body, [markdown(now?.text ?? plainText(own)), h("span.caret", { "aria-hidden": "true" })]);
+      written(body, now?.text ?? plainText(own));
       head.insertBefore(h("span.badge.live", null, "writing"), head.querySelector(".grow"));
       if (!now && typeof entry.content === "string") this.writing.set(entry.id, { text: entry.content, bytes: bytesOf(entry.content), seq: entry.seq });
     } else {
@@ -295,7 +301,7 @@ export class Timeline {
     const el = this.fold(key, [
       h("span.status", { class: status, role: "img", "aria-label": status || "no result nearby" }, status === "done" ? icon("check") : status === "failed" ? icon("cross") : status === "waiting" ? icon("clock") : icon("tool")),
       h("b.tool-name", null, words(part.name)), h("span.gist", null, words(gist(part.input))),
-      changed.length ? h("span.badge", null, "edit") : null, status === "failed" ? h("span.badge.bad", null, "failed") : status === "waiting" ? h("span.badge.live", null, "waiting") : null,
+      changed.length ? h("span.badge", null, "edit") : null, status === "failed" ? h("span.badge.bad", null, "failed") : status === "waiting" ? h("span.badge.warn", null, "waiting") : null,
     ], () => [this.input(part, changed), answer ? [h("div.label", null, answer.part.failed ? "Failed with" : "Result", h("a.dim", { href: `#/c/${this.id}@${answer.entry.seq}` }, " #" + answer.entry.seq)), this.output(answer.part, part, answer.entry)] : null], { class: "call" });
     return images.length ? [el, h("div.shown", null, images.map((one) => this.image(one, answer.entry)))] : el;
   }
@@ -528,6 +534,14 @@ export class Timeline {
     this.scroller.redraw();
     toast(this.everything ? "Every event of the log is shown" : "Only turns and what matters between them");
   }
+}
+
+/** Text that goes on, with a caret at its end. */
+function written(body, text) {
+  clear(body, h("div.md", { dir: "auto" }, markdown(text)));
+  let end = body.firstChild;
+  while (end.lastElementChild && /^(P|UL|OL|LI|BLOCKQUOTE|H\d)$/.test(end.lastElementChild.tagName)) end = end.lastElementChild;
+  end.append(h("span.caret", { "aria-hidden": "true" }));
 }
 
 const tidy = (text) => {

@@ -651,7 +651,8 @@ test("with keys the page asks for one and keeps it in the tab only", async () =>
 test("a key that may only read is told so when it writes", async () => {
   const server = await Server.new();
   const id = await server.talk("Readable", "one");
-  const { secret } = await server.post("/keys", { role: "reader" });
+  const admin = (await server.post("/keys", { role: "admin" })).secret;
+  const { secret } = await server.post("/keys", { role: "reader" }, admin);
   const page = await open(`${server.url}/#/c/${id}`);
   await page.getByLabel("Key", { exact: true }).fill(secret);
   await page.getByRole("button", { name: "Sign in" }).click();

@@ -82,8 +82,9 @@ impl Player {
             eprintln!("no browser was found here; open that address in one");
         }
         loop {
-            for step in &streams {
+            for step in &mut streams {
                 self.stream(step.clone())?;
+                step.insert("ask".into(), "Again, please!".into());
             }
         }
     }
@@ -103,7 +104,13 @@ impl Player {
 
     /// Writes an answer word by word.
     fn stream(&mut self, mut step: Map<String, Value>) -> Result<(), Error> {
-        let text = take(&mut step, "text");
+        let (text, ask) = (take(&mut step, "text"), take(&mut step, "ask"));
+        if !ask.is_empty() {
+            let turns = serde_json::json!([{"role": "user", "actor": "jana", "content": ask}]);
+            let conversation = step["conversation"].clone();
+            let fields = [("conversation".into(), conversation), ("turns".into(), turns)];
+            self.run("append_turns", Map::from_iter(fields))?;
+        }
         step.insert("as".into(), "$streamed".into());
         self.run("open_turn", step)?;
         let turn = self.names["$streamed"].clone();
