@@ -115,6 +115,8 @@ export const plainText = (list) => list.map((part) => part.text ?? (part.parts ?
 export function gist(input) {
   if (input === null || input === undefined) return "";
   if (isText(input)) return input.split("\n")[0].slice(0, 200);
+  const tasks = todo(input);
+  if (tasks) return `${tasks.length} tasks, ${tasks.filter(([, status]) => status === "completed").length} done`;
   const fields = ["command", "cmd", "pattern", "query", "file_path", "path", "url", "description", "prompt", "name"];
   for (const field of fields) {
     const value = input[field];
@@ -123,6 +125,13 @@ export function gist(input) {
   }
   const texts = Object.entries(input).map(([key, value]) => `${key}: ${isText(value) ? value : JSON.stringify(value)}`);
   return texts.join(", ").split("\n")[0].slice(0, 200);
+}
+
+/** Tasks with their states, where a call keeps a list of them. */
+export function todo(input) {
+  const list = input?.todos ?? input?.plan;
+  if (!Array.isArray(list) || !list.length || !list.every((one) => isText(one?.content ?? one?.step))) return null;
+  return list.map((one) => [one.content ?? one.step, isText(one.status) ? one.status : "pending"]);
 }
 
 /** Before and after, where a call edits a file. */

@@ -227,10 +227,10 @@ export function highlight(text, language) {
 const LONG = 40;
 
 /** A block of code with its language, a way to copy it, and the rest of it on demand. */
-export function code(text, language = "") {
+export function code(text, language = "", wraps = false) {
   const isPatch = language === "diff" || language === "patch" || (!language && /^(@@ |diff --git |--- a\/)/m.test(text) && /^[-+]/m.test(text));
   const make = (part) => (isPatch ? patchLines(part) : highlight(part, language));
-  return long(text, (part) => h("pre.code", { tabIndex: 0 }, h("code", null, make(part))), language);
+  return long(text, (part) => h("pre.code", { tabIndex: 0, class: wraps ? "wraps" : "" }, h("code", null, make(part))), language);
 }
 
 /** Text as it is, in fixed width. */

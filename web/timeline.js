@@ -1,9 +1,9 @@
 // One conversation: who said what, as one scroll, live.
 
 import { h, add, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, copy } from "./dom.js";
-import { get, post, del, follow, picture, shown, memory, Problem } from "./api.js";
+import { get, post, del, follow, generate, picture, shown, memory, Problem } from "./api.js";
 import { markdown, code, diff } from "./text.js";
-import { parts, plainText, gist, edits, languageOf } from "./message.js";
+import { parts, plainText, gist, edits, todo, languageOf } from "./message.js";
 import { Scroller, AROUND } from "./scroller.js";
 import { menu } from "./menu.js";
 
@@ -34,8 +34,10 @@ export class Timeline {
       build: (entries, from, to) => this.build(entries, from, to),
       moved: (scroller) => this.moved(scroller),
     });
-    this.toEnd = h("button.to-end", { type: "button", hidden: true, onclick: () => this.scroller.toEnd() }, icon("down"), h("span", null, "To the end"));
-    this.el = h("section.timeline", { "aria-label": "Timeline" }, this.scroller.el, this.toEnd);
+    this.jumps = h("div.jumps", null, iconButton("up", "Previous prompt (K)", () => this.prompt(-1)), iconButton("down", "Next prompt (J)", () => this.prompt(1)));
+    this.toEnd = h("button.to-end", { type: "button", hidden: true, onclick: () => this.scroller.toEnd() }, icon("last"), h("span", null, "To the end"));
+    this.jumps.append(this.toEnd);
+    this.el = h("section.timeline", { "aria-label": "Timeline" }, this.scroller.el, this.jumps);
     this.el.classList.toggle("show-thinking", this.thinking);
     this.readState();
     this.live();
@@ -150,14 +152,26 @@ export class Timeline {
     // A result is drawn with its call if both are near enough for either page to see it.
     const joined = (call, result) => call && result && result.entry.seq > call.seq && result.entry.seq - call.seq <= AROUND && result.entry.status !== "pending" && !result.entry.superseded_by;
     const rows = [];
-    let before = null;
+    let before = null, day = null, last = 0;
+    const { parent } = this.conversation;
+    // What stands between a row and the one before it. Rows look back as far as their page does.
+    const dividers = (entry, time) => {
+      const found = [], today = time.slice(0, 10);
+      if (day && today !== day) found.push(["day", longDay(time)]);
+      if (this.seen && this.firstHead > this.seen && entry.seq > this.seen && last <= this.seen) found.push(["new-from", "New since you looked"]);
+      if (parent && entry.seq > parent.at_seq && last <= parent.at_seq) found.push(["fork-from", "Forked here: everything above is shared"]);
+      day = today;
+      last = entry.seq;
+      return found;
+    };
     for (const entry of entries) {
       if (entry.seq > to) break;
       const isHere = entry.seq >= from;
       if (entry.kind) {
         if (!DRAWN.has(entry.kind) && !this.everything) continue;
         if (entry.kind.startsWith("turn.") && !this.everything) continue;
-        if (isHere) rows.push(this.row(entry, { key: this.approvals.has(entry.body?.approval_id) ? "pending" : "" }));
+        const between = dividers(entry, day ?? entry.occurred_at ?? entry.at);
+        if (isHere) rows.push(this.row(entry, { key: this.approvals.has(entry.body?.approval_id) ? "pending" : "", dividers: between }));
         if (entry.kind === "compaction") before = null;
         continue;
       }
@@ -166,10 +180,12 @@ export class Timeline {
       const answers = new Map();
       for (const part of own) if (part.kind === "call" && joined(entry, results.get(part.id))) answers.set(part.id, results.get(part.id));
       const time = entry.occurred_at ?? entry.created;
-      const follows = before && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by && entry.status !== "pending";
+      const between = dividers(entry, time);
+      const follows = !between.length && before && before.actor === entry.actor && before.role === entry.role && Math.abs(new Date(time) - new Date(before.time)) < 15 * 60_000 && !entry.superseded_by && entry.status !== "pending";
       if (isHere) {
-        const key = [follows, [...answers.values()].map((one) => one.entry.seq), entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id)].join();
-        rows.push(this.row(entry, { own, answers, follows, key }));
+        const key = [follows, [...answers.values()].map((one) => one.entry.seq), entry.status, entry.superseded_by, entry.erased, this.writing.has(entry.id), between].join();
+        const later = entry.superseded_by && entries.find((one) => one.id === entry.superseded_by);
+        rows.push(this.row(entry, { own, answers, follows, key, dividers: between, later }));
       }
       before = { actor: entry.actor, role: entry.role, time };
       if (entry.superseded_by) before = null;
@@ -197,20 +213,13 @@ export class Timeline {
     row.el.dataset.seq = entry.seq;
     row.el.setAttribute("aria-posinset", entry.seq);
     row.el.setAttribute("aria-setsize", this.conversation.head.seq);
-    if (this.seen && entry.seq > this.seen && this.firstHead > this.seen) {
-      const earlier = [...this.rows.keys()].some((seq) => seq > this.seen && seq < entry.seq);
-      if (!earlier || this.newFrom === entry.seq) {
-        this.newFrom = entry.seq;
-        row.el.classList.add("new-from");
-      }
-    }
-    if (this.conversation.parent && entry.seq === this.conversation.parent.at_seq + 1) row.el.classList.add("fork-from");
+    for (const [kind, text] of how.dividers ?? []) row.el.prepend(h("div.divider", { class: kind }, h("span", null, text)));
     if (this.current === entry.seq) row.el.classList.add("current");
     if (this.rows.size > 4000) for (const seq of this.rows.keys()) if (!this.scroller.rowOf(seq) && this.rows.size > 2000) this.rows.delete(seq);
     return row.el;
   }
 
-  turn(entry, { own, answers, follows }, row) {
+  turn(entry, { own, answers, follows, later }, row) {
     const name = entry.actor ?? entry.role;
     const time = entry.occurred_at ?? entry.created;
     const isTool = own.length && own.every((part) => part.kind === "result");
@@ -242,7 +251,7 @@ export class Timeline {
       const inner = own.map((part, n) => this.part(part, `${entry.id}:${n}`, answers, entry));
       if (entry.superseded_by) {
         el.classList.add("superseded");
-        body.append(this.fold(entry.id + ":old", [h("span.badge", null, "replaced"), h("span.dim.gist", null, words(plainText(own).slice(0, 140)))], () => inner));
+        body.append(this.fold(entry.id + ":old", [h("span.badge", null, later ? `replaced by #${later.seq}` : "replaced"), h("span.dim.gist", null, words(plainText(own).slice(0, 140)))], () => inner));
       } else {
         add(body, inner);
         if (!own.length) body.append(h("p.gone", null, "Nothing was said."));
@@ -276,7 +285,7 @@ export class Timeline {
 
   part(part, key, answers, entry) {
     switch (part.kind) {
-      case "text": return h("div.md", { dir: "auto" }, markdown(part.text));
+      case "text": return this.prose(part.text, key, entry.role);
       case "refusal": return h("div.md", null, h("span.badge.bad", null, "refused"), markdown(part.text));
       case "thinking": return this.thought(part, key);
       case "call": return this.call(part, key, answers?.get(part.id), entry);
@@ -285,6 +294,14 @@ export class Timeline {
       case "file": return h("p.file", null, h("span.badge", null, "file"), words(part.name ?? "without a name"), part.mime ? h("span.dim", null, " " + part.mime) : null);
       default: return this.fold(key, [h("span.dim", null, "Something this page does not know: "), h("code", null, String(part.value?.type ?? typeof part.value))], () => code(JSON.stringify(part.value, null, 2), "json"));
     }
+  }
+
+  /** Text that is very long begins folded: instructions, pasted files. */
+  prose(text, key, role) {
+    const el = h("div.md", { dir: "auto" }), most = role === "assistant" ? 20_000 : role === "user" ? 4000 : 700;
+    if (text.length <= most * 1.3 || this.open.get(key)) return add(el, [markdown(text)]);
+    const cut = text.slice(0, most).replace(/\s+\S*$/, "");
+    return add(el, [markdown(cut), button(`Show all ${number(text.length)} characters`, () => (this.open.set(key, true), clear(el, markdown(text))), { class: "more" })]);
   }
 
   thought(part, key) {
@@ -311,7 +328,8 @@ export class Timeline {
     if (changed.length) return changed.map((one) => diff(one.before, one.after, one.path));
     if (input === undefined || input === null) return null;
     if (typeof input === "string") return code(input, /\*\*\* (Begin|Update|Add)|^@@/m.test(input) ? "diff" : "");
-    const keys = Object.keys(input);
+    const keys = Object.keys(input), tasks = todo(input);
+    if (tasks) return h("ul.tasks", null, tasks.map(([text, status]) => h("li", { class: status }, h("span.box", { role: "img", "aria-label": status }, status === "completed" ? "✓" : status === "in_progress" ? "…" : ""), words(text))));
     const command = input.command ?? input.cmd;
     if (command && keys.length <= 3) return code(Array.isArray(command) ? command.join(" ") : String(command), "sh");
     if (typeof input.content === "string" && (input.file_path ?? input.path)) return code(input.content, languageOf(input.file_path ?? input.path));
@@ -325,7 +343,7 @@ export class Timeline {
     const path = call?.input?.file_path ?? call?.input?.path;
     const value = /^\s*[[{]/.test(text) ? tidy(text) : null;
     const language = value ? "json" : /^(read|view|cat)/i.test(call?.name ?? "") ? languageOf(path) : "";
-    return [text ? code(value ?? text, language) : others.length ? null : h("p.dim", null, "Nothing came back."), others.map((one, n) => this.part(one, `${entry?.id}:r${n}`, null, entry))];
+    return [text ? code(value ?? text, language, !language) : others.length ? null : h("p.dim", null, "Nothing came back."), others.map((one, n) => this.part(one, `${entry?.id}:r${n}`, null, entry))];
   }
 
   result(part, key) {
@@ -410,6 +428,8 @@ export class Timeline {
     menu(anchor, [
       ["Copy the words", () => copy(text)],
       ["Say something else instead…", () => this.supersede(entry), entry.status === "pending" || entry.superseded_by || entry.erased],
+      ["Say something else in a fork…", () => this.branch(entry), entry.role !== "user" || entry.erased],
+      this.page.models?.length && entry.role === "assistant" ? ["Answer again in a fork", () => this.again(entry)] : null,
       ["Fork from here", () => this.fork(entry.seq)],
       ["Show as JSON", () => dialog(`Turn #${entry.seq}`, code(JSON.stringify({ ...entry, parts: undefined }, null, 2), "json"), [["Close", null]])],
       entry.status === "pending" ? ["Stop this answer", () => this.stop(entry)] : ["Erase the words…", () => this.erase(entry), entry.erased],
@@ -423,12 +443,30 @@ export class Timeline {
     await this.act(() => post(`/turns/${entry.id}/supersede`, { role: entry.role, actor: entry.actor, content }), "Replaced; the old turn stays readable");
   }
 
+  /** Another question in the same place, in a conversation of its own. */
+  async branch(entry) {
+    const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "What to say in the fork" });
+    const content = await dialog("Say something else in a fork", h("div", null, h("p.dim", null, "The fork shares everything before this turn. This conversation stays as it is."), field), [["Cancel", null], ["Fork", () => field.value.trim() || undefined, "primary"]]);
+    if (!content) return;
+    const made = await this.fork(entry.seq - 1);
+    if (!made) return;
+    const turn = { role: "user", actor: entry.actor, content };
+    await this.act(() => (this.page.models?.length ? generate(made.id, { input: [turn] }) : post(`/conversations/${made.id}/turns`, { turns: [turn] })));
+  }
+
+  /** Another answer to the same question, in a conversation of its own. */
+  async again(entry) {
+    const made = await this.fork(entry.seq - 1);
+    if (made) await this.act(() => generate(made.id, { input: [] }));
+  }
+
   async fork(seq) {
     const made = await this.act(() => post(`/conversations/${this.id}/fork`, { at_seq: seq }));
     if (!made) return;
     toast(`Forked at #${seq}`, { action: ["Undo", async () => { await this.act(() => del(`/conversations/${made.id}`, { reason: "undone" }), "The fork is gone"); location.hash = `#/c/${this.id}`; this.page.reload(); }] });
     this.page.reload();
     location.hash = `#/c/${made.id}`;
+    return made;
   }
 
   async erase(entry) {
@@ -543,6 +581,9 @@ function written(body, text) {
   while (end.lastElementChild && /^(P|UL|OL|LI|BLOCKQUOTE|H\d)$/.test(end.lastElementChild.tagName)) end = end.lastElementChild;
   end.append(h("span.caret", { "aria-hidden": "true" }));
 }
+
+const LONG_DAY = new Intl.DateTimeFormat("en", { weekday: "long", day: "numeric", month: "long", year: "numeric" });
+const longDay = (time) => LONG_DAY.format(new Date(time));
 
 const tidy = (text) => {
   try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return null; }

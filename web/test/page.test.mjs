@@ -261,7 +261,7 @@ test("what is new since you looked is marked", async () => {
   await server.say(id, "three", "four");
   await page.waitForSelector(".entry.news");
   await page.locator(".entry").click();
-  await page.waitForSelector('.new-from:has-text("three")');
+  await page.waitForSelector('.turn:has(.new-from):has-text("three")');
   assert.equal(await page.locator(".new-from").count(), 1);
   await quiet(page);
   await server.end();

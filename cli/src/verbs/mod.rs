@@ -38,7 +38,7 @@ use crate::output::{self, Failure};
 use clap::CommandFactory;
 
 /// Verbs that a first look can do without.
-const FURTHER: [&str; 11] = [
+const FURTHER: [&str; 13] = [
     "supersede",
     "generate",
     "approve",
@@ -49,7 +49,9 @@ const FURTHER: [&str; 11] = [
     "close",
     "reset",
     "delete",
+    "erase",
     "sweep",
+    "open",
 ];
 
 /// Without a verb: what there is, in one screen.
