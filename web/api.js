@@ -56,7 +56,7 @@ function headers(more) {
   return session.key ? { Authorization: "Bearer " + session.key, ...more } : { ...more };
 }
 
-async function ask(method, path, { query, body, type, signal, accept, more } = {}) {
+async function ask(method, path, { query, body, signal, accept, more } = {}) {
   const url = new URL(BASE + path, location.origin);
   for (const [key, value] of Object.entries(query ?? {})) {
     if (value !== undefined && value !== null && value !== "") url.searchParams.set(key, value);
@@ -64,8 +64,8 @@ async function ask(method, path, { query, body, type, signal, accept, more } = {
   const sent = { method, signal, headers: headers(more), cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer" };
   if (accept) sent.headers.Accept = accept;
   if (body !== undefined) {
-    sent.headers["Content-Type"] = type ?? "application/json";
-    sent.body = type ? body : JSON.stringify(body);
+    sent.headers["Content-Type"] = "application/json";
+    sent.body = JSON.stringify(body);
   }
   let answer;
   try {
@@ -91,7 +91,6 @@ export const put = (path, body) => json("PUT", path, { body });
 export const patch = (path, body) => json("PATCH", path, { body });
 export const del = (path, query) => json("DELETE", path, { query });
 export const blob = async (path, query) => (await ask("GET", path, { query })).blob();
-export const upload = (path, query, file) => json("POST", path, { query, body: file, type: file.type || "application/octet-stream" });
 
 const images = new Map();
 /** An address for the bytes of a picture. Only kinds that cannot hold a script are shown. */

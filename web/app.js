@@ -26,6 +26,7 @@ class Page {
   }
 
   build() {
+    this.list?.destroy();
     this.list = new List(this);
     clear(this.root, this.banner, h("div.frame", null, this.list.el, this.main));
     this.route();
@@ -104,6 +105,7 @@ class Page {
   signIn(detail) {
     if (this.signing) return;
     this.signing = true;
+    this.list?.destroy();
     this.leave();
     const key = h("input", { type: "password", name: "key", autocomplete: "off", required: true, placeholder: "et_…", "aria-describedby": "key-text" });
     const remember = h("input", { type: "checkbox" });

@@ -1,6 +1,6 @@
 // What the model saw: the receipt of every call, section by section, and how it differs from the call before.
 
-import { h, clear, words, when, number, plural, short, button, state as notice } from "./dom.js";
+import { h, clear, words, when, number, plural, button, state as notice } from "./dom.js";
 import { get } from "./api.js";
 import { bar, sections, SECTIONS } from "./timeline.js";
 import { message } from "./projected.js";

@@ -65,7 +65,7 @@ export class ConversationPage {
 
   /** Shows one of the views; `at` is a place in it. */
   async show(name, at) {
-    if (!this.conversation || this.gone) return;
+    if (!this.conversation || this.gone || this.told) return;
     for (const tab of this.tabs.children) {
       if (tab.dataset.view === name) tab.setAttribute("aria-current", "page");
       else tab.removeAttribute("aria-current");
@@ -100,8 +100,9 @@ export class ConversationPage {
   wordless(error) {
     if (this.told) return;
     this.told = true;
-    this.alert.hidden = false;
-    clear(this.alert, notice("This key may see numbers, not words", error.message));
+    this.timeline?.destroy();
+    this.composer.hidden = this.tabs.hidden = true;
+    clear(this.body, h("div.scroll", null, notice("This key may see numbers, not words", error.message)));
   }
   reload() { this.page.list.refresh(); }
 

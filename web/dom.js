@@ -53,13 +53,11 @@ const ICONS = {
   tool: "M2.5 13.5l5-5M9 3a4 4 0 0 0 4.5 5.2L9.8 12 4 6.2 7.8 2.5z",
   clock: "M8 4v4l2.5 2M8 14.5a6.5 6.5 0 1 1 0-13 6.5 6.5 0 0 1 0 13z",
   eye: "M1.5 8S4 3.5 8 3.5 14.5 8 14.5 8 12 12.5 8 12.5 1.5 8 1.5 8zM8 10a2 2 0 1 0 0-4 2 2 0 0 0 0 4z",
-  shield: "M8 1.5l5.5 2V8c0 3.5-2.5 5.5-5.5 6.5C5 13.5 2.5 11.5 2.5 8V3.5z",
   fold: "M4 6l4 4 4-4",
   copy: "M5.5 5.5h8v8h-8zM10.5 5.5v-3h-8v8h3",
   edit: "M10.5 2.5l3 3-8 8H2.5v-3z",
   chart: "M2.5 13.5V8M6.5 13.5v-11M10.5 13.5V6M14 13.5v-3",
   bolt: "M9 1.5L3 9h4.5L7 14.5 13 7H8.5z",
-  gear: "M8 10.5a2.5 2.5 0 1 0 0-5 2.5 2.5 0 0 0 0 5zM8 1v2M8 13v2M1 8h2M13 8h2M3 3l1.5 1.5M11.5 11.5L13 13M13 3l-1.5 1.5M4.5 11.5L3 13",
 };
 export const icon = (name) =>
   svg("svg", { viewBox: "0 0 16 16", class: "icon i-" + name, "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));

@@ -10,6 +10,7 @@ export class List {
     this.page = page;
     this.items = [];
     this.known = new Map();
+    this.gone = new AbortController();
     this.filter = "active";
     this.search = h("input.search", { type: "search", placeholder: "Search everything", "aria-label": "Search everything", autocomplete: "off", spellcheck: false, oninput: () => this.typed() });
     this.search.addEventListener("keydown", (event) => {
@@ -29,8 +30,15 @@ export class List {
     clear(this.entries, skeleton());
     this.refresh();
     this.live();
-    setInterval(() => this.times(), 30_000);
+    this.every(30_000, () => this.times());
   }
+
+  /** Does something now and then, as long as the list is there. */
+  every(ms, work) {
+    const timer = setInterval(work, ms);
+    this.gone.signal.addEventListener("abort", () => clearInterval(timer));
+  }
+  destroy() { this.gone.abort(); }
 
   async create() {
     try {
@@ -64,7 +72,9 @@ export class List {
       this.failed = error;
     }
     if (!this.query) this.draw();
-    this.readUsage();
+    const newest = this.items[0]?.updated + this.items.length;
+    if (newest !== this.counted) this.readUsage();
+    this.counted = newest;
   }
 
   async readUsage() {
@@ -91,8 +101,8 @@ export class List {
   live() {
     let timer;
     const soon = () => (timer ??= setTimeout(() => ((timer = undefined), this.refresh()), 250));
-    const poll = () => setInterval(() => document.visibilityState === "visible" && this.refresh(), 3000);
-    follow("/events", {}, { signal: new AbortController().signal, frame: () => void soon(), absent: poll });
+    const poll = () => this.every(3000, () => document.visibilityState === "visible" && this.refresh());
+    follow("/events", {}, { signal: this.gone.signal, frame: () => void soon(), absent: poll });
   }
 
   // ------------------------------------------------------------------------------------------------ drawing

@@ -6,7 +6,7 @@
 
 import { h } from "./dom.js";
 
-export const PAGE = 40;
+const PAGE = 40;
 /** How far a page looks beyond its ends, so that what belongs together can be drawn together. */
 export const AROUND = 16;
 /** Browsers draw nothing beyond about 17 million pixels. */
@@ -19,7 +19,7 @@ export class Scroller {
   constructor({ label, head, load, build, moved }) {
     Object.assign(this, { load, build, moved });
     this.space = h("div.space", { role: "presentation" });
-    this.el = h("div.scroller", { tabIndex: 0, role: "feed", "aria-label": label }, this.space);
+    this.el = h("div.scroller", { tabIndex: 0, role: "region", "aria-label": label }, this.space);
     this.heights = [];
     this.tops = [0];
     this.measured = 0;
@@ -176,6 +176,8 @@ export class Scroller {
     wanted.sort((a, b) => Math.abs(a - middle) - Math.abs(b - middle));
     for (const n of wanted) if (this.loading.size < REQUESTS_MAX) this.fetch(n);
     if (this.data.size > KEPT_MAX) for (const n of this.data.keys()) if ((n < first - 8 || n > last + 8) && this.data.size > KEPT_MAX / 2) this.data.delete(n);
+    // A feed without an article would be nothing to a screen reader.
+    this.el.setAttribute("role", this.space.querySelector("article") ? "feed" : "region");
     this.anchor();
     this.moved?.(this);
   }

@@ -1,6 +1,6 @@
 // State: what the conversation needs to go on, where it came from, and how it is related to others.
 
-import { h, svg, clear, words, when, number, plural, button, toast, state as notice, dialog } from "./dom.js";
+import { h, svg, clear, words, number, plural, button, toast, state as notice, dialog } from "./dom.js";
 import { get, post, put, del } from "./api.js";
 import { markdown } from "./text.js";
 

@@ -29,7 +29,7 @@ function link(href, label) {
   return misleads ? [a, h("span.host", null, " (" + host + ")")] : [a];
 }
 
-export function inline(text, depth = 0) {
+function inline(text, depth = 0) {
   if (depth > 6) return words(text);
   const nodes = [];
   let from = 0;
@@ -204,7 +204,7 @@ function rules(family) {
 }
 
 /** Code as coloured nodes. */
-export function highlight(text, language) {
+function highlight(text, language) {
   const family = FAMILY[language?.toLowerCase()];
   if (!family || text.length > 60_000) return words(text);
   const known = new Set((WORDS[family] ?? "").split(" "));
@@ -234,7 +234,7 @@ export function code(text, language = "", wraps = false) {
 }
 
 /** Text as it is, in fixed width. */
-export const plain = (text, label) => long(text, (part) => h("pre.code", { tabIndex: 0 }, h("code", null, words(part))), label);
+const plain = (text, label) => long(text, (part) => h("pre.code", { tabIndex: 0 }, h("code", null, words(part))), label);
 
 /** Shows the beginning of what is long. */
 function long(text, make, label) {

@@ -1,6 +1,6 @@
 // One conversation: who said what, as one scroll, live.
 
-import { h, add, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, copy } from "./dom.js";
+import { h, add, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, copy, state as notice } from "./dom.js";
 import { get, post, del, follow, generate, picture, shown, memory, Problem } from "./api.js";
 import { markdown, code, diff } from "./text.js";
 import { parts, plainText, gist, edits, todo, languageOf } from "./message.js";
@@ -37,7 +37,9 @@ export class Timeline {
     this.jumps = h("div.jumps", null, iconButton("up", "Previous prompt (K)", () => this.prompt(-1)), iconButton("down", "Next prompt (J)", () => this.prompt(1)));
     this.toEnd = h("button.to-end", { type: "button", hidden: true, onclick: () => this.scroller.toEnd() }, icon("last"), h("span", null, "To the end"));
     this.jumps.append(this.toEnd);
-    this.el = h("section.timeline", { "aria-label": "Timeline" }, this.scroller.el, this.jumps);
+    this.empty = notice("Nothing was said yet", "What is said here, by whomever, appears at once.");
+    this.empty.hidden = true;
+    this.el = h("section.timeline", { "aria-label": "Timeline" }, this.scroller.el, this.empty, this.jumps);
     this.el.classList.toggle("show-thinking", this.thinking);
     this.readState();
     this.live();
@@ -489,6 +491,7 @@ export class Timeline {
     const { scrollTop, scrollHeight, clientHeight } = scroller.el;
     this.atEnd = scrollHeight - scrollTop - clientHeight < 40;
     this.toEnd.hidden = this.atEnd;
+    this.empty.hidden = this.conversation.turns > 0 || scroller.space.querySelector("article") || !scroller.data.size;
     if (this.atEnd) this.toEnd.classList.remove("news");
   }
 
@@ -597,7 +600,7 @@ async function inlined(part) {
 const zoom = (img) => dialog(img.alt, h("img.large", { src: img.src, alt: img.alt }), [["Close", null]]);
 
 /** A calm colour for a name. */
-export function hue(name) {
+function hue(name) {
   let sum = 7;
   for (const char of name) sum = (sum * 31 + char.codePointAt(0)) % 360;
   return sum;

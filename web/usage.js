@@ -1,6 +1,6 @@
 // Usage: tokens and time by day and model, and what that costs at the prices a person entered.
 
-import { h, svg, clear, words, number, plural, short, day, button, iconButton, state as notice } from "./dom.js";
+import { h, svg, clear, words, number, plural, short, day, iconButton, state as notice } from "./dom.js";
 import { get, memory } from "./api.js";
 
 const TURNS_MAX = 2000;
@@ -13,7 +13,7 @@ export function view(page) {
     const { data } = await get("/conversations", { limit: 40 });
     const usage = await get("/usage").catch(() => null);
     for (const one of data) {
-      const sum = { one, prompt: 0, completion: 0 };
+      const sum = { one, prompt: 0, completion: 0, by: {}, first: null, last: null };
       let before, seen = 0;
       while (seen < TURNS_MAX) {
         const { data: turns } = await get(`/conversations/${one.id}/turns`, { order: "desc", limit: 500, before });
@@ -22,6 +22,12 @@ export function view(page) {
           const { prompt = 0, completion = 0 } = turn.tokens, when = (turn.occurred_at ?? turn.created).slice(0, 10), model = turn.model ?? "unknown";
           sum.prompt += prompt ?? 0;
           sum.completion += completion ?? 0;
+          const mine = (sum.by[model] ??= { prompt: 0, completion: 0 });
+          mine.prompt += prompt ?? 0;
+          mine.completion += completion ?? 0;
+          const time = turn.occurred_at ?? turn.created;
+          sum.first = time;
+          sum.last ??= time;
           for (const [map, key] of [[days, when], [models, model]]) {
             const now = map.get(key) ?? { prompt: 0, completion: 0, calls: 0, by: {} };
             now.prompt += prompt ?? 0;
@@ -41,6 +47,7 @@ export function view(page) {
   }
 
   const cost = (model, { prompt, completion }) => (prices[model] ? (prompt * prices[model].in + completion * prices[model].out) / 1e6 : null);
+  const total = (sum) => Object.entries(sum.by).reduce((all, [model, part]) => (cost(model, part) === null ? all : (all ?? 0) + cost(model, part)), null);
   const money = (value) => (value === null ? "" : value.toFixed(2));
 
   function draw(count, usage) {
@@ -60,7 +67,8 @@ export function view(page) {
           } });
           return h("tr", null, h("td", null, h("i.key", { class: colour(name) }), words(name)), [sum.calls, sum.prompt, sum.completion].map((value) => h("td.right", null, number(value))), h("td", null, price("in")), h("td", null, price("out")), h("td.right", null, money(cost(name, sum))));
         }))))),
-        h("section.panel", null, h("h2", null, "By conversation"), h("table", null, head("Conversation", "In", "Out"), h("tbody", null, talks.sort((a, b) => b.prompt - a.prompt).map((sum) => h("tr", null, h("td", null, h("a", { href: `#/c/${sum.one.id}` }, words(sum.one.title || "Without a title"))), h("td.right", null, number(sum.prompt)), h("td.right", null, number(sum.completion))))))),
+        h("section.panel", null, h("h2", null, "By conversation"), h("div.table", { tabIndex: 0, role: "region", "aria-label": "By conversation" }, h("table", null, head("Conversation", "Took", "In", "Out", "Cost"),
+          h("tbody", null, talks.sort((a, b) => b.prompt - a.prompt).map((sum) => h("tr", null, h("td", null, h("a", { href: `#/c/${sum.one.id}` }, words(sum.one.title || "Without a title"))), [span(sum.first, sum.last), number(sum.prompt), number(sum.completion), money(total(sum))].map((value) => h("td.right", null, value)))))))),
         h("p.dim", null, `From the ${plural(count, "conversation")} that changed last, up to ${number(TURNS_MAX)} turns of each.`),
       ] : notice("No tokens are known yet", "They are counted where a provider says how many an answer took."));
   }
@@ -68,6 +76,12 @@ export function view(page) {
   clear(body, notice("Counting…"));
   read().catch((error) => clear(body, notice("The usage cannot be read", error.message)));
   return { el: body };
+}
+
+/** From the first answer to the last, roughly. */
+function span(from, to) {
+  const minutes = Math.round((new Date(to) - new Date(from)) / 60_000);
+  return minutes < 1 ? "" : minutes < 120 ? `${minutes} min` : minutes < 48 * 60 ? `${Math.round(minutes / 60)} h` : `${Math.round(minutes / 1440)} days`;
 }
 
 /** A bar for each day, with a piece for each model. */

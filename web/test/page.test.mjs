@@ -575,6 +575,43 @@ test("fork from a turn, and undo it", async () => {
   await server.end();
 });
 
+test("ask something else in a fork; the conversation stays as it is", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Trunk", "one", { role: "assistant", actor: "claude", content: "first answer" }, "two", { role: "assistant", actor: "claude", content: "second answer" });
+  const page = await open(`${server.url}/#/c/${id}`);
+  const two = page.locator('.turn.user:has-text("two")');
+  await two.hover();
+  await two.getByRole("button", { name: /More about turn/ }).click();
+  await page.getByRole("menuitem", { name: "Say something else in a fork…" }).click();
+  await page.getByRole("textbox", { name: "What to say in the fork" }).fill("three instead");
+  await page.getByRole("button", { name: "Fork", exact: true }).click();
+  await page.waitForSelector('.turn:has-text("three instead")');
+  await page.waitForSelector(".divider.fork-from");
+  assert.equal(await page.locator('.turn:has-text("second answer")').count(), 0);
+  assert.equal((await server.get(`/conversations/${id}`)).turns, 4);
+  await quiet(page);
+  await server.end();
+});
+
+test("days, lists of tasks and long texts", async () => {
+  const server = await Server.new();
+  const id = await server.talk("Layout",
+    { role: "user", actor: "ana", content: "Long ago", occurred_at: "2026-03-01T10:00:00Z" },
+    { role: "user", actor: "ana", content: "A day later", occurred_at: "2026-03-02T10:00:00Z" },
+    { role: "system", content: "Rule. ".repeat(400) },
+    { role: "assistant", actor: "claude", content: [{ type: "tool_use", id: "t", name: "TodoWrite", input: { todos: [{ content: "Read", status: "completed" }, { content: "Write", status: "in_progress" }] } }] });
+  const page = await open(`${server.url}/#/c/${id}`);
+  await page.waitForSelector('.turn:has-text("A day later") .divider.day:has-text("Monday, March 2, 2026")');
+  const more = page.getByRole("button", { name: /Show all 2,400 characters/ });
+  await more.click();
+  await more.waitFor({ state: "detached" });
+  await page.locator("details.call summary").click();
+  assert.match(await text(page, "details.call"), /2 tasks, 1 done/);
+  assert.equal(await page.locator(".tasks li.completed").count(), 1);
+  await quiet(page);
+  await server.end();
+});
+
 test("compact with a preview, and take it back", async () => {
   const server = await Server.new();
   const id = await server.talk("Long", ...Array.from({ length: 20 }, (_, n) => `Step ${n} is done, see report-${n}.md. We decided to keep it.`));
@@ -663,6 +700,19 @@ test("a key that may only read is told so when it writes", async () => {
   assert.equal(await page.getByRole("textbox", { name: "Say something" }).inputValue(), "two", "what was typed is not lost");
   await quiet(page);
   await server.end();
+});
+
+test("a key that may see numbers but no words gets the numbers", async () => {
+  const page = await open(demo);
+  await page.waitForSelector(".entry .title");
+  // As a server answers a key of such a role.
+  await page.route(/\/api\/v1\/conversations\/[^/]+\/(turns|state|events)/, (route) => route.fulfill({ status: 403, contentType: "application/problem+json", body: JSON.stringify({ code: "access.role", detail: "this needs the role reader, the key has counter; use another key" }) }));
+  await page.goto(talk(LOGIN));
+  await page.waitForSelector("text=This key may see numbers, not words");
+  assert.match(await text(page, ".facts"), /27 turns/);
+  assert.deepEqual(await accessible(page), []);
+  await shot(page, "numbers-only-light");
+  await quiet(page);
 });
 
 test("hostile content is shown as text and does nothing", async () => {
