@@ -1,11 +1,13 @@
 // The page: what is shown for which address, the keys, signing in.
 
-import { h, clear, button, words, dialog, state as notice } from "./dom.js";
+import { h, clear, icon, words, dialog } from "./dom.js";
 import { get, session, memory, onUnauthorized } from "./api.js";
 import { List } from "./list.js";
 import { ConversationPage } from "./conversation.js";
 
 const HELP = [["j  k", "next, previous turn"], ["J  K", "next, previous prompt"], ["g  G", "beginning, end"], ["/", "find in this conversation"], ["Ctrl K", "go anywhere"], ["t", "show or fold thinking"], ["e", "show all events"], ["o", "open or fold a tool call"], ["c", "say something"], ["Ctrl Enter", "send"], ["?", "this list"]];
+
+const keys = (list) => h("dl.keys", null, list.map(([key, text]) => h("div", null, h("dt", null, key.split("  ").map((one) => h("kbd", null, one))), h("dd", null, text))));
 
 class Page {
   constructor() {
@@ -69,7 +71,9 @@ class Page {
       const { view } = await import("./usage.js");
       return void clear(this.main, view(this).el);
     }
-    clear(this.main, notice("Every word is kept", "Choose a conversation, or search everything that was ever said.", button("Search (Ctrl K)", () => this.palette()), button("Keys (?)", () => this.help())));
+    clear(this.main, h("section.home", null, h("h1", null, "Every word is kept"), h("p.dim", null, "Choose a conversation, or find anything that was ever said."),
+      h("button.wide-search", { type: "button", onclick: () => this.palette() }, icon("search"), h("span.grow", null, "Go to a conversation, find words, do something"), h("kbd", null, "Ctrl K")),
+      keys(HELP.filter(([key]) => !["Ctrl K", "c", "Ctrl Enter"].includes(key)))));
   }
 
   leave() {
@@ -92,7 +96,7 @@ class Page {
   help() {
     const name = h("input", { type: "text", value: memory.get("name", ""), placeholder: "user", "aria-label": "Your name in conversations" });
     name.addEventListener("change", () => memory.set("name", name.value.trim() || undefined));
-    dialog("Keys", h("div", null, h("dl.keys", null, HELP.map(([key, text]) => [h("dt", null, key.split("  ").map((one) => h("kbd", null, one))), h("dd", null, text)])), h("label.row", null, "Your name in conversations", name)), [...(session.key ? [["Sign out", () => (session.signOut(), location.reload(), null)]] : []), ["Close", null]]);
+    dialog("Keys", h("div", null, keys(HELP), h("label.row", null, "Your name in conversations", name)), [...(session.key ? [["Sign out", () => (session.signOut(), location.reload(), null)]] : []), ["Close", null]]);
   }
 
   async palette() {

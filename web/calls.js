@@ -12,7 +12,9 @@ export function view(frame, at) {
   const list = h("div.calls-list", { role: "list", "aria-label": "Model calls" }), detail = h("div.call-detail");
   const el = h("div.scroll.calls", null, h("div.legend", { "aria-hidden": "true" }, SECTIONS.map((name) => h("span", null, h("i", { class: "s-" + name }), name))), h("div.split", null, list, detail));
   const abort = new AbortController();
-  let receipts = [], places = new Map(), next = frame.conversation.head.seq, chosen = at, largest = 1;
+  let receipts = [], places = new Map(), chosen = at, largest = 1;
+  // A link to an old call does not read everything after it.
+  let next = Math.min(frame.conversation.head.seq, at ? at + WINDOW : Infinity);
 
   /** Receipts stand anywhere in the log, so it is read backwards until enough are found. */
   async function more() {
@@ -29,6 +31,8 @@ export function view(frame, at) {
 
   function draw() {
     if (!receipts.length && next <= 0) return clear(el, notice("No model call is recorded", "A receipt is written whenever a context is recorded: by generate, or by everturn context --record."));
+    if (!receipts.length) return clear(list), clear(detail, notice("No model call so far", `There is none among the last ${plural(frame.conversation.head.seq - next, "event")}.`, button("Look further back", () => more())));
+    chosen ??= receipts[0].seq;
     largest = Math.max(1, ...receipts.map((one) => one.body.used));
     clear(list, receipts.map((one) => {
       const { used, model, renderer, blocks } = one.body;
@@ -36,10 +40,9 @@ export function view(frame, at) {
         h("span.row", null, h("b", null, words(model ?? renderer)), h("span.grow"), h("span.dim", null, when(one.at))),
         h("span.wide", { vars: { width: Math.max(8, (used / largest) * 100) + "%" } }, bar(sections(blocks), used)),
         h("span.dim", null, `#${one.seq} · ${number(used)} tokens`)));
-    }), next > 0 ? button("Look further back", more) : null);
-    const one = receipts.find((event) => event.seq === chosen) ?? (chosen ? null : receipts[0]);
+    }), next > 0 ? button("Look further back", () => more()) : null);
+    const one = receipts.find((event) => event.seq === chosen);
     if (one) show(one);
-    else if (next > 0) more();
     else clear(detail, notice("No receipt there", `Place #${chosen} is not a model call.`));
   }
 

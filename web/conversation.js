@@ -67,7 +67,7 @@ export class ConversationPage {
   async show(name, at) {
     if (!this.conversation || this.gone || this.told) return;
     for (const tab of this.tabs.children) {
-      if (tab.dataset.view === name) tab.setAttribute("aria-current", "page");
+      if (tab.dataset.view === name) tab.setAttribute("aria-current", "page"), tab.scrollIntoView({ block: "nearest", inline: "nearest" });
       else tab.removeAttribute("aria-current");
     }
     if (name === "") {
@@ -93,6 +93,7 @@ export class ConversationPage {
   // ------------------------------------------------------------------------------------------------ told by the timeline
 
   connected(is, error) {
+    if (this.told) return;
     clear(this.status, is ? null : error ? words(error.message) : [h("span.dot"), "Reconnecting…"]);
     this.status.classList.toggle("bad", !is);
   }
@@ -100,6 +101,7 @@ export class ConversationPage {
   wordless(error) {
     if (this.told) return;
     this.told = true;
+    clear(this.status);
     this.timeline?.destroy();
     this.composer.hidden = this.tabs.hidden = true;
     clear(this.body, h("div.scroll", null, notice("This key may see numbers, not words", error.message)));
@@ -302,7 +304,7 @@ export class ConversationPage {
       }],
     ].filter(Boolean);
   }
-  more(anchor) { menu(anchor, this.commands()); }
+  more(anchor) { menu(anchor, plural(this.conversation.turns, "turn"), this.commands()); }
 
   async pin() {
     const name = h("input", { type: "text", placeholder: "branch", required: true }), value = h("input", { type: "text", placeholder: "main", required: true });

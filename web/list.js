@@ -80,7 +80,7 @@ export class List {
   async readUsage() {
     try {
       const usage = await get("/usage");
-      this.count.textContent = `${number(usage.conversations)} · ${short(usage.turns)} turns`;
+      this.count.textContent = !usage.conversations ? "" : `${number(usage.conversations)} · ${short(usage.turns)} turns`;
     } catch { this.count.textContent = ""; }
   }
 

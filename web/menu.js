@@ -2,8 +2,8 @@
 
 import { h } from "./dom.js";
 
-/** `items` are `[label, function, disabled]`. */
-export function menu(anchor, items) {
+/** `items` are `[label, function, disabled]`; `title` stands above them. */
+export function menu(anchor, title, items) {
   document.querySelector(".menu")?.remove();
   const close = () => {
     el.remove();
@@ -11,7 +11,7 @@ export function menu(anchor, items) {
     document.removeEventListener("pointerdown", outside, true);
   };
   const outside = (event) => el.contains(event.target) || close();
-  const el = h("div.menu", { role: "menu" }, items.filter(Boolean).map(([label, run, disabled]) =>
+  const el = h("div.menu", { role: "menu", "aria-label": title }, h("div.menu-title", { role: "presentation" }, title), items.filter(Boolean).map(([label, run, disabled]) =>
     h("button", { type: "button", role: "menuitem", tabIndex: -1, disabled: !!disabled, onclick: () => (close(), anchor.focus(), run()) }, label)));
   el.addEventListener("keydown", (event) => {
     const all = [...el.querySelectorAll("button:not(:disabled)")], at = all.indexOf(document.activeElement);

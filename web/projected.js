@@ -15,6 +15,9 @@ const POLICIES = {
 };
 const START = { summary_prefix: { keep_last: 6 }, reachability_gc: { root_window: 8, min_chars: 200 }, clear_tool_uses: { trigger: 0, keep: 2, clear_at_least: 0 } };
 
+/** So many pairs are drawn at once. */
+const MOST = 500;
+
 export function view(frame) {
   const saved = memory.get("projection", { policy: "clean_tool_repair", signatures: "per_turn" });
   const policy = h("select", { id: "policy" }, Object.keys(POLICIES).map((name) => h("option", { value: name, selected: name === saved.policy }, name)));
@@ -26,7 +29,7 @@ export function view(frame) {
     h("div.controls", null, h("label", { htmlFor: "policy" }, "Policy", policy), h("label", { htmlFor: "signed" }, "Signed reasoning", signed), h("label.grow", { htmlFor: "options" }, "Further options, as JSON", options)),
     text, numbers, pairs);
 
-  let asking;
+  let asking, shownMost = MOST;
   async function show() {
     asking?.abort();
     const { signal } = (asking = new AbortController());
@@ -69,7 +72,10 @@ export function view(frame) {
     const pointers = new Map(seen.redaction_pointers.map((one) => [one.source_index, one]));
     const rows = [h("div.pair.heads", { "aria-hidden": "true" }, h("b", null, "Raw"), h("b", null, "Projected"))];
     seen.source_indices.forEach((source, n) => source === null && rows.push(h("div.pair", null, h("div.hole", null, "not in the log"), message(seen.messages[n], null, "written by the policy"))));
+    const from = Math.max(0, raw.messages.length - shownMost);
+    if (from) rows.push(button(`Show ${number(Math.min(from, MOST))} earlier messages`, () => ((shownMost += MOST), draw(raw, seen)), { class: "earlier" }));
     raw.messages.forEach((one, n) => {
+      if (n < from) return;
       const isGone = gone.has(n) && !shown.has(n), pointer = pointers.get(n), other = shown.get(n);
       const changed = other && JSON.stringify(other) !== JSON.stringify(one);
       const why = isGone ? `hidden by ${seen.policy}: about ${plural(cost(one), "token")} less` : pointer ? `${pointer.reason.replaceAll("_", " ")}: ${plural(pointer.estimated_tokens_reclaimed, "token")} reclaimed` : changed ? "a part of it is hidden" : null;

@@ -427,10 +427,13 @@ export class Timeline {
 
   actions(anchor, entry) {
     const text = plainText(entry.parts ?? []);
-    menu(anchor, [
+    const { prompt, completion } = entry.tokens ?? {};
+    const about = [`#${entry.seq}`, when(entry.occurred_at ?? entry.created).textContent, prompt != null || completion != null ? `${number(prompt ?? 0)} → ${number(completion ?? 0)} tokens` : null];
+    menu(anchor, about.filter(Boolean).join(" · "), [
+      ["Copy a link to this turn", () => copy(`${location.origin}/#/c/${this.id}@${entry.seq}`)],
       ["Copy the words", () => copy(text)],
       ["Say something else instead…", () => this.supersede(entry), entry.status === "pending" || entry.superseded_by || entry.erased],
-      ["Say something else in a fork…", () => this.branch(entry), entry.role !== "user" || entry.erased],
+      entry.role === "user" ? ["Say something else in a fork…", () => this.branch(entry), entry.erased] : null,
       this.page.models?.length && entry.role === "assistant" ? ["Answer again in a fork", () => this.again(entry)] : null,
       ["Fork from here", () => this.fork(entry.seq)],
       ["Show as JSON", () => dialog(`Turn #${entry.seq}`, code(JSON.stringify({ ...entry, parts: undefined }, null, 2), "json"), [["Close", null]])],
@@ -491,6 +494,8 @@ export class Timeline {
     const { scrollTop, scrollHeight, clientHeight } = scroller.el;
     this.atEnd = scrollHeight - scrollTop - clientHeight < 40;
     this.toEnd.hidden = this.atEnd;
+    this.jumps.classList.toggle("at-end", this.atEnd);
+    this.jumps.hidden = scrollHeight <= clientHeight;
     this.empty.hidden = this.conversation.turns > 0 || scroller.space.querySelector("article") || !scroller.data.size;
     if (this.atEnd) this.toEnd.classList.remove("news");
   }

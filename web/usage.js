@@ -12,7 +12,8 @@ export function view(page) {
   async function read() {
     const { data } = await get("/conversations", { limit: 40 });
     const usage = await get("/usage").catch(() => null);
-    for (const one of data) {
+    for (const [n, one] of data.entries()) {
+      if (n % 5 === 4) clear(body, notice("Counting…", `${n + 1} of ${data.length} conversations`));
       const sum = { one, prompt: 0, completion: 0, by: {}, first: null, last: null };
       let before, seen = 0;
       while (seen < TURNS_MAX) {

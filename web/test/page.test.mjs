@@ -837,7 +837,7 @@ test("every view in the dark, readable", async () => {
   assert.deepEqual(await accessible(page), []);
   await shot(page, "usage-dark");
   await page.goto(demo + "/#/");
-  await page.waitForSelector(".main .empty");
+  await page.waitForSelector(".home");
   await page.keyboard.press("Control+k");
   await page.waitForSelector(".option");
   await shot(page, "palette-dark");
