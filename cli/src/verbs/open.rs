@@ -31,5 +31,8 @@ pub fn run(args: &Args, verb: &Open) -> Result<(), Failure> {
     if !browser::show(&url) {
         eprintln!("no browser was found here; open this address in one:");
     }
+    if args.json {
+        return output::json(&serde_json::json!({"url": url}));
+    }
     output::text(url)
 }
