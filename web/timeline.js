@@ -10,7 +10,7 @@ import { menu } from "./menu.js";
 const bytesOf = (text) => new TextEncoder().encode(text).length;
 
 /** Kinds of events that are drawn between turns; the others only on demand. */
-const DRAWN = new Set(["compaction", "compaction.reverted", "context.receipt", "approval.requested", "approval.resolved", "state.pin", "state.unpin", "fact.added", "fact.retracted", "transcript_budget"]);
+const DRAWN = new Set(["conversation.created", "compaction", "compaction.reverted", "context.receipt", "approval.requested", "approval.resolved", "state.pin", "state.unpin", "fact.added", "fact.retracted", "transcript_budget"]);
 export const SECTIONS = ["system", "state", "facts", "recalled", "digests", "tail", "input"];
 
 export class Timeline {
@@ -171,6 +171,7 @@ export class Timeline {
       const isHere = entry.seq >= from;
       if (entry.kind) {
         if (!DRAWN.has(entry.kind) && !this.everything) continue;
+        if (entry.kind === "conversation.created" && !entry.body?.system_prompt && !this.everything) continue;
         if (entry.kind.startsWith("turn.") && !this.everything) continue;
         const between = dividers(entry, day ?? entry.occurred_at ?? entry.at);
         if (isHere) rows.push(this.row(entry, { key: this.approvals.has(entry.body?.approval_id) ? "pending" : "", dividers: between }));
@@ -215,7 +216,7 @@ export class Timeline {
     row.el.dataset.seq = entry.seq;
     row.el.setAttribute("aria-posinset", entry.seq);
     row.el.setAttribute("aria-setsize", this.conversation.head.seq);
-    for (const [kind, text] of how.dividers ?? []) row.el.prepend(h("div.divider", { class: kind }, h("span", null, text)));
+    for (const [kind, text] of how.dividers ?? []) row.el.prepend(h("div.divider", { class: kind }, h(kind === "fork-from" ? "a" : "span", kind === "fork-from" ? { href: `#/c/${this.conversation.parent.conversation}@${this.conversation.parent.at_seq}` } : null, text)));
     if (this.current === entry.seq) row.el.classList.add("current");
     if (this.rows.size > 4000) for (const seq of this.rows.keys()) if (!this.scroller.rowOf(seq) && this.rows.size > 2000) this.rows.delete(seq);
     return row.el;
@@ -373,6 +374,11 @@ export class Timeline {
     const body = entry.body ?? {};
     const line = (...inside) => h("article.event", { tabIndex: -1, "aria-label": `${entry.kind}, place ${entry.seq}` }, inside);
     switch (entry.kind) {
+      case "conversation.created": {
+        const prompt = body.system_prompt?.content;
+        if (typeof prompt !== "string") break;
+        return line(this.fold("e" + entry.seq, [h("b.tool-name", null, "System prompt"), h("span.gist", null, words(prompt.split("\n")[0].slice(0, 160)))], () => h("div.md", { dir: "auto" }, markdown(prompt)), { class: "system-prompt" }));
+      }
       case "compaction": {
         const { covers, tokens_before: before, tokens_after: after } = body;
         if (!covers) break;
