@@ -4,9 +4,14 @@ import { h, clear, words, when, number, plural, button, state as notice } from "
 import { get } from "./api.js";
 import { bar, sections, SECTIONS } from "./timeline.js";
 import { message } from "./projected.js";
-import { markdown } from "./text.js";
+import { markdown, diff } from "./text.js";
+import { parts, plainText } from "./message.js";
 
 const WINDOW = 500;
+
+const systemTexts = (context) => [context.system].flat().filter(Boolean).map((one) => one.text ?? (typeof one === "string" ? one : JSON.stringify(one)));
+/** A prompt as lines, to be compared. */
+const flat = (context) => [...systemTexts(context), ...context.messages.map((one) => `${one.role}: ${plainText(parts(one))}`)].join("\n");
 
 export function view(frame, at) {
   const list = h("div.calls-list", { role: "list", "aria-label": "Model calls" }), detail = h("div.call-detail");
@@ -46,6 +51,8 @@ export function view(frame, at) {
     else clear(detail, notice("No receipt there", `Place #${chosen} is not a model call.`));
   }
 
+  const replay = (seq) => get(`/conversations/${frame.id}/contexts/${seq}`, null, abort.signal).catch((error) => ({ error: error.message }));
+
   async function show(event) {
     const { body } = event, index = receipts.indexOf(event), before = receipts[index + 1];
     const { blocks, used, policy } = body;
@@ -69,10 +76,15 @@ export function view(frame, at) {
         click.target.disabled = true;
         const context = await replayed;
         if (context.error) return clear(prompt, h("p", null, words(context.error)));
-        const system = [context.system].flat().filter(Boolean).map((one) => one.text ?? (typeof one === "string" ? one : JSON.stringify(one)));
+        const system = systemTexts(context);
         clear(prompt, system.length ? h("div.msg.system", null, h("div.msg-head", null, h("b", null, "system")), system.map((text) => h("div.md", null, markdown(text)))) : null, context.messages.map((one, n) => message(one, n)));
-      })), prompt);
-    const replayed = get(`/conversations/${frame.id}/contexts/${event.seq}`, null, abort.signal).catch((error) => ({ error: error.message }));
+      }), before ? button("Compare with the prompt before", async (click) => {
+        click.target.disabled = true;
+        const [then, now] = await Promise.all([replay(before.seq), replayed]);
+        clear(prompt, then.error || now.error ? h("p", null, words(then.error ?? now.error)) : diff(flat(then), flat(now), `#${before.seq} and #${event.seq}`));
+        click.target.disabled = false;
+      }) : null), prompt);
+    const replayed = replay(event.seq);
     const context = await replayed;
     if (context.left_out?.length) clear(left, h("h3", null, "What was left out"), h("ul", null, context.left_out.map((one) => h("li", null, h("b", null, one.section), one.turns ? ` (${plural(one.turns, "turn")})` : "", ": ", words(one.reason)))));
     else if (context.error) clear(left, h("p.dim", null, words(context.error)));

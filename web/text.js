@@ -259,8 +259,20 @@ const patchLines = (text) => text.split("\n").map((line) => mark(/^(---|\+\+\+|d
 /** What changed between two texts, line by line. */
 export function diff(before, after, label) {
   const a = before === "" ? [] : before.split("\n"), b = after === "" ? [] : after.split("\n");
-  const lines = [];
-  for (const [sign, line] of changes(a, b)) lines.push(mark(sign, sign + " " + line));
+  const all = [...changes(a, b)], lines = [];
+  // Of what is long and the same, only the lines around a change are shown.
+  const near = all.map(() => all.length <= 60);
+  if (all.length > 60) all.forEach(([sign], n) => sign !== " " && near.fill(true, Math.max(0, n - 3), n + 4));
+  for (let n = 0; n < all.length; n++) {
+    if (near[n]) {
+      lines.push(mark(all[n][0], all[n].join(" ")));
+      continue;
+    }
+    let end = n;
+    while (end < all.length && !near[end]) end++;
+    lines.push(mark("@", `… ${end - n} lines are the same`));
+    n = end - 1;
+  }
   return h("div.code-box", null, h("div.code-bar", null, h("span", null, label ?? ""), h("span.counts", null, h("b.plus", null, "+" + lines.filter((l) => l.classList.contains("added")).length), " ", h("b.minus", null, "−" + lines.filter((l) => l.classList.contains("removed")).length))),
     h("pre.code.diff", { tabIndex: 0 }, h("code", null, lines)));
 }

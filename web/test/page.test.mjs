@@ -435,6 +435,9 @@ test("what the model saw: sections, what changed since the call before, the prom
   await shot(page, "calls-light");
   await page.getByRole("button", { name: "Show the prompt itself" }).click();
   await page.waitForSelector('.msg:has-text("two sentences")');
+  await page.getByRole("button", { name: "Compare with the prompt before" }).click();
+  await page.waitForSelector('.diff .added:has-text("two sentences")');
+  await page.waitForSelector(".diff .place:has-text('lines are the same')");
   await page.locator(".call-entry").last().click();
   await page.waitForSelector("text=nothing to compare with");
   await quiet(page);
