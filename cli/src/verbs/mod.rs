@@ -37,7 +37,7 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use clap::CommandFactory;
 
-/// Verbs that a first look can do without.
+/// Verbs that a first look can do without, as it can without `--tenant`.
 const FURTHER: [&str; 13] = [
     "supersede",
     "generate",
@@ -57,9 +57,9 @@ const FURTHER: [&str; 13] = [
 /// Without a verb: what there is, in one screen.
 pub fn overview() -> Result<(), Failure> {
     let further = FURTHER.join(", ");
-    let command = FURTHER
-        .iter()
-        .fold(Args::command(), |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
+    let command = Args::command().mut_arg("tenant", |tenant| tenant.hide(true));
+    let command =
+        FURTHER.iter().fold(command, |command, verb| command.mut_subcommand(verb, |verb| verb.hide(true)));
     let after = format!("More: {further}.\n{}", command.get_after_help().cloned().unwrap_or_default());
     output::text(command.after_help(after).render_help().ansi().to_string().trim_end())
 }
