@@ -7,6 +7,11 @@ import { Server, start, model, open, quiet, accessible, shot, close } from "./ha
 
 let demo, ids;
 const talk = (name) => `${demo}/#/c/${ids[name]}`;
+/** Opens a fold; what is in it is drawn a moment later. */
+const unfold = async (details) => {
+  await details.locator("summary").first().click();
+  await details.locator(".inside").first().waitFor();
+};
 const text = (page, selector) => page.locator(selector).first().innerText();
 
 before(async () => {
@@ -126,7 +131,7 @@ test("a call is folded with its result and shows both when opened", async () => 
   const call = page.locator('details.call:has-text("grep")').first();
   await call.waitFor();
   assert.equal(await call.evaluate((el) => el.open), false);
-  await call.locator("summary").click();
+  await unfold(call);
   assert.match(await call.innerText(), /session_timeout[^]*Result #5[^]*const SESSION_TIMEOUT/);
   assert.equal(await page.locator('[data-seq="5"]').count(), 0, "the result has no row of its own");
   await quiet(page);
@@ -144,7 +149,7 @@ test("failed calls are marked", async () => {
 test("an edit is shown as a difference", async () => {
   const page = await open(talk(LOGIN) + "@14");
   const call = page.locator('details.call:has-text("edit_file")').first();
-  await call.locator("summary").click();
+  await unfold(call);
   assert.ok((await call.locator(".added").count()) >= 2);
   assert.ok((await call.locator(".removed").count()) >= 2);
   await shot(page, "edit-light");
@@ -197,7 +202,7 @@ test("a checkpoint is drawn where it was made, and opens", async () => {
   await boundary.waitFor();
   await boundary.scrollIntoViewIfNeeded();
   assert.match(await boundary.innerText(), /covers #43–#62, 18 turns[^]*tokens/);
-  await boundary.locator("summary").click();
+  await unfold(boundary);
   assert.match(await boundary.innerText(), /Goal:/);
   await quiet(page);
 });
@@ -608,7 +613,7 @@ test("days, lists of tasks and long texts", async () => {
   const more = page.getByRole("button", { name: /Show all 2,400 characters/ });
   await more.click();
   await more.waitFor({ state: "detached" });
-  await page.locator("details.call summary").click();
+  await unfold(page.locator("details.call"));
   assert.match(await text(page, "details.call"), /2 tasks, 1 done/);
   assert.equal(await page.locator(".tasks li.completed").count(), 1);
   await quiet(page);
@@ -819,7 +824,7 @@ test("every view in the dark, readable", async () => {
   await page.waitForSelector(".turn.current");
   const background = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   assert.ok(background.match(/\d+/g).slice(0, 3).every((part) => Number(part) < 60), background);
-  await page.locator("details.call").first().locator("summary").click();
+  await unfold(page.locator("details.call").first());
   const views = [["conversation", ""], ["projected", "/projected"], ["calls", "/calls"], ["state", "/state"], ["proof", "/proof"]];
   for (const [name, path] of views) {
     if (path) await page.goto(talk(name === "state" ? PORT : LOGIN) + path);
@@ -841,6 +846,7 @@ test("every view in the dark, readable", async () => {
   await shot(page, "usage-dark");
   await page.goto(demo + "/#/");
   await page.waitForSelector(".home");
+  await shot(page, "list-dark");
   await page.keyboard.press("Control+k");
   await page.waitForSelector(".option");
   await shot(page, "palette-dark");
