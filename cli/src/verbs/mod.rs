@@ -1,4 +1,4 @@
-//! One file a verb.
+//! One file per verb.
 
 pub mod append;
 pub mod backup;
@@ -37,7 +37,7 @@ use crate::args::Args;
 use crate::output::{self, Failure};
 use clap::CommandFactory;
 
-/// Verbs that a first look can do without, as it can without `--tenant`.
+/// Verbs that the overview leaves out.
 const FURTHER: [&str; 13] = [
     "supersede",
     "generate",
@@ -54,7 +54,7 @@ const FURTHER: [&str; 13] = [
     "open",
 ];
 
-/// Without a verb: what there is, in one screen.
+/// Without a verb: an overview on one screen.
 pub fn overview() -> Result<(), Failure> {
     let further = FURTHER.join(", ");
     let command = Args::command().mut_arg("tenant", |tenant| tenant.hide(true));

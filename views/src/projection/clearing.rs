@@ -1,4 +1,4 @@
-//! `clear_tool_uses`: without the bodies of old tool results, by the knobs of Anthropic's context editing.
+//! `clear_tool_uses`: removes the bodies of old tool results, with the options of Anthropic's context editing.
 
 use super::edit::MARKER;
 use super::options::Trigger;
@@ -32,7 +32,7 @@ pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str)
         let Some(pointer) = body_pointer(shown, &pairs, result, Policy::ClearToolUses) else {
             continue;
         };
-        // A body shorter than the line in its place would make the view longer.
+        // Replacing a body shorter than the replacement would make the view longer.
         if pointer.content_chars <= pointer.line().len() {
             continue;
         }
@@ -51,7 +51,7 @@ pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str)
     }
 }
 
-/// A pointer to a result's body, if it has one that is still there and is the transcript's.
+/// A pointer to a result's body, if it has one that is still there and belongs to the transcript.
 pub(super) fn body_pointer(
     shown: &[Shown<'_>],
     pairs: &Pairs<'_>,
@@ -83,7 +83,7 @@ pub(super) fn body_pointer(
     Some(pointed.into())
 }
 
-/// A pointer to a call's arguments, if there is anything in them.
+/// A pointer to a call's arguments, unless they are empty.
 fn input_pointer(shown: &[Shown<'_>], call: &Call<'_>) -> Option<Pointer> {
     let message = &shown[call.message];
     let source = message.source.filter(|_| !message.foreign)?;

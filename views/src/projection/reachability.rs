@@ -1,7 +1,7 @@
-//! `reachability_gc`: without the bodies of old tool results that nothing refers to.
+//! `reachability_gc`: removes the bodies of old tool results that nothing refers to.
 //!
-//! Names are compared by a 64-bit hash, so that nothing is copied. Two names with one hash would only keep a body
-//! that could have gone.
+//! Names are compared by a 64-bit hash, so that nothing is copied. A collision would only keep a body that
+//! could have been removed.
 
 use super::clearing::body_pointer;
 use super::hash::{chars, of_body};
@@ -61,7 +61,7 @@ pub(super) fn cut(
             names_of(result, &pairs, &mut roots);
         }
     }
-    // What every conversation is full of refers to nothing.
+    // Words that occur in every conversation are not references.
     for word in ENVELOPE {
         roots.remove(&hash(word));
     }
@@ -72,7 +72,7 @@ pub(super) fn cut(
         reached_through_results(&candidates, &pairs, &roots)
     } else {
         let refers = |result: &Answer<'_>| {
-            is_called_for(result, &pairs, &roots) || !names_of(result, &pairs, &mut Unless(&roots))
+            is_called_for(result, &pairs, &roots) || !names_of(result, &pairs, &mut StopAtRoot(&roots))
         };
         candidates.iter().map(|result| refers(result)).collect()
     };
@@ -82,7 +82,7 @@ pub(super) fn cut(
     (Cut { reclaimed, ..Cut::default() }, "reachability_gc")
 }
 
-/// Whether a body is long enough, as its pointer will say.
+/// Whether a body is long enough, by the length that its pointer will report.
 fn is_long(result: &Answer<'_>, min_chars: usize) -> bool {
     match result.content() {
         None => false,
@@ -91,12 +91,13 @@ fn is_long(result: &Answer<'_>, min_chars: usize) -> bool {
     }
 }
 
-/// Which of the results are reached from the roots, directly or through another one.
+/// Marks the results that are reachable from the roots, directly or through another result.
 fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &Roots) -> Vec<bool> {
     let mut reached = vec![false; results.len()];
     let mut todo = Vec::new();
     let mut says: Vec<Vec<u64>> = vec![Vec::new(); results.len()];
-    // For each name the last result that bears it, and behind each entry the one before it: lists without a list each.
+    // For each name, the last result that contains it, and for each entry the one before: linked lists in one
+    // vector.
     let mut last: HashMap<u64, usize, Plain> = HashMap::default();
     let mut bearers: Vec<(usize, Option<usize>)> = Vec::new();
     let tools: Roots = pairs
@@ -127,7 +128,7 @@ fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &R
     }
     while let Some(n) = todo.pop() {
         for name in std::mem::take(&mut says[n]) {
-            // Once everything that bears a name is reached, nobody needs to look there again.
+            // Once everything with a name is reached, the name need not be looked up again.
             let mut next = last.remove(&name);
             while let Some((other, before)) = next.map(|at| bearers[at]) {
                 if !std::mem::replace(&mut reached[other], true) {
@@ -140,16 +141,17 @@ fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &R
     reached
 }
 
-/// Who looks for names, each of which is given as its hash.
+/// Receiver of names, each given as its hash.
 trait Seeker {
-    /// Whether to hear of the name at all. What kind of word it is, is found out only then.
+    /// Whether the name is wanted at all. Only then is the kind of word determined.
     fn wants(&self, name: u64) -> bool;
 
-    /// A name; the flag: an identifier (or the whole value of a reference field), and not just a word. Whether to go on.
+    /// Receives a name; the flag is set for an identifier (or the whole value of a reference field), as opposed
+    /// to a plain word. Returns whether to continue.
     fn found(&mut self, name: u64, is_identifier: bool) -> bool;
 }
 
-/// Takes them all.
+/// Collects all names.
 impl Seeker for Roots {
     fn wants(&self, _: u64) -> bool {
         true
@@ -161,7 +163,7 @@ impl Seeker for Roots {
     }
 }
 
-/// Takes them all, as often as they come.
+/// Collects all names, with repetitions.
 impl Seeker for Vec<(u64, bool)> {
     fn wants(&self, _: u64) -> bool {
         true
@@ -173,10 +175,10 @@ impl Seeker for Vec<(u64, bool)> {
     }
 }
 
-/// Goes on unless an identifier is among the roots.
-struct Unless<'r>(&'r Roots);
+/// Stops at an identifier that is among the roots.
+struct StopAtRoot<'r>(&'r Roots);
 
-impl Seeker for Unless<'_> {
+impl Seeker for StopAtRoot<'_> {
     fn wants(&self, name: u64) -> bool {
         self.0.contains(&name)
     }
@@ -186,8 +188,8 @@ impl Seeker for Unless<'_> {
     }
 }
 
-/// The names in a tool result: in the arguments of its call, its body and its other fields. Whether the end was reached,
-/// as with all that follow.
+/// Visits the names in a tool result: in the arguments of its call, its body and its other fields. Like the
+/// functions below, it returns whether the end was reached.
 fn names_of(result: &Answer<'_>, pairs: &Pairs<'_>, seeker: &mut impl Seeker) -> bool {
     let arguments = result.call.and_then(|call| pairs.calls[call].arguments());
     arguments.is_none_or(|arguments| walk("", arguments, seeker)) && envelope(result.whole(), seeker)
@@ -196,7 +198,7 @@ fn names_of(result: &Answer<'_>, pairs: &Pairs<'_>, seeker: &mut impl Seeker) ->
 type Roots = HashSet<u64, Plain>;
 type Plain = BuildHasherDefault<Same>;
 
-/// Names are hashed already.
+/// Identity hasher: names are hashed already.
 #[derive(Default)]
 struct Same(u64);
 
@@ -212,7 +214,7 @@ impl Hasher for Same {
     }
 }
 
-/// Eight bytes at a time, multiplied and folded; the same on every machine.
+/// Hashes eight bytes at a time, multiplied and folded; the same on every machine.
 fn hash(name: &str) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let fold = |hash: u64, word: u64| {
@@ -223,7 +225,7 @@ fn hash(name: &str) -> u64 {
     let hash = 0x51_7c_c1_b7_27_22_0a_95 ^ bytes.len() as u64;
     let (words, rest) = bytes.as_chunks::<8>();
     let hash = words.iter().fold(hash, |hash, word| fold(hash, u64::from_le_bytes(*word)));
-    // The last eight bytes once more are as good as those that are left, and are there in one step.
+    // Reading the last eight bytes again is as good as reading the remainder, and takes one step.
     let rest = match bytes.last_chunk::<8>() {
         Some(last) => u64::from_le_bytes(*last),
         None => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
@@ -231,7 +233,7 @@ fn hash(name: &str) -> u64 {
     fold(hash, rest)
 }
 
-/// Words of the shapes themselves.
+/// Field names of message shapes.
 #[rustfmt::skip]
 const ENVELOPE: &[&str] = &[
     "tool_use", "tool_result", "tool_results", "tool_call", "tool_calls", "tool_call_id", "tool_use_id",
@@ -242,8 +244,8 @@ const ENVELOPE: &[&str] = &[
     "_harn_projection",
 ];
 
-/// Fields of messages, blocks, calls and results that say nothing about what they are about. Ids are among them: they
-/// tie a result to its call, and some models count them from zero in every turn.
+/// Whether a field of a message, block, call or result carries no content. Ids are among them: they tie a
+/// result to its call, and some models count them from zero in every turn.
 #[rustfmt::skip]
 fn is_envelope(key: &str) -> bool {
     matches!(
@@ -254,7 +256,7 @@ fn is_envelope(key: &str) -> bool {
     )
 }
 
-/// Fields whose whole value is a name.
+/// Whether the whole value of a field is a name.
 fn is_reference(key: &str) -> bool {
     const FIELDS: [&str; 10] =
         ["id", "path", "symbol", "sha", "hash", "commit", "ref", "number", "name", "kind"];
@@ -276,7 +278,7 @@ fn is_called_for(result: &Answer<'_>, pairs: &Pairs<'_>, roots: &Roots) -> bool 
     id.is_some_and(|id| roots.contains(&hash(id)))
 }
 
-/// The names in a message, block, call or result: everything but the words of the shape.
+/// Visits the names in a message, block, call or result, except the field names of its shape.
 fn envelope(shape: &Value, seeker: &mut impl Seeker) -> bool {
     let Value::Object(fields) = shape else { return walk("", shape, seeker) };
     fields.iter().all(|(key, value)| match key.as_str() {
@@ -293,7 +295,7 @@ fn envelope(shape: &Value, seeker: &mut impl Seeker) -> bool {
     })
 }
 
-/// The names in any JSON that stands under `key`.
+/// Visits the names in any JSON under `key`.
 fn walk(key: &str, value: &Value, seeker: &mut impl Seeker) -> bool {
     match value {
         Value::String(text) => string(key, text, seeker),
@@ -304,8 +306,8 @@ fn walk(key: &str, value: &Value, seeker: &mut impl Seeker) -> bool {
     }
 }
 
-/// The names in a string. If it is JSON, those in its values; its keys are no names. JSON inside of that is read as
-/// text, so that nothing nests without end.
+/// Visits the names in a string. If it is JSON, those in its values; its keys are not names. JSON nested inside
+/// that is read as text, which bounds the recursion.
 fn string(key: &str, text: &str, seeker: &mut impl Seeker) -> bool {
     if text.trim_start().starts_with(['{', '[']) {
         let mut reader = serde_json::Deserializer::from_str(text);
@@ -314,7 +316,7 @@ fn string(key: &str, text: &str, seeker: &mut impl Seeker) -> bool {
             if reader.end().is_ok() {
                 return true;
             }
-            // Several values behind one another are JSON lines. What is no JSON to its end is read as text.
+            // Several consecutive values are JSON lines. Anything that is not JSON to its end is read as text.
             let walker = Walker { key: "", seeker: &mut *seeker, goes_on: &mut goes_on };
             if walker.deserialize(&mut reader).is_err() {
                 break;
@@ -334,7 +336,7 @@ fn plain(key: &str, text: &str, seeker: &mut impl Seeker) -> bool {
     identifier::words(text, &mut Words(seeker))
 }
 
-/// Hears of words, and passes their hashes on.
+/// Passes the hashes of words on.
 struct Words<'s, S>(&'s mut S);
 
 impl<S: Seeker> identifier::Reader<'_> for Words<'_, S> {
@@ -351,7 +353,7 @@ impl<S: Seeker> identifier::Reader<'_> for Words<'_, S> {
     }
 }
 
-/// The names in what a caller gave as roots. Each of its strings is one, whatever it is.
+/// Collects the names that a caller gave as roots. Each string is one, whatever it is.
 fn material(value: &Value, roots: &mut Roots) {
     match value {
         Value::String(text) => {
@@ -366,11 +368,11 @@ fn material(value: &Value, roots: &mut Roots) {
     }
 }
 
-/// Reads JSON text without keeping it. Its depth is limited by the reader.
+/// Reads JSON text without keeping it. The parser limits its depth.
 struct Walker<'k, 's, S> {
     key: &'k str,
     seeker: &'s mut S,
-    /// Whether the seeker has not found enough; what follows then is not looked at.
+    /// Whether the seeker wants more; if not, the rest is skipped.
     goes_on: &'s mut bool,
 }
 
@@ -390,7 +392,7 @@ impl<S: Seeker> Walker<'_, '_, S> {
     }
 }
 
-/// A key, which is a copy only if something in it is escaped.
+/// A key, copied only if it contains escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);

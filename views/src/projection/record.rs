@@ -1,7 +1,7 @@
-//! A view made again from its event.
+//! Rebuilding a view from its event.
 //!
-//! The event records what was decided, not only by which policy: a few numbers from which the view follows without the
-//! roots, the summary or the projector of that day.
+//! The event records the decisions, not only the policy: a few numbers from which the view follows without the
+//! roots, the summary or the projector of that time.
 
 use super::edit::Edit;
 use super::options::{Options, wrong};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, HashSet};
 
-/// What was decided, beyond what the result says: parts that were taken out, and messages that were put in.
+/// Decisions beyond what the result says: parts that were removed, and messages that were inserted.
 #[derive(Serialize)]
 pub(super) struct Choices<'v> {
     messages: usize,
@@ -34,7 +34,7 @@ struct PutIn<'v> {
     message: &'v Raw,
 }
 
-/// None if a projector wrote messages of its own, which only it can do again.
+/// `None` if a projector wrote messages of its own, which only the projector can reproduce.
 pub(super) fn decisions<'v>(shown: &'v [Shown<'_>], messages: usize) -> Option<Choices<'v>> {
     let (mut edits, mut synthetic) = (Vec::new(), Vec::new());
     let mut next = 0;
@@ -57,10 +57,10 @@ pub(super) fn decisions<'v>(shown: &'v [Shown<'_>], messages: usize) -> Option<C
     Some(Choices { messages, edits, synthetic })
 }
 
-/// What an event's metadata says about a view.
+/// A view as recorded in an event's metadata.
 pub(super) struct Recorded {
     pub(super) prefix_hash: String,
-    /// How many messages there were.
+    /// Number of messages at the time.
     pub(super) messages: usize,
     policy: String,
     options: Value,
@@ -106,14 +106,15 @@ fn unfit(what: impl std::fmt::Display) -> Error {
 }
 
 impl Recorded {
-    /// `None` if the view cannot be made again.
+    /// `None` if the view cannot be rebuilt.
     pub(super) fn read(metadata: &Value) -> Result<Option<Recorded>, Error> {
         let metadata = Metadata::deserialize(metadata).map_err(unfit)?;
         let Some(decisions) = metadata.decisions else { return Ok(None) };
         let mut edits: HashMap<usize, Edit> = HashMap::new();
         for Removed { index, removed } in decisions.edits {
-            let place =
-                |text: &String| Place::read(text).ok_or_else(|| unfit(format_args!("{text} is no place")));
+            let place = |text: &String| {
+                Place::read(text).ok_or_else(|| unfit(format_args!("{text} is not a place in a message")))
+            };
             edits.entry(index).or_default().removed = removed.iter().map(place).collect::<Result<_, _>>()?;
         }
         for pointer in &metadata.redaction_pointers {
@@ -131,7 +132,7 @@ impl Recorded {
         }))
     }
 
-    /// Whether the same was asked for, apart from what differs from turn to turn.
+    /// Whether the request was the same, apart from what differs from turn to turn.
     pub(super) fn is_of(&self, options: &Options) -> bool {
         fn lasting(options: &Value) -> Map<String, Value> {
             const PASSING: [&str; 11] = [
@@ -156,7 +157,7 @@ impl Recorded {
         self.policy == options.name() && lasting(&self.options) == lasting(&options.record)
     }
 
-    /// The view's messages, from the first of those given.
+    /// The view's messages, rebuilt from those given.
     pub(super) fn shown<'a>(&self, messages: &'a [Message]) -> Result<Vec<Shown<'a>>, Error> {
         let then = messages.get(..self.messages).ok_or_else(|| {
             Error::conflict(
@@ -184,7 +185,7 @@ impl Recorded {
     }
 }
 
-/// Makes a view again from the metadata of its event. `messages` are those of that time; later ones do not matter.
+/// Rebuilds a view from the metadata of its event. `messages` are those of that time; later ones are ignored.
 pub fn replay<'a>(messages: &'a [Message], metadata: &Value) -> Result<View<'a>, Error> {
     let Some(recorded) = Recorded::read(metadata)? else {
         let what = "was made by a projector that wrote messages of its own; run that projector again";

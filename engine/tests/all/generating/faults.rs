@@ -53,7 +53,7 @@ fn whatever_the_provider_does_the_input_stays_and_the_answer_ends_with_the_reaso
         // It does not stand in the way of another try, and is not in its prompt.
         server.await_requests(1);
         assert_eq!(server.seen().len(), 1);
-        let context = scope.build_context(id, &ContextOptions::new(1000)).unwrap();
+        let context = scope.conversation(id).contexts().build(&ContextOptions::new(1000)).unwrap();
         assert_eq!(context.messages.len(), 1, "{:?}", context.messages);
     }
 }
@@ -130,11 +130,16 @@ fn a_prompt_that_is_too_long_is_not_asked_again_where_that_is_not_wanted_or_woul
         }),
         ("the policy says so", |scope, id, _, _| {
             let policy = BTreeMap::from([("compaction".to_string(), raw(r#"{"on_overflow":"fail"}"#))]);
-            scope.update(id, Settings { policy, ..Settings::default() }).wait().unwrap();
+            scope.conversation(id).update(Settings { policy, ..Settings::default() }).wait().unwrap();
             input("go on")
         }),
         ("there is nothing that could give way", |scope, id, _, _| {
-            while scope.compact(id, CompactOptions { keep_last: Some(0), ..Default::default() }).is_ok() {}
+            while scope
+                .conversation(id)
+                .compaction()
+                .compact(CompactOptions { keep_last: Some(0), ..Default::default() })
+                .is_ok()
+            {}
             input("go on")
         }),
     ];
@@ -172,9 +177,9 @@ fn two_answers_at_once_only_if_asked_for() {
     let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
     let slow = begin(&scope, id, input("one")).unwrap();
     server.await_requests(1);
-    let before = scope.get(id).unwrap().head.seq;
+    let before = scope.conversation(id).get().unwrap().head.seq;
     refused(begin(&scope, id, input("two")), "generation.running", &format!("{} is running", slow.id));
-    assert_eq!(scope.get(id).unwrap().head.seq, before, "nothing was appended");
+    assert_eq!(scope.conversation(id).get().unwrap().head.seq, before, "nothing was appended");
     // Elsewhere it does not matter.
     let running = scope.running_generations(id);
     assert_eq!((running.len(), running[0].id, running[0].turn), (1, slow.id, Some(slow.turn)));
@@ -195,7 +200,8 @@ fn an_answer_goes_on_when_nobody_listens_any_more() {
     let generating = begin(&scope, id, input("count")).unwrap();
     let (generation, turn) = (generating.id, generating.turn);
     drop(generating);
-    let mut follower = scope.subscribe(id, scope.get(id).unwrap().head.seq + 1).unwrap();
+    let mut follower =
+        scope.conversation(id).subscribe(scope.conversation(id).get().unwrap().head.seq).unwrap();
     go.send(()).unwrap();
     while !matches!(follower.recv_timeout(PATIENCE).unwrap().unwrap(), Update::Event(event) if event.kind == "turn.committed")
     {
@@ -208,7 +214,7 @@ fn an_answer_goes_on_when_nobody_listens_any_more() {
 fn an_answer_begins_also_if_the_future_is_dropped() {
     let server = ScriptedServer::start(vec![vec![says("here")]]);
     let (_store, scope, id) = asking(&server, Kind::OpenaiChat);
-    drop(scope.generate(id, input("anybody?")));
+    drop(scope.conversation(id).generate(input("anybody?")));
     until("it is answered", || {
         let turns = scope.turns(id);
         turns.len() == 2 && turns[1].status == Status::Complete
@@ -243,10 +249,12 @@ fn an_answer_whose_turn_is_ended_by_others_ends() {
     type End = fn(&Tenant, ConversationId, &Generating);
     let ends: [(End, &str); 2] = [
         (
-            |scope, id, g| drop(scope.append_abort(id, g.turn, "enough", None).wait().unwrap()),
+            |scope, id, g| {
+                drop(scope.conversation(id).open_turn(g.turn).abort("enough", None).wait().unwrap())
+            },
             "turn.not_open",
         ),
-        (|scope, id, _| drop(scope.delete(id, "done").wait().unwrap()), "turn.absent"),
+        (|scope, id, _| drop(scope.conversation(id).delete("done").wait().unwrap()), "turn.absent"),
     ];
     for (end, code) in ends {
         let server = ScriptedServer::start(vec![vec![begun("and "), Act::Hang]]);
