@@ -1,9 +1,9 @@
-// The public REST API and its live streams, asked with the key of this tab.
+// Client of the public REST API and its live streams.
 
 const BASE = "/api/v1";
 const KEY = "everturn.key";
 
-/** An error that says what to do next. */
+/** An RFC 9457 problem; its message says what to do next. */
 export class Problem extends Error {
   constructor(status, code, detail) {
     super(detail);
@@ -19,7 +19,7 @@ export const session = {
   key: kept(sessionStorage) ?? kept(localStorage),
   online: true,
   listeners: new Set(),
-  /** Keeps the key for this tab, or on this device if the person asked for that. */
+  /** Stores the key for this tab, or on this device if asked to. */
   signIn(key, remember) {
     this.signOut();
     this.key = key;
@@ -38,7 +38,7 @@ export const session = {
   },
 };
 
-/** What the page remembers: on this device where there is no key or it may stay, else in this tab only. */
+/** Settings: kept on this device if the server needs no key or the key may stay, else in this tab only. */
 export const memory = {
   get storage() { return session.key && !kept(localStorage) ? sessionStorage : localStorage; },
   get(name, otherwise) {
@@ -73,7 +73,7 @@ async function ask(method, path, { query, body, signal, accept, more } = {}) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     session.set(false);
-    throw new Problem(0, "offline", "The server does not answer. The page goes on by itself when it does.");
+    throw new Problem(0, "offline", "The server is not responding. The page reconnects automatically.");
   }
   session.set(true);
   if (answer.ok) return answer;
@@ -93,7 +93,7 @@ export const del = (path, query) => json("DELETE", path, { query });
 export const blob = async (path, query) => (await ask("GET", path, { query })).blob();
 
 const images = new Map();
-/** An address for the bytes of a picture. Only kinds that cannot hold a script are shown. */
+/** A blob URL for an image asset. Only types that cannot contain a script are allowed. */
 export function picture(asset, conversation) {
   if (!images.has(asset)) {
     images.set(asset, blob(`/assets/${encodeURIComponent(asset)}/content`, { conversation }).then(shown, (error) => {
@@ -104,11 +104,11 @@ export function picture(asset, conversation) {
   return images.get(asset);
 }
 export function shown(bytes) {
-  if (!/^image\/(png|jpeg|gif|webp|avif|bmp)$/.test(bytes.type)) throw new Problem(0, "image", "This kind of picture is not shown.");
+  if (!/^image\/(png|jpeg|gif|webp|avif|bmp)$/.test(bytes.type)) throw new Problem(0, "image", "This type of image is not shown.");
   return URL.createObjectURL(bytes);
 }
 
-/** Frames of a stream of server-sent events: `{event, id, data}`. */
+/** Parses server-sent events into `{event, id, data}`. */
 async function* frames(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "", frame = { event: "message", data: [] };
@@ -139,8 +139,8 @@ const wait = (ms, signal) => new Promise((resolve) => {
 });
 
 /**
- * Follows a stream until `signal` is aborted: across lost connections and restarts, without a gap and without a repeat.
- * `status` is told whether it is connected.
+ * Follows a stream until `signal` is aborted. After a lost connection or a restart it resumes at `Last-Event-ID`, without gaps
+ * or repeats. `status` is called with whether it is connected.
  */
 export async function follow(path, query, { frame, status, signal, absent }) {
   let last, pause = 250;
@@ -166,7 +166,7 @@ export async function follow(path, query, { frame, status, signal, absent }) {
   }
 }
 
-/** Asks a model and hands its answer on as it comes. */
+/** Starts a generation and waits for its end; the timeline shows the answer as it is streamed. */
 export async function generate(conversation, body, signal) {
   const answer = await ask("POST", `/conversations/${conversation}/generate`, { body: { ...body, stream: true }, signal, accept: "text/event-stream" });
   for await (const one of frames(answer)) {

@@ -1,11 +1,11 @@
-// The page: what is shown for which address, the keys, signing in.
+// Entry point: routing, keyboard shortcuts, sign-in.
 
 import { h, clear, icon, words, dialog } from "./dom.js";
 import { get, session, memory, onUnauthorized } from "./api.js";
 import { List } from "./list.js";
 import { ConversationPage } from "./conversation.js";
 
-const HELP = [["j  k", "next, previous turn"], ["J  K", "next, previous prompt"], ["g  G", "beginning, end"], ["/", "find in this conversation"], ["Ctrl K", "go anywhere"], ["t", "show or fold thinking"], ["e", "show all events"], ["o", "open or fold a tool call"], ["c", "say something"], ["Ctrl Enter", "send"], ["?", "this list"]];
+const HELP = [["j  k", "next, previous turn"], ["J  K", "next, previous prompt"], ["g  G", "beginning, end"], ["/", "find in this conversation"], ["Ctrl K", "go anywhere"], ["t", "show or fold thinking"], ["e", "show all events"], ["o", "open or fold a tool call"], ["c", "write a message"], ["Ctrl Enter", "send"], ["?", "this list"]];
 
 const keys = (list) => h("dl.keys", null, list.map(([key, text]) => h("div", null, h("dt", null, key.split("  ").map((one) => h("kbd", null, one))), h("dd", null, text))));
 
@@ -16,7 +16,7 @@ class Page {
     this.root = document.getElementById("app");
     session.listeners.add((online) => {
       this.banner.hidden = online;
-      clear(this.banner, online ? null : "The server does not answer. What you see is what was last read; the page goes on by itself.");
+      clear(this.banner, online ? null : "The server is not responding. This is what was loaded last; the page reconnects automatically.");
       if (!online) this.waitForServer();
       else this.list?.refresh();
     });
@@ -41,7 +41,7 @@ class Page {
     }
   }
 
-  /** The models that can be asked; none, if the key may not know. */
+  /** Configured models; none if the key may not list them. */
   models() { return (this.modelList ??= get("/models").then(({ data }) => data, () => [])); }
 
   async route() {
@@ -58,7 +58,7 @@ class Page {
         this.list.mark(id);
         await shown.start();
         if (this.shown !== shown) return;
-        // From the list into the conversation, so that its keys work; not out of a field somebody types in.
+        // Move focus to the conversation so that its shortcuts work, but never out of an input field.
         if (!document.activeElement?.matches("input, textarea")) shown.title?.focus({ preventScroll: true });
       }
       this.list.mark(id);
@@ -71,8 +71,8 @@ class Page {
       const { view } = await import("./usage.js");
       return void clear(this.main, view(this).el);
     }
-    clear(this.main, h("section.home", null, h("h1", null, "Every word is kept"), h("p.dim", null, "Choose a conversation, or find anything that was ever said."),
-      h("button.wide-search", { type: "button", onclick: () => this.palette() }, icon("search"), h("span.grow", null, "Go to a conversation, find words, do something"), h("kbd", null, "Ctrl K")),
+    clear(this.main, h("section.home", null, h("h1", null, "Every word is kept"), h("p.dim", null, "Choose a conversation, or search everything."),
+      h("button.wide-search", { type: "button", onclick: () => this.palette() }, icon("search"), h("span.grow", null, "Open a conversation, search, run a command"), h("kbd", null, "Ctrl K")),
       keys(HELP.filter(([key]) => !["Ctrl K", "c", "Ctrl Enter"].includes(key)))));
   }
 
@@ -113,7 +113,7 @@ class Page {
     this.leave();
     const key = h("input", { type: "password", name: "key", autocomplete: "off", required: true, placeholder: "et_…", "aria-describedby": "key-text" });
     const remember = h("input", { type: "checkbox" });
-    const text = h("p.dim", { id: "key-text", role: "status" }, words(detail ?? "This server asks for a key. Make one with: everturn keys create"));
+    const text = h("p.dim", { id: "key-text", role: "status" }, words(detail ?? "This server requires a key. Create one with: everturn keys create"));
     const form = h("form.sign-in", { onsubmit: async (event) => {
       event.preventDefault();
       const before = session.key;
@@ -130,7 +130,7 @@ class Page {
       this.signing = false;
       this.modelList = undefined;
       this.build();
-    } }, h("img", { src: "/web/icon.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), text, h("label", null, "Key", key), h("label.row", null, remember, "Keep me signed in on this device"), h("button.button.primary", { type: "submit" }, "Sign in"));
+    } }, h("img", { src: "/web/icon.svg", alt: "", width: 40, height: 40 }), h("h1", null, "Sign in"), text, h("label", null, "Key", key), h("label.row", null, remember, "Remember the key on this device"), h("button.button.primary", { type: "submit" }, "Sign in"));
     clear(this.root, this.banner, h("main.middle", { id: "main" }, form));
     key.focus();
   }

@@ -1,4 +1,4 @@
-// What the model saw: the receipt of every call, section by section, and how it differs from the call before.
+// What the model saw: the receipt of each call by section, and the difference to the previous call.
 
 import { h, clear, words, when, number, plural, button, state as notice } from "./dom.js";
 import { get } from "./api.js";
@@ -10,7 +10,7 @@ import { parts, plainText } from "./message.js";
 const WINDOW = 500;
 
 const systemTexts = (context) => [context.system].flat().filter(Boolean).map((one) => one.text ?? (typeof one === "string" ? one : JSON.stringify(one)));
-/** A prompt as lines, to be compared. */
+/** A prompt as lines of text, for the diff. */
 const flat = (context) => [...systemTexts(context), ...context.messages.map((one) => `${one.role}: ${plainText(parts(one))}`)].join("\n");
 
 export function view(frame, at) {
@@ -18,10 +18,10 @@ export function view(frame, at) {
   const el = h("div.scroll.calls", null, h("div.legend", { "aria-hidden": "true" }, SECTIONS.map((name) => h("span", null, h("i", { class: "s-" + name }), name))), h("div.split", null, list, detail));
   const abort = new AbortController();
   let receipts = [], places = new Map(), chosen = at, largest = 1;
-  // A link to an old call does not read everything after it.
+  // For a link to an old call, skip the events after it.
   let next = Math.min(frame.conversation.head.seq, at ? at + WINDOW : Infinity);
 
-  /** Receipts stand anywhere in the log, so it is read backwards until enough are found. */
+  /** The API cannot filter events by kind, so the log is read backwards until enough receipts are found. */
   async function more() {
     const enough = receipts.length + 25;
     for (let n = 0; next > 0 && receipts.length < enough && n < 12; n++) {
@@ -36,7 +36,7 @@ export function view(frame, at) {
 
   function draw() {
     if (!receipts.length && next <= 0) return clear(el, notice("No model call is recorded", "A receipt is written whenever a context is recorded: by generate, or by everturn context --record."));
-    if (!receipts.length) return clear(list), clear(detail, notice("No model call so far", `There is none among the last ${plural(frame.conversation.head.seq - next, "event")}.`, button("Look further back", () => more())));
+    if (!receipts.length) return clear(list), clear(detail, notice("No model calls found", `There is none among the last ${plural(frame.conversation.head.seq - next, "event")}.`, button("Look further back", () => more())));
     chosen ??= receipts[0].seq;
     largest = Math.max(1, ...receipts.map((one) => one.body.used));
     clear(list, receipts.map((one) => {
@@ -67,18 +67,18 @@ export function view(frame, at) {
       h("p", null, h("b", null, number(used)), ` of ${number(policy?.token_budget ?? used)} tokens`, h("span.dim", null, `, counted by ${body.tokenizer}, written for ${body.renderer}`, body.projection ? [", projected by ", h("code", null, words(body.projection.policy))] : "")),
       h("div.big-bar", null, bar(sums, Math.max(used, policy?.token_budget ?? used))),
       h("table.blocks", null, h("thead", null, h("tr", null, ["Section", "Tokens", "Share"].map((text, n) => h("th", { scope: "col", class: n ? "right" : "" }, text)))), h("tbody", null, sums.map(([name, tokens]) => h("tr", null, h("td", null, h("i.key", { class: "s-" + name }), name), h("td.right", null, number(tokens)), h("td.right", null, Math.round((tokens / used) * 100) + " %"))))),
-      before ? h("section", null, h("h3", null, "Against the call before"), h("p", null, `The first ${plural(same, "block")} are the same: `, h("b", null, number(kept)), ` tokens (${Math.round((kept / used) * 100)} %) that a prompt cache still covers.`),
-        h("div.big-bar", null, h("span.bar", { role: "img", "aria-label": `${kept} of ${used} tokens unchanged` }, h("i.s-state", { vars: { width: (kept / used) * 100 + "%" } })))) : h("p.dim", null, "The first recorded call, so there is nothing to compare with."),
-      h("section", null, h("h3", null, "What went in"), h("div.table", { tabIndex: 0, role: "region", "aria-label": "Blocks" }, h("table.blocks", null, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Section"), h("th", { scope: "col" }, "From"), h("th.right", { scope: "col" }, "Tokens"), h("th", { scope: "col" }, before ? "Change" : ""))),
+      before ? h("section", null, h("h3", null, "Compared with the previous call"), h("p", null, `The first ${plural(same, "block")} are the same: `, h("b", null, number(kept)), ` tokens (${Math.round((kept / used) * 100)} %) that a prompt cache still covers.`),
+        h("div.big-bar", null, h("span.bar", { role: "img", "aria-label": `${kept} of ${used} tokens unchanged` }, h("i.s-state", { vars: { width: (kept / used) * 100 + "%" } })))) : h("p.dim", null, "This is the first recorded call; there is nothing to compare it with."),
+      h("section", null, h("h3", null, "Included"), h("div.table", { tabIndex: 0, role: "region", "aria-label": "Blocks" }, h("table.blocks", null, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Section"), h("th", { scope: "col" }, "From"), h("th.right", { scope: "col" }, "Tokens"), h("th", { scope: "col" }, before ? "Change" : ""))),
         h("tbody", null, blocks.map((one) => h("tr", { class: before && !old.has(one.sha256) ? "is-new" : "" }, h("td", null, h("i.key", { class: "s-" + one.section }), one.section), h("td", null, link(one.source)), h("td.right", null, number(one.tokens)), h("td", null, before && !old.has(one.sha256) ? h("span.badge.live", null, "new") : ""))),
           before?.body.blocks.filter((one) => !now.has(one.sha256)).map((one) => h("tr.is-gone", null, h("td", null, h("i.key", { class: "s-" + one.section }), one.section), h("td", null, link(one.source)), h("td.right", null, number(one.tokens)), h("td", null, h("span.badge.bad", null, "gone")))))))),
-      left, h("div.row", null, button("Show the prompt itself", async (click) => {
+      left, h("div.row", null, button("Show the prompt", async (click) => {
         click.target.disabled = true;
         const context = await replayed;
         if (context.error) return clear(prompt, h("p", null, words(context.error)));
         const system = systemTexts(context);
         clear(prompt, system.length ? h("div.msg.system", null, h("div.msg-head", null, h("b", null, "system")), system.map((text) => h("div.md", null, markdown(text)))) : null, context.messages.map((one, n) => message(one, n)));
-      }), before ? button("Compare with the prompt before", async (click) => {
+      }), before ? button("Compare with the previous prompt", async (click) => {
         click.target.disabled = true;
         const [then, now] = await Promise.all([replay(before.seq), replayed]);
         clear(prompt, then.error || now.error ? h("p", null, words(then.error ?? now.error)) : diff(flat(then), flat(now), `#${before.seq} and #${event.seq}`));
@@ -86,9 +86,9 @@ export function view(frame, at) {
       }) : null), prompt);
     const replayed = replay(event.seq);
     const context = await replayed;
-    if (context.left_out?.length) clear(left, h("h3", null, "What was left out"), h("ul", null, context.left_out.map((one) => h("li", null, h("b", null, one.section), one.turns ? ` (${plural(one.turns, "turn")})` : "", ": ", words(one.reason)))));
+    if (context.left_out?.length) clear(left, h("h3", null, "Left out"), h("ul", null, context.left_out.map((one) => h("li", null, h("b", null, one.section), one.turns ? ` (${plural(one.turns, "turn")})` : "", ": ", words(one.reason)))));
     else if (context.error) clear(left, h("p.dim", null, words(context.error)));
-    else clear(left, h("h3", null, "What was left out"), h("p.dim", null, "Nothing: everything fitted."));
+    else clear(left, h("h3", null, "Left out"), h("p.dim", null, "Nothing; everything fit."));
   }
 
   clear(detail, notice("Loading…"));

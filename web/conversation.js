@@ -1,4 +1,4 @@
-// The frame of one conversation: its header, its views, and the field to say something.
+// The frame of a conversation: header, tabs, composer.
 
 import { h, clear, icon, iconButton, button, words, plural, short, toast, dialog, confirm, state as notice } from "./dom.js";
 import { get, post, put, patch, del, memory, generate } from "./api.js";
@@ -23,7 +23,7 @@ export class ConversationPage {
       this.conversation = await get(`/conversations/${this.id}`);
     } catch (error) {
       clearTimeout(late);
-      const text = error.status === 404 ? "It was deleted, or it belongs to somebody else." : error.message;
+      const text = error.status === 404 ? "It was deleted, or it belongs to another tenant." : error.message;
       return void clear(this.el, notice(error.status === 404 ? "There is no such conversation" : "The conversation cannot be read", text, button("Try again", () => this.page.route())));
     }
     clearTimeout(late);
@@ -44,9 +44,9 @@ export class ConversationPage {
     this.composer = this.compose();
     clear(this.el, this.header, this.alert, this.body, this.composer);
     this.describe();
-    // Also while another view is shown: it follows the conversation for all of them.
+    // Created even if another view is shown: its live stream serves all views.
     this.timeline = new Timeline(one, this);
-    document.title = (one.title || "Without a title") + " · Everturn";
+    document.title = (one.title || "Untitled") + " · Everturn";
   }
 
   destroy() {
@@ -57,13 +57,13 @@ export class ConversationPage {
 
   describe() {
     const one = this.conversation;
-    clear(this.title, words(one.title || "Without a title"));
+    clear(this.title, words(one.title || "Untitled"));
     const people = one.participants?.slice(0, 5).join(", ");
     clear(this.facts, words([people, plural(one.turns, "turn"), one.state !== "active" && one.state, one.checkpoint && `checkpoint through #${one.checkpoint.through_seq}`].filter(Boolean).join(" · ")),
       one.parent ? [" · forked from ", h("a", { href: `#/c/${one.parent.conversation}@${one.parent.at_seq}` }, `#${one.parent.at_seq} of another`)] : null);
   }
 
-  /** Shows one of the views; `at` is a place in it. */
+  /** Shows a view; `at` is a seq to scroll to or select. */
   async show(name, at) {
     if (!this.conversation || this.gone || this.told) return;
     for (const tab of this.tabs.children) {
@@ -90,21 +90,21 @@ export class ConversationPage {
     clear(this.body, this.view.el);
   }
 
-  // ------------------------------------------------------------------------------------------------ told by the timeline
+  // ------------------------------------------------------------------------------------------------ callbacks of the timeline
 
   connected(is, error) {
     if (this.told) return;
     clear(this.status, is ? null : error ? words(error.message) : [h("span.dot"), "Reconnecting…"]);
     this.status.classList.toggle("bad", !is);
   }
-  deleted() { clear(this.el, notice("This conversation was deleted", "A tombstone stays, so that audit can tell deleted from lost.")); }
+  deleted() { clear(this.el, notice("This conversation was deleted", "A tombstone remains for audit.")); }
   wordless(error) {
     if (this.told) return;
     this.told = true;
     clear(this.status);
     this.timeline?.destroy();
     this.composer.hidden = this.tabs.hidden = true;
-    clear(this.body, h("div.scroll", null, notice("This key may see numbers, not words", error.message)));
+    clear(this.body, h("div.scroll", null, notice("This key can see counts, not content", error.message)));
   }
   reload() { this.page.list.refresh(); }
 
@@ -181,10 +181,10 @@ export class ConversationPage {
     this.timeline?.scroller.el.focus();
   }
 
-  // ------------------------------------------------------------------------------------------------ saying something
+  // ------------------------------------------------------------------------------------------------ composer
 
   compose() {
-    this.field = h("textarea", { rows: 1, placeholder: "Say something", "aria-label": "Say something" });
+    this.field = h("textarea", { rows: 1, placeholder: "Write a message", "aria-label": "Write a message" });
     const grow = () => {
       this.field.style.height = "auto";
       this.field.style.height = Math.min(this.field.scrollHeight, innerHeight / 3) + "px";
@@ -195,8 +195,8 @@ export class ConversationPage {
       if (event.key === "Escape") this.field.blur();
     });
     this.model = h("select", { "aria-label": "Model", hidden: true });
-    this.sendButton = button("Append", () => this.send(), { title: "Append without asking a model" });
-    this.askButton = button("Ask", () => this.generate(), { class: "primary", hidden: true, title: "Append, and have the model answer" });
+    this.sendButton = button("Send", () => this.send(), { title: "Send without asking a model" });
+    this.askButton = button("Ask", () => this.generate(), { class: "primary", hidden: true, title: "Send, and have the model answer" });
     this.stopButton = h("button.button.stop", { type: "button", hidden: true, onclick: () => this.stop() }, icon("stop"), "Stop");
     this.page.models().then((models) => {
       this.models = models;
@@ -260,7 +260,7 @@ export class ConversationPage {
     }
   }
 
-  // ------------------------------------------------------------------------------------------------ acting
+  // ------------------------------------------------------------------------------------------------ actions
 
   async act(work, done) {
     try {
@@ -275,7 +275,7 @@ export class ConversationPage {
 
   rename(title) { return this.act(async () => Object.assign(this.conversation, await patch(`/conversations/${this.id}`, { title }), { head: this.conversation.head }) && this.describe()); }
 
-  /** What can be done with a conversation: for the menu and for Cmd+K. */
+  /** Actions on the conversation, for the menu and the palette. */
   commands() {
     const { conversation: one } = this, at = (view) => () => (location.hash = `#/c/${this.id}${view}`);
     return [
@@ -284,21 +284,21 @@ export class ConversationPage {
         const title = await dialog("Rename", field, [["Cancel", null], ["Rename", () => field.value.trim() || undefined, "primary"]]);
         if (title) this.rename(title);
       }],
-      ["Pin a truth…", () => this.pin()],
+      ["Add a pin…", () => this.pin()],
       ["Compact…", () => this.compact()],
-      this.models?.length ? ["Answer again", () => this.generate(null)] : null,
+      this.models?.length ? ["Generate without new input", () => this.generate(null)] : null,
       ["Fork at the end", () => this.timeline?.fork(one.head.seq)],
       ["Show or fold thinking (t)", () => this.timeline?.toggleThinking()],
       ["Show or hide all events (e)", () => this.timeline?.toggleEvents()],
       ["Verify and export", at("/proof")],
-      [one.state === "archived" ? "Bring back" : "Archive", async () => {
+      [one.state === "archived" ? "Unarchive" : "Archive", async () => {
         const state = one.state === "archived" ? "active" : "archived", before = one.state;
         const change = (to) => this.act(async () => { Object.assign(one, await patch(`/conversations/${this.id}`, { state: to }), { head: one.head }); this.describe(); });
         await change(state);
-        toast(state === "archived" ? "Archived" : "Back in the list", { action: ["Undo", () => change(before)] });
+        toast(state === "archived" ? "Archived" : "Unarchived", { action: ["Undo", () => change(before)] });
       }],
       ["Delete…", async () => {
-        if (!(await confirm("Delete this conversation?", `${plural(one.turns, "turn")} go for good, and this cannot be undone. A tombstone stays.`, "Delete"))) return;
+        if (!(await confirm("Delete this conversation?", `${plural(one.turns, "turn")} will be deleted permanently. A tombstone remains for audit.`, "Delete"))) return;
         await this.act(() => del(`/conversations/${this.id}`, { reason: "deleted on the page" }), "Deleted");
         location.hash = "#/";
       }],
@@ -308,24 +308,24 @@ export class ConversationPage {
 
   async pin() {
     const name = h("input", { type: "text", placeholder: "branch", required: true }), value = h("input", { type: "text", placeholder: "main", required: true });
-    const given = await dialog("Pin a truth", h("div.fields", null, h("p.dim", null, "Every prompt says it until it is unpinned, whatever is summarized."), h("label", null, "Name", name), h("label", null, "What is true", value)),
+    const given = await dialog("Add a pin", h("div.fields", null, h("p.dim", null, "Every prompt contains it until it is unpinned, whatever is summarized."), h("label", null, "Name", name), h("label", null, "Value", value)),
       [["Cancel", null], ["Pin", () => (name.value.trim() && value.value.trim() ? [name.value.trim(), value.value.trim()] : undefined), "primary"]]);
     if (!given) return;
     const path = `/conversations/${this.id}/pins/${encodeURIComponent(given[0])}`;
     if (await this.act(() => put(path, { value: given[1] }))) toast("Pinned", { action: ["Undo", () => this.act(() => del(path), "Unpinned")] });
   }
 
-  /** Shows what a compaction would write before it is written. */
+  /** Previews a compaction, then runs it. */
   async compact() {
     const keep = h("input", { type: "number", min: 0, value: 4 });
-    const chosen = await dialog("Compact", h("div.fields", null, h("p.dim", null, "The oldest turns get a checkpoint that prompts use instead of them. Nothing is removed, and it can be taken back."), h("label", null, "Turns at the end to leave as they are", keep)), [["Cancel", null], ["Preview", () => ({ keep_last: Number(keep.value) }), "primary"]]);
+    const chosen = await dialog("Compact", h("div.fields", null, h("p.dim", null, "In prompts, a checkpoint stands in for the oldest turns. Nothing is removed, and you can revert it."), h("label", null, "Recent turns to keep as they are", keep)), [["Cancel", null], ["Preview", () => ({ keep_last: Number(keep.value) }), "primary"]]);
     if (!chosen) return;
     const preview = await this.act(() => post(`/conversations/${this.id}/compact`, { ...chosen, dry_run: true }));
     if (!preview) return;
     const { markdown } = await import("./text.js");
-    const go = await dialog("This would be the checkpoint", h("div", null, h("p", null, `It covers #${preview.covers.from_seq}–#${preview.covers.to_seq} (${plural(preview.covers.turns, "turn")}): ${short(preview.tokens_before)} tokens become ${short(preview.tokens_after)}.`), h("div.md.preview", { tabIndex: 0 }, markdown(preview.checkpoint.handoff_md))), [["Cancel", null], ["Compact", true, "primary"]]);
+    const go = await dialog("Preview of the checkpoint", h("div", null, h("p", null, `It covers #${preview.covers.from_seq}–#${preview.covers.to_seq} (${plural(preview.covers.turns, "turn")}): ${short(preview.tokens_before)} tokens become ${short(preview.tokens_after)}.`), h("div.md.preview", { tabIndex: 0 }, markdown(preview.checkpoint.handoff_md))), [["Cancel", null], ["Compact", true, "primary"]]);
     if (!go) return;
-    if (await this.act(() => post(`/conversations/${this.id}/compact`, chosen))) toast("Compacted", { action: ["Undo", () => this.act(() => post(`/conversations/${this.id}/compact/revert`), "Taken back")] });
+    if (await this.act(() => post(`/conversations/${this.id}/compact`, chosen))) toast("Compacted", { action: ["Undo", () => this.act(() => post(`/conversations/${this.id}/compact/revert`), "Compaction reverted")] });
   }
 
   key(event) {

@@ -1,6 +1,6 @@
-// Building elements. Content only ever becomes text nodes: nothing here, or anywhere in the page, reads text as markup.
+// Element builders and small widgets. Content only ever becomes text nodes; nothing in the page parses text as HTML.
 
-/** `h("a.link", {href}, "text", node)`: an element with classes, properties, listeners (`onclick`) and children. */
+/** Creates an element: `h("a.link", {href, onclick}, "text", node)`. */
 export function h(tag, props, ...children) {
   const [name, ...classes] = tag.split(".");
   const el = document.createElement(name || "div");
@@ -62,18 +62,18 @@ const ICONS = {
 export const icon = (name) =>
   svg("svg", { viewBox: "0 0 16 16", class: "icon i-" + name, "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));
 
-/** A button with a name that screen readers read, and a picture. */
+/** A button with an icon and an accessible name. */
 export const iconButton = (name, label, onclick, props) =>
   h("button.icon-button", { type: "button", title: label, "aria-label": label, onclick, ...props }, icon(name));
 
 export const button = (label, onclick, props) => h("button.button", { type: "button", onclick, ...props }, label);
 
-// Characters that are invisible or turn the direction of what follows are shown by their number.
+// Invisible and bidirectional control characters are shown as code points.
 const TRICKS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
-// Joiners belong to emoji and to several scripts.
+// Zero-width joiners are legitimate in emoji and in several scripts.
 const JOINED = /[\p{Extended_Pictographic}\p{M}\p{L}\ufe0f]/u;
 
-/** Text as nodes; what could mislead a reader becomes visible. */
+/** Text nodes for a string, with misleading characters made visible. */
 export function words(text) {
   text = String(text);
   if (text.search(TRICKS) < 0) return [document.createTextNode(text)];
@@ -85,7 +85,7 @@ export function words(text) {
     if ((char === "\u200d" || char === "\u200c") && JOINED.test(text[at - 1] ?? "") && /[^\x00-\x7f]/.test(text[at - 1] ?? "")) continue;
     if (at > from) nodes.push(document.createTextNode(text.slice(from, at)));
     const code = "U+" + char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
-    nodes.push(h("span.trick", { title: "an invisible or direction-changing character" }, code));
+    nodes.push(h("span.trick", { title: "Invisible or bidirectional control character" }, code));
     from = at + char.length;
   }
   if (from < text.length) nodes.push(document.createTextNode(text.slice(from)));
@@ -103,7 +103,7 @@ const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" 
 const YEAR = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
 const WHOLE = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "medium" });
 
-/** How long ago, for lists. */
+/** Relative time. */
 export function ago(time, now = Date.now()) {
   const seconds = (new Date(time) - now) / 1000;
   if (seconds > -50) return "now";
@@ -114,14 +114,14 @@ export function ago(time, now = Date.now()) {
 }
 export const day = (time) => (new Date(time).getFullYear() === new Date().getFullYear() ? DAY : YEAR).format(new Date(time));
 
-/** A moment: clock time today, day and clock time before. */
+/** A `<time>`: only the clock time if it is today. */
 export function when(time) {
   const date = new Date(time), today = date.toDateString() === new Date().toDateString();
   return h("time", { dateTime: time, title: WHOLE.format(date) }, (today ? "" : day(time) + ", ") + CLOCK.format(date));
 }
 
 let live;
-/** Says something in the corner, and to screen readers. `action` is `[label, function]`, such as undo. */
+/** Shows a notification, also to screen readers. `action` is `[label, function]`, such as undo. */
 export function toast(text, { error = false, action } = {}) {
   live ??= document.body.appendChild(h("div.toasts", { role: "status", "aria-live": "polite" }));
   const el = h("div.toast", { class: error ? "bad" : "" }, h("span", null, words(text)));
@@ -132,7 +132,7 @@ export function toast(text, { error = false, action } = {}) {
   setTimeout(gone, error ? 12_000 : 6000);
 }
 
-/** A dialog that is answered with a value, or with nothing when it is closed. */
+/** A modal dialog; resolves with the value of the chosen button, or with nothing if it is dismissed. */
 export function dialog(title, body, buttons) {
   return new Promise((resolve) => {
     const from = document.activeElement;
@@ -163,6 +163,6 @@ export async function copy(text) {
   }
 }
 
-/** Something to show while nothing is there yet, or never will be. */
+/** An empty, loading or error state. */
 export const state = (title, text, ...actions) =>
   h("div.empty", { role: "status" }, h("h2", null, title), text && h("p", null, words(text)), actions.length ? h("div.row", null, actions) : null);

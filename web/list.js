@@ -1,4 +1,4 @@
-// The conversations: newest first, searched as you type, live.
+// The sidebar: conversations, last changed first, with live updates and search.
 
 import { h, clear, icon, iconButton, words, ago, number, plural, short, state as notice, button, toast } from "./dom.js";
 import { get, post, follow, memory } from "./api.js";
@@ -33,7 +33,7 @@ export class List {
     this.every(30_000, () => this.times());
   }
 
-  /** Does something now and then, as long as the list is there. */
+  /** A timer that ends with the list. */
   every(ms, work) {
     const timer = setInterval(work, ms);
     this.gone.signal.addEventListener("abort", () => clearInterval(timer));
@@ -59,7 +59,7 @@ export class List {
     this.refresh();
   }
 
-  /** Reads the first page again, and keeps what was read beyond it. */
+  /** Reloads the first page and keeps the pages loaded after it. */
   async refresh() {
     try {
       const { data, next } = await get("/conversations", { limit: SIZE, state: this.filter });
@@ -97,7 +97,7 @@ export class List {
     this.more = false;
   }
 
-  /** A tenant's stream of changes where the server has one; else the list is read again now and then. */
+  /** Follows the tenant's stream of changes; polls if the server has none. */
   live() {
     let timer;
     const soon = () => (timer ??= setTimeout(() => ((timer = undefined), this.refresh()), 250));
@@ -105,7 +105,7 @@ export class List {
     follow("/events", {}, { signal: this.gone.signal, frame: () => void soon(), absent: poll });
   }
 
-  // ------------------------------------------------------------------------------------------------ drawing
+  // ------------------------------------------------------------------------------------------------ rendering
 
   draw() {
     const top = this.entries.scrollTop;
@@ -113,7 +113,7 @@ export class List {
       return void clear(this.entries, notice(this.failed.code === "offline" ? "No connection" : "The list cannot be read", this.failed.message, button("Try again", () => this.refresh())));
     }
     if (!this.items.length) {
-      return void clear(this.entries, this.filter === "archived" ? notice("Nothing archived", "Conversations that you put away are listed here.") : notice("No conversations yet", "Begin one, or take over what agents left on this machine: everturn import", button("New conversation", () => this.create(), { class: "primary" })));
+      return void clear(this.entries, this.filter === "archived" ? notice("Nothing archived", "Archived conversations are listed here.") : notice("No conversations yet", "Create one, or import what agents left on this machine: everturn import", button("New conversation", () => this.create(), { class: "primary" })));
     }
     let last;
     const children = [];
@@ -123,7 +123,7 @@ export class List {
       last = group;
       children.push(this.item(one));
     }
-    // Elements that did not change stay, so that focus and hover do.
+    // Reuse unchanged elements to keep focus and hover.
     const old = [...this.entries.children];
     if (old.length !== children.length || old.some((el, n) => el !== children[n])) {
       const focused = document.activeElement?.dataset?.id;
@@ -147,7 +147,7 @@ export class List {
     const known = this.known.get(one.id);
     if (known?.version === version) return known.el;
     const el = h("a.entry", { href: `#/c/${one.id}`, data: { id: one.id }, class: isNew ? "news" : "" },
-      h("span.title", null, words(one.title || "Without a title")),
+      h("span.title", null, words(one.title || "Untitled")),
       h("span.meta", null, h("span.people", null, words([one.participants?.slice(0, 4).join(", "), plural(one.turns, "turn")].filter(Boolean).join(" · "))), one.parent ? h("span.badge", null, "fork") : null, one.state !== "active" ? h("span.badge", null, one.state) : null, h("span.grow"), h("time", { dateTime: one.updated }, ago(one.updated))),
       isNew ? h("span.sr", null, ", new since you looked") : null);
     this.known.set(one.id, { version, el });
@@ -200,9 +200,9 @@ export class List {
       if (this.query !== query) return;
       const children = [];
       if (titles.data.length) children.push(h("h2.group", null, "Titles"), titles.data.map((one) => this.item(one)));
-      if (found.data.length) children.push(h("h2.group", null, "In the words"), found.data.map(hit));
-      if (found.behind?.events) children.push(h("p.dim.note", null, `${plural(found.behind.events, "event")} not searched yet`));
-      clear(this.entries, children.length ? children : notice("Nothing found", `Nothing fits “${query}”. Fewer or other words may.`));
+      if (found.data.length) children.push(h("h2.group", null, "Messages"), found.data.map(hit));
+      if (found.behind?.events) children.push(h("p.dim.note", null, `${plural(found.behind.events, "event")} not indexed yet`));
+      clear(this.entries, children.length ? children : notice("Nothing found", `Nothing fits “${query}”. Try fewer or other words.`));
       this.entries.scrollTop = 0;
     } catch (error) {
       if (error.name !== "AbortError") clear(this.entries, notice("The search failed", error.message));
@@ -212,7 +212,7 @@ export class List {
   }
 }
 
-/** A snippet with the words that were looked for marked. Places count whole characters, not UTF-16 units. */
+/** A snippet with its matches marked. Offsets count Unicode scalar values, not UTF-16 units. */
 export function snippet({ text, marks }) {
   const chars = [...text], nodes = [];
   let at = 0;
@@ -229,7 +229,7 @@ export const hit = (one) =>
   h("a.entry.hit", { href: `#/c/${one.conversation}@${one.seq}` },
     h("span.meta", null, h("b", null, words(one.actor ?? one.role ?? "fact")), h("span.grow"), h("time", { dateTime: one.at }, ago(one.at))),
     h("span.snippet", null, snippet(one.snippet)),
-    h("span.people", null, words(one.title || "Without a title"), " #" + one.seq));
+    h("span.people", null, words(one.title || "Untitled"), " #" + one.seq));
 
 function period(time) {
   const days = (new Date().setHours(0, 0, 0, 0) - new Date(time)) / 86_400_000;

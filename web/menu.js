@@ -1,8 +1,8 @@
-// A menu of actions under a button, for mouse and keyboard.
+// Pop-up menus.
 
 import { h } from "./dom.js";
 
-/** `items` are `[label, function, disabled]`; `title` stands above them. */
+/** Opens a menu below `anchor`. `items` are `[label, function, disabled]`. */
 export function menu(anchor, title, items) {
   document.querySelector(".menu")?.remove();
   const close = () => {

@@ -1,4 +1,4 @@
-// What a message says, whatever shape its provider gave it: a list of parts.
+// Reads messages of every provider's shape into a list of parts.
 //
 //   {kind: "text" | "thinking" | "refusal", text}   {kind: "call", id, name, input}   {kind: "result", id, name, parts, failed}
 //   {kind: "image" | "file", asset, data, mime, url, name}   {kind: "other", value}
@@ -24,7 +24,7 @@ export function parts(turn) {
   for (const [field, kind] of [["reasoning_content", "thinking"], ["reasoning", "thinking"]]) {
     if (isText(whole[field]) && whole[field]) out.push({ kind, text: whole[field] });
   }
-  // An item of Responses is a block by itself.
+  // A Responses item is itself a block.
   if (whole.type && whole.type !== "message" && whole.content === undefined) out.push(...block(whole));
   else out.push(...content(whole.content ?? turn.content ?? whole.parts));
   if (isText(whole.refusal)) out.push({ kind: "refusal", text: whole.refusal });
@@ -108,10 +108,10 @@ function block(b) {
 
 const parsedOutput = (value) => (value && typeof value === "object" && !Array.isArray(value) && !value.type ? (isText(value.output) ? value.output : JSON.stringify(value, null, 2)) : value);
 
-/** The words of parts, for previews and copying. */
+/** Plain text of parts, for previews and copying. */
 export const plainText = (list) => list.map((part) => part.text ?? (part.parts ? plainText(part.parts) : part.kind === "call" ? `${part.name} ${gist(part.input)}` : part.kind === "image" ? "[picture]" : "")).filter(Boolean).join("\n");
 
-/** One line that says what a call is about. */
+/** One-line summary of the arguments of a call. */
 export function gist(input) {
   if (input === null || input === undefined) return "";
   if (isText(input)) return input.split("\n")[0].slice(0, 200);
@@ -127,14 +127,14 @@ export function gist(input) {
   return texts.join(", ").split("\n")[0].slice(0, 200);
 }
 
-/** Tasks with their states, where a call keeps a list of them. */
+/** Items of a to-do list, if the call writes one: `[text, status]`. */
 export function todo(input) {
   const list = input?.todos ?? input?.plan;
   if (!Array.isArray(list) || !list.length || !list.every((one) => isText(one?.content ?? one?.step))) return null;
   return list.map((one) => [one.content ?? one.step, isText(one.status) ? one.status : "pending"]);
 }
 
-/** Before and after, where a call edits a file. */
+/** Replacements, if the call edits a file. */
 export function edits(input) {
   if (!input || typeof input !== "object") return [];
   const path = input.file_path ?? input.path ?? input.filename ?? "";

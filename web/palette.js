@@ -1,4 +1,4 @@
-// Cmd+K: go to a conversation, to a place, or do something.
+// Command palette (Cmd+K): conversations, full-text search, actions.
 
 import { h, clear, icon, words, ago } from "./dom.js";
 import { get, post } from "./api.js";
@@ -7,7 +7,7 @@ import { snippet } from "./list.js";
 export function palette(page) {
   if (document.querySelector(".palette")) return;
   const from = document.activeElement;
-  const field = h("input", { type: "text", role: "combobox", placeholder: "Go to a conversation, find words, do something", "aria-label": "Go anywhere", "aria-expanded": "true", "aria-controls": "palette-list", "aria-autocomplete": "list", autocomplete: "off", spellcheck: false });
+  const field = h("input", { type: "text", role: "combobox", placeholder: "Open a conversation, search, run a command", "aria-label": "Go anywhere", "aria-expanded": "true", "aria-controls": "palette-list", "aria-autocomplete": "list", autocomplete: "off", spellcheck: false });
   const list = h("div.options", { id: "palette-list", role: "listbox", "aria-label": "Results" });
   const el = h("dialog.palette", { "aria-label": "Go anywhere" }, h("div.search-box", null, icon("search"), field), list);
   let options = [], at = 0, asking;
@@ -33,7 +33,7 @@ export function palette(page) {
     clear(list, found.map((option, n) => h("div.option", { id: "option-" + n, role: "option", onclick: () => choose(option), onpointermove: () => at !== n && ((at = n), mark()) }, h("span.kind", null, option.kind), h("span.text", null, option.nodes ?? words(option.label)), option.note ? h("span.dim", null, words(option.note)) : null)));
     mark();
   };
-  const conversation = (one) => ({ kind: "open", label: one.title || "Without a title", note: ago(one.updated), run: () => (location.hash = `#/c/${one.id}`) });
+  const conversation = (one) => ({ kind: "open", label: one.title || "Untitled", note: ago(one.updated), run: () => (location.hash = `#/c/${one.id}`) });
 
   const look = async () => {
     const query = field.value.trim().toLowerCase();
@@ -48,7 +48,7 @@ export function palette(page) {
     try {
       const [titles, { data }] = await Promise.all([get("/conversations", { query, limit: 6 }, signal), post("/recall", { query, limit: 12 }, signal)]);
       if (signal.aborted) return;
-      const hits = data.map((one) => ({ kind: "words", nodes: snippet(one.snippet), note: one.title, run: () => (location.hash = `#/c/${one.conversation}@${one.seq}`) }));
+      const hits = data.map((one) => ({ kind: "text", nodes: snippet(one.snippet), note: one.title, run: () => (location.hash = `#/c/${one.conversation}@${one.seq}`) }));
       draw([...places, ...titles.data.map(conversation), ...fits, ...hits]);
     } catch { /* what is known stays */ }
   };

@@ -1,4 +1,4 @@
-// Raw beside projected: what a policy hides from the next request, and what that saves.
+// Raw beside projected: what a policy hides from the next request, and how many tokens that saves.
 
 import { h, clear, words, number, plural, state as notice, button, copy } from "./dom.js";
 import { post, memory } from "./api.js";
@@ -15,7 +15,7 @@ const POLICIES = {
 };
 const START = { summary_prefix: { keep_last: 6 }, reachability_gc: { root_window: 8, min_chars: 200 }, clear_tool_uses: { trigger: 0, keep: 2, clear_at_least: 0 } };
 
-/** So many pairs are drawn at once. */
+/** Number of messages rendered at once. */
 const MOST = 500;
 
 export function view(frame) {
@@ -41,7 +41,7 @@ export function view(frame) {
       options.removeAttribute("aria-invalid");
     } catch {
       options.setAttribute("aria-invalid", "true");
-      text.textContent = "The options are not JSON yet.";
+      text.textContent = "The options are not valid JSON.";
       return;
     }
     const path = `/conversations/${frame.id}/project`;
@@ -50,12 +50,12 @@ export function view(frame) {
       const [raw, seen] = await Promise.all([post(path, { policy: "raw" }, signal), post(path, { ...more, policy: policy.value, respect_provider_signatures: respect }, signal)]);
       if (!signal.aborted) draw(raw, seen);
     } catch (error) {
-      if (error.name !== "AbortError") clear(numbers), clear(pairs, notice("This cannot be projected", error.message));
+      if (error.name !== "AbortError") clear(numbers), clear(pairs, notice("The projection failed", error.message));
     }
   }
 
   function draw(raw, seen) {
-    if (!raw.messages.length) return clear(numbers), clear(pairs, notice("Nothing to project", "Every turn is covered by the checkpoint, or nothing was said yet."));
+    if (!raw.messages.length) return clear(numbers), clear(pairs, notice("Nothing to project", "Every turn is covered by the checkpoint, or there are no messages yet."));
     const cost = (message) => Math.ceil(JSON.stringify(message).length / 4);
     const before = raw.messages.reduce((sum, one) => sum + cost(one), 0), after = seen.messages.reduce((sum, one) => sum + cost(one), 0);
     const cut = seen.first_changed_index ?? raw.messages.length;
@@ -64,21 +64,21 @@ export function view(frame) {
     clear(numbers,
       meter("Tokens, raw", before, before, plural(raw.messages.length, "message")),
       meter("Tokens, projected", after, before, `${seen.kept_count} kept, ${seen.dropped_count} hidden, ${seen.redacted_count} reclaimed`),
-      meter("Prompt cache", covered, before, cut < raw.messages.length ? `still holds ${cut} of ${plural(raw.messages.length, "message")}` : "holds everything"),
+      meter("Prompt cache", covered, before, cut < raw.messages.length ? `still covers ${cut} of ${plural(raw.messages.length, "message")}` : "covers everything"),
       h("div.meter", null, h("span.dim", null, "Prefix hash"), h("button.quiet.hash", { type: "button", title: "Copy", onclick: () => copy(seen.prefix_hash) }, seen.prefix_hash.slice(0, 23) + "…"), h("span.dim", null, "reason: ", words(seen.reason))));
     if (seen.provider_safety_blocked) numbers.append(h("p.blocked", null, "The policy would have broken signed reasoning, so the view is raw. Choose “keep signed turns” to apply it to the rest."));
     const shown = new Map(seen.source_indices.map((source, n) => [source, seen.messages[n]]));
     const gone = new Set(seen.dropped_indices);
     const pointers = new Map(seen.redaction_pointers.map((one) => [one.source_index, one]));
     const rows = [h("div.pair.heads", { "aria-hidden": "true" }, h("b", null, "Raw"), h("b", null, "Projected"))];
-    seen.source_indices.forEach((source, n) => source === null && rows.push(h("div.pair", null, h("div.hole", null, "not in the log"), message(seen.messages[n], null, "written by the policy"))));
+    seen.source_indices.forEach((source, n) => source === null && rows.push(h("div.pair", null, h("div.hole", null, "not in the log"), message(seen.messages[n], null, "added by the policy"))));
     const from = Math.max(0, raw.messages.length - shownMost);
     if (from) rows.push(button(`Show ${number(Math.min(from, MOST))} earlier messages`, () => ((shownMost += MOST), draw(raw, seen)), { class: "earlier" }));
     raw.messages.forEach((one, n) => {
       if (n < from) return;
       const isGone = gone.has(n) && !shown.has(n), pointer = pointers.get(n), other = shown.get(n);
       const changed = other && JSON.stringify(other) !== JSON.stringify(one);
-      const why = isGone ? `hidden by ${seen.policy}: about ${plural(cost(one), "token")} less` : pointer ? `${pointer.reason.replaceAll("_", " ")}: ${plural(pointer.estimated_tokens_reclaimed, "token")} reclaimed` : changed ? "a part of it is hidden" : null;
+      const why = isGone ? `hidden by ${seen.policy}, about ${plural(cost(one), "token")}` : pointer ? `${pointer.reason.replaceAll("_", " ")}: ${plural(pointer.estimated_tokens_reclaimed, "token")} reclaimed` : changed ? "a part of it is hidden" : null;
       rows.push(h("div.pair", { class: isGone ? "gone-pair" : pointer || changed ? "changed-pair" : "" }, message(one, n), isGone ? h("div.hole", null, words(why)) : message(other, n, why)));
     });
     clear(pairs, rows);
@@ -95,7 +95,7 @@ export function view(frame) {
   return { el, destroy: () => asking?.abort(), changed: () => (clearTimeout(timer), (timer = setTimeout(show, 600))), update() {} };
 }
 
-/** A message of a prompt, short. */
+/** A compact view of a message. */
 export function message(one, n, note) {
   const list = parts(one);
   return h("div.msg", { class: one.role ?? "" },

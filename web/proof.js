@@ -1,4 +1,4 @@
-// Proof: that the log is what was written, and a way to take it along.
+// Proof: verification and export.
 
 import { h, clear, words, number, plural, button, copy, toast } from "./dom.js";
 import { get, blob } from "./api.js";
@@ -11,10 +11,10 @@ export function view(frame) {
   const verdict = h("div.verdict", { "aria-live": "polite" }), here = h("div", { "aria-live": "polite" });
 
   const verify = async () => {
-    clear(verdict, h("p.dim", null, "The server walks the chain…"));
+    clear(verdict, h("p.dim", null, "The server verifies the chain…"));
     try {
       const found = await get(`/conversations/${id}/verify`, null, abort.signal);
-      clear(verdict, h("p.big", { class: found.ok ? "good" : "bad" }, found.ok ? "✓ It is what was written" : "✕ Something was changed"),
+      clear(verdict, h("p.big", { class: found.ok ? "good" : "bad" }, found.ok ? "✓ Unchanged since it was written" : "✕ It was changed"),
         h("p", null, `${plural(found.events ?? 0, "event")} checked`, found.erased ? `, ${plural(found.erased, "body", "bodies")} erased on purpose` : "", "."),
         found.problems?.map((text) => h("p.bad", null, words(text))),
         found.head ? h("p.row", null, h("span.dim", null, `Head #${found.head.seq}`), h("code.hash", null, found.head.hash), h("button.quiet", { type: "button", onclick: () => copy(found.head.hash) }, "Copy")) : null);
@@ -23,10 +23,10 @@ export function view(frame) {
     }
   };
 
-  /** Follows the links from event to event in this browser, without the server's word for it. */
+  /** Checks in the browser that each event names the hash of the previous one. */
   const walk = async () => {
     let from = 1, before, count = 0;
-    const bar = h("progress", { max: frame.conversation.head.seq, value: 0, "aria-label": "Events followed" });
+    const bar = h("progress", { max: frame.conversation.head.seq, value: 0, "aria-label": "Events checked" });
     clear(here, bar);
     try {
       for (;;) {
@@ -40,7 +40,7 @@ export function view(frame) {
         if (!next || !data.length) break;
         from = Number(next);
       }
-      clear(here, h("p.big.good", null, "✓ No link is missing"), h("p", null, `${number(count)} events, each naming the hash of the one before, up to `, h("code.hash", null, before?.hash ?? "nothing"), "."));
+      clear(here, h("p.big.good", null, "✓ Every link holds"), h("p", null, `${number(count)} events, each naming the hash of the one before, up to `, h("code.hash", null, before?.hash ?? "nothing"), "."));
     } catch (error) {
       clear(here, h("p.bad", null, words(error.message)));
     }
@@ -58,8 +58,8 @@ export function view(frame) {
   };
 
   const el = h("div.scroll", null,
-    h("section.panel", null, h("h2", null, "Is it what was written?"), h("p.dim", null, "Each event holds the hash of the one before. Whoever keeps the last hash can tell later whether anything was changed."), verdict, h("div.row", null, button("Verify", verify, { class: "primary" }), button("Follow the links here", walk)), here),
-    h("section.panel", null, h("h2", null, "Take it with you"), h("ul.formats", null, FORMATS.map(([format, text]) => h("li", null, h("div.grow", null, h("b", null, format), h("p.dim", null, text)), button("Download", () => save(format), { "aria-label": "Download as " + format }))))));
+    h("section.panel", null, h("h2", null, "Verify"), h("p.dim", null, "Each event contains the hash of the previous one. Keep the head hash to prove later that nothing was changed."), verdict, h("div.row", null, button("Verify", verify, { class: "primary" }), button("Check the links in this browser", walk)), here),
+    h("section.panel", null, h("h2", null, "Export"), h("ul.formats", null, FORMATS.map(([format, text]) => h("li", null, h("div.grow", null, h("b", null, format), h("p.dim", null, text)), button("Download", () => save(format), { "aria-label": "Download as " + format }))))));
   verify();
   return { el, destroy: () => abort.abort(), update() {} };
 }

@@ -1,21 +1,21 @@
-// One scroll over a log of any length.
+// Virtual scrolling over a log of any length.
 //
-// The log is cut into pages of PAGE places each. Only pages near the view are loaded and have elements; the others are
-// empty space, as high as they were when last seen, or as pages are on average. What is on screen stays where it is when
-// pages above it turn out higher or lower than was thought.
+// The log is divided into pages of PAGE events by seq. Only pages near the viewport are loaded and rendered; the others are empty
+// space of their last measured height, or of an estimate. When a page above the viewport turns out higher or lower than
+// estimated, the scroll position is corrected so that the visible rows do not move.
 
 import { h } from "./dom.js";
 
 const PAGE = 40;
-/** How far a page looks beyond its ends, so that what belongs together can be drawn together. */
+/** Events loaded beyond both ends of a page, so that a call and its result can be rendered together. */
 export const AROUND = 16;
-/** Browsers draw nothing beyond about 17 million pixels. */
+/** Browsers limit the height of an element; Firefox to about 17 million pixels. */
 const HEIGHT_MAX = 12_000_000;
 const KEPT_MAX = 80;
 const REQUESTS_MAX = 5;
 
 export class Scroller {
-  /** `load(from, to)` gives the entries of a range of places; `build(entries, from, to)` the rows of a page. */
+  /** `load(from, to)` fetches the entries of a seq range; `build(entries, from, to)` renders the rows of a page. */
   constructor({ label, head, load, build, moved }) {
     Object.assign(this, { load, build, moved });
     this.space = h("div.space", { role: "presentation" });
@@ -79,7 +79,7 @@ export class Scroller {
     this.soon();
   }
 
-  /** Notes what is at the top of the view, to keep it there. */
+  /** Remembers the topmost visible row and its offset. */
   anchor() {
     const top = this.el.scrollTop;
     this.fixed = null;
@@ -117,7 +117,7 @@ export class Scroller {
     this.el.scrollTop = to;
   }
 
-  /** Puts what matters where it belongs, after heights changed. */
+  /** Restores the scroll position after heights changed: the jump target, the end, or the anchor row. */
   settle() {
     this.layout();
     if (this.target) {
@@ -131,7 +131,7 @@ export class Scroller {
   }
 
   resized(changes) {
-    // While another view is shown, nothing here has a height.
+    // Hidden while another view is shown; all heights are 0 then.
     if (!this.el.clientHeight) return;
     let changed = false;
     for (const { target } of changes) {
@@ -144,7 +144,7 @@ export class Scroller {
       if (this.heights[n] < 0) {
         this.measured++;
         this.sum += height;
-        // Settled after a few pages, so that the scrollbar does not wander.
+        // The estimate is frozen after a few pages, so that the scrollbar does not drift.
         if (this.measured <= 8) this.guess = Math.max(PAGE * 4, this.sum / this.measured);
       }
       this.heights[n] = height;
@@ -169,14 +169,14 @@ export class Scroller {
       this.pages.delete(n);
     }
     for (let n = first; n <= last; n++) this.show(n);
-    // What is in view comes first.
+    // Load the visible pages first.
     const wanted = [];
     for (let n = first; n <= last; n++) if (!this.data.has(n) && !this.loading.has(n)) wanted.push(n);
     const middle = this.pageAt(top + view / 2);
     wanted.sort((a, b) => Math.abs(a - middle) - Math.abs(b - middle));
     for (const n of wanted) if (this.loading.size < REQUESTS_MAX) this.fetch(n);
     if (this.data.size > KEPT_MAX) for (const n of this.data.keys()) if ((n < first - 8 || n > last + 8) && this.data.size > KEPT_MAX / 2) this.data.delete(n);
-    // A feed without an article would be nothing to a screen reader.
+    // ARIA requires a feed to contain articles.
     this.el.setAttribute("role", this.space.querySelector("article") ? "feed" : "region");
     this.anchor();
     this.moved?.(this);
@@ -188,7 +188,7 @@ export class Scroller {
       el = h("div.page", { role: "presentation", data: { page: n } });
       el.style.top = this.tops[n] + "px";
       this.pages.set(n, el);
-      // In the order of the log, for screen readers and Tab.
+      // Keep DOM order equal to log order, for screen readers and Tab.
       const next = [...this.space.children].find((other) => Number(other.dataset.page) > n);
       this.space.insertBefore(el, next ?? null);
       this.sizes.observe(el);
@@ -202,7 +202,7 @@ export class Scroller {
       el.classList.remove("loading");
       el.style.height = "";
       const rows = this.build(entries, n * PAGE + 1, (n + 1) * PAGE);
-      // Elements that are already there stay: a row that is being read or typed into is not touched.
+      // Unchanged rows stay in the DOM, so that focus, selection and open folds survive.
       let at = el.firstChild;
       for (const row of rows) {
         if (row === at) at = at.nextSibling;
@@ -238,7 +238,7 @@ export class Scroller {
     }
   }
 
-  /** Reads the page of a place again; what is shown stays until the answer is there. */
+  /** Reloads the page of a seq; the old rows stay until the answer arrives. */
   refresh(seq) {
     const n = this.pageOf(seq);
     const pages = [n];
@@ -247,14 +247,14 @@ export class Scroller {
     this.soon();
   }
 
-  /** Draws again what is loaded. */
+  /** Renders the loaded pages again. */
   redraw() {
     for (const [n, el] of this.pages) this.fill(n, el);
   }
 
   rowOf(seq) { return this.pages.get(this.pageOf(seq))?.querySelector(`[data-seq="${seq}"]`); }
 
-  /** Scrolls to a place, and stays there while the pages around it come in. */
+  /** Scrolls to a seq, and keeps it in place while the pages around it load. */
   jump(seq, above) {
     this.stick = false;
     this.target = { seq, above };
@@ -269,6 +269,6 @@ export class Scroller {
     this.soon();
   }
 
-  /** All rows that have elements, in order. */
+  /** The rendered rows, in order. */
   rows() { return [...this.space.querySelectorAll("[data-seq]")]; }
 }

@@ -1,4 +1,4 @@
-// State: what the conversation needs to go on, where it came from, and how it is related to others.
+// State: pending approvals and tools, pins, checkpoints, facts, forks.
 
 import { h, svg, clear, words, number, plural, button, toast, state as notice, dialog } from "./dom.js";
 import { get, post, put, del } from "./api.js";
@@ -8,7 +8,7 @@ export function view(frame) {
   const el = h("div.scroll.state"), abort = new AbortController(), { id } = frame;
   const read = (path, query) => get(path, query, abort.signal);
 
-  /** The checkpoints, newest first: each names the one before. */
+  /** Checkpoints, newest first; each names its predecessor. */
   async function lineage() {
     const found = [];
     let seq = frame.conversation.checkpoint?.seq;
@@ -21,7 +21,7 @@ export function view(frame) {
     return found;
   }
 
-  /** Other conversations of the same family, as far as they are among the newest. */
+  /** The tree of forks. The API cannot list the forks of a conversation, so only the newest 1,000 are considered. */
   async function family() {
     const all = new Map();
     let after;
@@ -69,24 +69,24 @@ export function view(frame) {
         state.pending_tools.map((one) => h("p.note", null, h("b", null, words(one.tool_name)), h("span.gist", null, words(one.summary)), h("a", { href: `#/c/${id}@${one.since_seq}` }, `since #${one.since_seq}`))),
         state.open_turns.length ? h("p.note", null, plural(state.open_turns.length, "answer"), " being written") : null,
         !state.pending_approvals.length && !state.pending_tools.length && !state.open_turns.length ? h("p.dim", null, "Nothing is pending.") : null),
-      section("Pins", h("p.dim", null, "True now, in every prompt, whatever is summarized."),
+      section("Pins", h("p.dim", null, "Part of every prompt, whatever is summarized."),
         h("dl.pins", null, pins.map(([name, pin]) => h("div", null, h("dt", null, words(name)), h("dd", null, words(typeof pin.value === "string" ? pin.value : JSON.stringify(pin.value)), " ", h("a.dim", { href: `#/c/${id}@${pin.seq}` }, "#" + pin.seq), h("button.quiet", { type: "button", "aria-label": "Unpin " + name, onclick: () => act(() => del(path(name)), "Unpinned", () => put(path(name), { value: pin.value })) }, "Unpin"))))),
-        button("Pin a truth…", async () => (await frame.pin(), show()))),
+        button("Add a pin…", async () => (await frame.pin(), show()))),
       section("Checkpoint", drawn(chain, frame.conversation),
-        checkpoint ? h("div.md", null, markdown(checkpoint.handoff_md)) : h("p.dim", null, "No turn is summarized yet: every turn reaches the prompt as it was said."),
-        h("div.row", null, button("Compact…", async () => (await frame.compact(), show())), chain.length ? button("Take the last one back", () => act(() => post(`/conversations/${id}/compact/revert`), "Taken back")) : null)),
+        checkpoint ? h("div.md", null, markdown(checkpoint.handoff_md)) : h("p.dim", null, "No turn is summarized yet."),
+        h("div.row", null, button("Compact…", async () => (await frame.compact(), show())), chain.length ? button("Revert the last compaction", () => act(() => post(`/conversations/${id}/compact/revert`), "Compaction reverted")) : null)),
       section("Facts", facts.length ? h("div.table", { tabIndex: 0, role: "region", "aria-label": "Facts" }, h("table", null, h("thead", null, h("tr", null, ["About", "", "What", "Sure", "Source", ""].map((text) => h("th", { scope: "col" }, text)))), h("tbody", null, facts.map((one) => h("tr", null, h("td", null, words(one.subject)), h("td.dim", null, words(one.predicate)), h("td", null, words(one.object)), h("td.right", null, Math.round(one.confidence * 100) + " %"),
           h("td", null, one.sources.length ? one.sources.map((source) => (source.seq ? h("a", { href: `#/c/${id}@${source.seq}`, title: source.quote ?? "" }, "#" + source.seq) : "a turn")) : h("span.dim", null, "by ", words(one.by ?? "hand"))),
-          h("td", null, h("button.quiet", { type: "button", "aria-label": `Retract: ${one.subject} ${one.predicate} ${one.object}`, onclick: () => act(() => del(`/facts/${one.id}`, { reason: "retracted on the page", conversation: id }), "Retracted; it stays readable") }, "Retract"))))))) : h("p.dim", null, "Nothing was learned yet."),
+          h("td", null, h("button.quiet", { type: "button", "aria-label": `Retract: ${one.subject} ${one.predicate} ${one.object}`, onclick: () => act(() => del(`/facts/${one.id}`, { reason: "retracted on the page", conversation: id }), "Retracted; it stays readable") }, "Retract"))))))) : h("p.dim", null, "No facts yet."),
         button("Add a fact…", async () => {
           const fields = ["Subject", "Predicate", "Object"].map((label) => [label, h("input", { type: "text" })]);
           const fact = await dialog("Add a fact", h("div.fields", null, fields.map(([label, field]) => h("label", null, label, field))), [["Cancel", null], ["Add", () => (fields.every(([, field]) => field.value.trim()) ? Object.fromEntries(fields.map(([label, field]) => [label.toLowerCase(), field.value.trim()])) : undefined), "primary"]]);
           if (fact) act(() => post(`/conversations/${id}/facts`, fact), "Added");
         })),
-      section("Forks", relatives.children.length || relatives.one.id !== id ? h("ul.tree", null, branch(relatives)) : h("p.dim", null, "This conversation was never forked.")));
+      section("Forks", relatives.children.length || relatives.one.id !== id ? h("ul.tree", null, branch(relatives)) : h("p.dim", null, "No forks.")));
   }
 
-  const branch = ({ one, children }) => h("li", null, h("a", { href: `#/c/${one.id}`, "aria-current": one.id === id ? "page" : null }, words(one.title || "Without a title")), h("span.dim", null, ` ${plural(one.turns, "turn")}`, one.parent ? `, left at #${one.parent.at_seq}` : ""), children.length ? h("ul", null, children.map(branch)) : null);
+  const branch = ({ one, children }) => h("li", null, h("a", { href: `#/c/${one.id}`, "aria-current": one.id === id ? "page" : null }, words(one.title || "Untitled")), h("span.dim", null, ` ${plural(one.turns, "turn")}`, one.parent ? `, left at #${one.parent.at_seq}` : ""), children.length ? h("ul", null, children.map(branch)) : null);
 
   clear(el, notice("Loading…"));
   show();
@@ -94,7 +94,7 @@ export function view(frame) {
   return { el, destroy: () => abort.abort(), update() {}, changed: () => (clearTimeout(timer), (timer = setTimeout(show, 400))) };
 }
 
-/** The log as a line, and above it which checkpoint covers what. */
+/** A time line of the log with the range covered by each checkpoint. */
 function drawn(chain, conversation) {
   if (!chain.length) return null;
   const head = Math.max(1, conversation.head.seq), width = 720, row = 26, left = 4, x = (seq) => left + (seq / head) * (width - 190 - 2 * left);
@@ -112,5 +112,5 @@ function drawn(chain, conversation) {
   const axis = height - 26;
   return h("figure.lineage", null, svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${plural(chain.length, "checkpoint")}; the newest covers everything through #${chain[0].body.covers.to_seq} of ${head}` },
     shapes, svg("line", { x1: x(0), x2: x(head), y1: axis, y2: axis, class: "axis" }), svg("text", { x: x(0), y: axis + 17 }, "#1"), svg("text", { x: x(head), y: axis + 17, "text-anchor": "end" }, "#" + head)),
-    h("figcaption.dim", null, "Each checkpoint continues the one before: solid is what was new in it, pale is what it inherited."));
+    h("figcaption.dim", null, "Each checkpoint extends the previous one. Solid: turns added by it; pale: turns inherited."));
 }

@@ -1,4 +1,4 @@
-// Markdown, code and differences, as elements. Every letter of the input ends up in a text node; markup in it is shown, not read.
+// Renders Markdown, code and diffs. All input ends up in text nodes; HTML in it is shown as text.
 
 import { h, add, words, icon, button, copy } from "./dom.js";
 
@@ -17,14 +17,14 @@ const INLINE = new RegExp([
 
 const SAFE = /^(https?:\/\/|mailto:)/i;
 
-/** A link that says where it leads. Only web and mail addresses are links; everything else stays text. */
+/** A link. Only http, https and mailto are allowed; other schemes stay text. */
 function link(href, label) {
   if (!SAFE.test(href)) return [...label, document.createTextNode(" (" + href + ")")];
   let host = "";
   try { host = new URL(href).host; } catch { return label; }
   const text = label.map((node) => node.textContent).join("");
   const a = h("a", { href, target: "_blank", rel: "noopener noreferrer nofollow", title: href }, label);
-  // A label that looks like another address would mislead.
+  // The label looks like another address: show the real host.
   const misleads = /[\w-]\.[a-z]{2,}/i.test(text) && host && !text.includes(host);
   return misleads ? [a, h("span.host", null, " (" + host + ")")] : [a];
 }
@@ -38,7 +38,7 @@ function inline(text, depth = 0) {
     let end = found.index + found[0].length, made;
     if (g.esc) made = words(g.esc[1]);
     else if (g.code !== undefined) made = [h("code", null, words(g.code.replace(/^ (.*) $/s, "$1")))];
-    else if (g.src !== undefined) made = [h("span.remote", { title: "Pictures at other addresses are not loaded" }, "picture: ", link(g.src, words(g.alt || g.src)))];
+    else if (g.src !== undefined) made = [h("span.remote", { title: "Images from other addresses are not loaded" }, "image: ", link(g.src, words(g.alt || g.src)))];
     else if (g.href !== undefined) made = link(g.href, inline(g.label, depth + 1));
     else if (g.bold !== undefined) made = [h("strong", null, inline(g.bold, depth + 1))];
     else if (g.italic !== undefined) made = [h("em", null, inline(g.italic, depth + 1))];
@@ -68,7 +68,7 @@ const DELIMITER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 
 export function markdown(text) {
   const root = document.createDocumentFragment();
-  // What is very long is shown as plain text: it is data, and would only be slow.
+  // Very long text is data, not prose, and slow to parse.
   if (text.length > 200_000) return add(root, [plain(text)]);
   blocks(text.replace(/\r\n?/g, "\n").split("\n"), root, 0);
   return root;
@@ -81,7 +81,7 @@ function blocks(lines, into, depth) {
   const paragraph = [];
   const flush = () => {
     if (!paragraph.length) return;
-    // Line ends stay line ends: what people and tools write is seldom wrapped by hand.
+    // Line breaks are kept (`white-space: pre-wrap`): messages are rarely wrapped by hand.
     into.append(h("p", null, inline(paragraph.map((line) => line.replace(/\\$/, "").trim()).join("\n"))));
     paragraph.length = 0;
   };
@@ -100,7 +100,7 @@ function blocks(lines, into, depth) {
       at++;
     } else if ((found = HEADING.exec(line))) {
       flush();
-      // The page's own headings come first: those of a text begin below them.
+      // Levels 1 and 2 belong to the page.
       into.append(h("h" + Math.min(6, found[1].length + 2), { class: "md-h" + found[1].length }, inline(found[2])));
       at++;
     } else if (RULE.test(line)) {
@@ -164,7 +164,7 @@ function list(lines, at, into, depth) {
       body[0] = body[0].slice(task[0].length);
     }
     blocks(body, li, depth + 1);
-    // A tight item needs no paragraph.
+    // Tight list items have no paragraph.
     const only = li.querySelector(":scope > p");
     if (only && li.querySelectorAll(":scope > p").length === 1) only.replaceWith(...only.childNodes);
     el.append(li);
@@ -203,7 +203,7 @@ function rules(family) {
   return (RULES[family] ??= new RegExp(`(?<c>${SYNTAX[family][0]})|(?<s>${SYNTAX[family][1]})|(?<n>\\b(?:0[xob][\\da-f_]+|\\d[\\d_]*(?:\\.\\d+)?(?:e[+-]?\\d+)?)\\b)|(?<f>[A-Za-z_]\\w*(?=\\())|(?<w>${family === "mark" ? "<\\/?[\\w:-]+|\\/?>" : "[A-Za-z_]\\w*"})`, family === "sql" ? "gi" : "g"));
 }
 
-/** Code as coloured nodes. */
+/** Syntax highlighting. */
 function highlight(text, language) {
   const family = FAMILY[language?.toLowerCase()];
   if (!family || text.length > 60_000) return words(text);
@@ -226,17 +226,17 @@ function highlight(text, language) {
 
 const LONG = 40;
 
-/** A block of code with its language, a way to copy it, and the rest of it on demand. */
+/** A code block with a copy button, cut if it is long. */
 export function code(text, language = "", wraps = false) {
   const isPatch = language === "diff" || language === "patch" || (!language && /^(@@ |diff --git |--- a\/)/m.test(text) && /^[-+]/m.test(text));
   const make = (part) => (isPatch ? patchLines(part) : highlight(part, language));
   return long(text, (part) => h("pre.code", { tabIndex: 0, class: wraps ? "wraps" : "" }, h("code", null, make(part))), language);
 }
 
-/** Text as it is, in fixed width. */
+/** Preformatted text. */
 const plain = (text, label) => long(text, (part) => h("pre.code", { tabIndex: 0 }, h("code", null, words(part))), label);
 
-/** Shows the beginning of what is long. */
+/** Shows only the beginning of long text, with a button for the rest. */
 function long(text, make, label) {
   const lines = text.split("\n");
   const isLong = lines.length > LONG + 10 || text.length > 12_000;
@@ -256,11 +256,11 @@ const mark = (sign, text) => h("span.line", { class: sign === "+" ? "added" : si
 
 const patchLines = (text) => text.split("\n").map((line) => mark(/^(---|\+\+\+|diff |index )/.test(line) ? "@" : line[0], line));
 
-/** What changed between two texts, line by line. */
+/** A line diff of two texts. */
 export function diff(before, after, label) {
   const a = before === "" ? [] : before.split("\n"), b = after === "" ? [] : after.split("\n");
   const all = [...changes(a, b)], lines = [];
-  // Of what is long and the same, only the lines around a change are shown.
+  // In long diffs, show only the lines near a change.
   const near = all.map(() => all.length <= 60);
   if (all.length > 60) all.forEach(([sign], n) => sign !== " " && near.fill(true, Math.max(0, n - 3), n + 4));
   for (let n = 0; n < all.length; n++) {
@@ -287,7 +287,7 @@ function* changes(a, b) {
     for (let x = start; x < endA; x++) yield ["-", a[x]];
     for (let y = start; y < endB; y++) yield ["+", b[y]];
   } else {
-    // Longest common subsequence of what is left.
+    // Longest common subsequence.
     const rows = Array.from({ length: n + 1 }, () => new Uint32Array(m + 1));
     for (let x = n - 1; x >= 0; x--) for (let y = m - 1; y >= 0; y--) rows[x][y] = a[start + x] === b[start + y] ? rows[x + 1][y + 1] + 1 : Math.max(rows[x + 1][y], rows[x][y + 1]);
     let x = 0, y = 0;

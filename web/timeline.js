@@ -1,4 +1,4 @@
-// One conversation: who said what, as one scroll, live.
+// The timeline of a conversation, with live updates.
 
 import { h, add, clear, icon, iconButton, button, words, when, number, plural, short, toast, dialog, copy, state as notice } from "./dom.js";
 import { get, post, del, follow, generate, picture, shown, memory, Problem } from "./api.js";
@@ -9,7 +9,7 @@ import { menu } from "./menu.js";
 
 const bytesOf = (text) => new TextEncoder().encode(text).length;
 
-/** Kinds of events that are drawn between turns; the others only on demand. */
+/** Kinds of events rendered between turns; the others only on demand. */
 const DRAWN = new Set(["conversation.created", "compaction", "compaction.reverted", "context.receipt", "approval.requested", "approval.resolved", "state.pin", "state.unpin", "fact.added", "fact.retracted", "transcript_budget"]);
 export const SECTIONS = ["system", "state", "facts", "recalled", "digests", "tail", "input"];
 
@@ -37,7 +37,7 @@ export class Timeline {
     this.jumps = h("div.jumps", null, iconButton("up", "Previous prompt (K)", () => this.prompt(-1)), iconButton("down", "Next prompt (J)", () => this.prompt(1)));
     this.toEnd = h("button.to-end", { type: "button", hidden: true, onclick: () => this.scroller.toEnd() }, icon("last"), h("span", null, "To the end"));
     this.jumps.append(this.toEnd);
-    this.empty = notice("Nothing was said yet", "What is said here, by whomever, appears at once.");
+    this.empty = notice("No messages yet", "New messages appear here as they are written.");
     this.empty.hidden = true;
     this.el = h("section.timeline", { "aria-label": "Timeline" }, this.scroller.el, this.empty, this.jumps);
     this.el.classList.toggle("show-thinking", this.thinking);
@@ -55,7 +55,7 @@ export class Timeline {
     if (this.scroller.stick || this.atEnd) memory.set("seen." + this.id, this.conversation.head.seq);
   }
 
-  // ------------------------------------------------------------------------------------------------ reading
+  // ------------------------------------------------------------------------------------------------ loading
 
   async load(from, to) {
     const query = { after: from - 1, before: to + 1, limit: to - from + 1, include_events: true, include_superseded: true };
@@ -92,7 +92,7 @@ export class Timeline {
     });
   }
 
-  /** An event was written: whatever page it is on, or is about, is read again. */
+  /** A new event: reload the page it is on, and the page of the turn it is about. */
   happened(event) {
     const head = this.conversation.head;
     if (event.seq > head.seq) {
@@ -117,7 +117,7 @@ export class Timeline {
     if (!this.scroller.stick) this.toEnd.classList.add("news");
   }
 
-  /** A piece of an open turn. Its place in bytes decides what of it is new, so that nothing is ever shown twice. */
+  /** A chunk of an open turn. Its byte offset tells which part is new, so that nothing is shown twice. */
   chunk({ turn, turn_seq: seq, offset, text }) {
     const now = this.writing.get(turn) ?? { text: "", bytes: 0, seq };
     const skip = now.bytes - offset;
@@ -151,12 +151,12 @@ export class Timeline {
         if (part.kind === "result" && part.id && !results.has(part.id)) results.set(part.id, { entry, part });
       }
     }
-    // A result is drawn with its call if both are near enough for either page to see it.
+    // A result is merged into its call if the distance is small enough for both pages to see both.
     const joined = (call, result) => call && result && result.entry.seq > call.seq && result.entry.seq - call.seq <= AROUND && result.entry.status !== "pending" && !result.entry.superseded_by;
     const rows = [];
     let before = null, day = null, last = 0;
     const { parent } = this.conversation;
-    // What stands between a row and the one before it. Rows look back as far as their page does.
+    // Dividers above a row: a new day, unread turns, the fork point.
     const dividers = (entry, time) => {
       const found = [], today = time.slice(0, 10);
       if (day && today !== day) found.push(["day", longDay(time)]);
@@ -196,7 +196,7 @@ export class Timeline {
     return rows;
   }
 
-  /** The element of an entry; the same one as long as nothing about it changes. */
+  /** The element of an entry, reused until the entry changes. */
   row(entry, how) {
     const known = this.rows.get(entry.seq);
     const version = JSON.stringify([entry.status, entry.superseded_by, entry.erased, how.key, entry.status === "pending" ? 0 : entry.content?.length]);
@@ -209,9 +209,9 @@ export class Timeline {
     try {
       row.el = entry.kind ? this.event(entry) : this.turn(entry, how, row);
     } catch (error) {
-      // One message that cannot be drawn must not hide the others.
+      // A message that fails to render must not hide the others.
       console.warn(error);
-      row.el = h("article.turn", { tabIndex: -1 }, h("p.gone", null, "This entry cannot be drawn; here it is as it was written."), code(JSON.stringify({ ...entry, parts: undefined }, null, 2), "json"));
+      row.el = h("article.turn", { tabIndex: -1 }, h("p.gone", null, "This entry cannot be rendered; its JSON is below."), code(JSON.stringify({ ...entry, parts: undefined }, null, 2), "json"));
     }
     row.el.dataset.seq = entry.seq;
     row.el.setAttribute("aria-posinset", entry.seq);
@@ -241,7 +241,7 @@ export class Timeline {
     row.body = body;
     el.append(head, body);
     if (entry.erased) {
-      body.append(h("p.gone", null, "The words of this turn were erased. Its place in the chain stays."));
+      body.append(h("p.gone", null, "The content of this turn was erased. Its place in the hash chain remains."));
     } else if (entry.status === "pending") {
       el.classList.add("writing");
       const now = this.writing.get(entry.id);
@@ -257,7 +257,7 @@ export class Timeline {
         body.append(this.fold(entry.id + ":old", [h("span.badge", null, later ? `replaced by #${later.seq}` : "replaced"), h("span.dim.gist", null, words(plainText(own).slice(0, 140)))], () => inner));
       } else {
         add(body, inner);
-        if (!own.length) body.append(h("p.gone", null, "Nothing was said."));
+        if (!own.length) body.append(h("p.gone", null, "Empty."));
       }
       if (entry.status === "aborted" || entry.status === "interrupted") {
         el.classList.add("broken");
@@ -268,7 +268,7 @@ export class Timeline {
     return el;
   }
 
-  /** A part that is folded until somebody wants to see it; whether it is open is remembered. */
+  /** A `<details>` whose content is rendered when it is first opened; its state survives re-rendering. */
   fold(key, summary, inside, props) {
     const el = h("details", { ...props, open: this.open.get(key) ?? props?.open ?? false });
     const fill = () => {
@@ -295,11 +295,11 @@ export class Timeline {
       case "result": return this.result(part, key);
       case "image": return this.image(part, entry);
       case "file": return h("p.file", null, h("span.badge", null, "file"), words(part.name ?? "without a name"), part.mime ? h("span.dim", null, " " + part.mime) : null);
-      default: return this.fold(key, [h("span.dim", null, "Something this page does not know: "), h("code", null, String(part.value?.type ?? typeof part.value))], () => code(JSON.stringify(part.value, null, 2), "json"));
+      default: return this.fold(key, [h("span.dim", null, "Unknown block: "), h("code", null, String(part.value?.type ?? typeof part.value))], () => code(JSON.stringify(part.value, null, 2), "json"));
     }
   }
 
-  /** Text that is very long begins folded: instructions, pasted files. */
+  /** Markdown, cut if it is long: instructions, pasted files. */
   prose(text, key, role) {
     const el = h("div.md", { dir: "auto" }), most = role === "assistant" ? 20_000 : role === "user" ? 4000 : 700;
     if (text.length <= most * 1.3 || this.open.get(key)) return add(el, [markdown(text)]);
@@ -308,9 +308,9 @@ export class Timeline {
   }
 
   thought(part, key) {
-    const count = part.text ? plural(part.text.split(/\s+/).filter(Boolean).length, "word") : "not shown by the provider";
+    const count = part.text ? plural(part.text.split(/\s+/).filter(Boolean).length, "word") : "not disclosed by the provider";
     return this.fold(key, [h("span", null, "Thinking"), h("span.dim", null, count), part.signed ? h("span.badge", { title: "Signed by the provider" }, "signed") : null],
-      () => (part.text ? h("div.md", { dir: "auto" }, markdown(part.text)) : h("p.dim", null, "The provider keeps this part encrypted.")), { class: "thought", open: this.thinking && !!part.text });
+      () => (part.text ? h("div.md", { dir: "auto" }, markdown(part.text)) : h("p.dim", null, "The provider encrypts this part.")), { class: "thought", open: this.thinking && !!part.text });
   }
 
   call(part, key, answer, entry) {
@@ -346,7 +346,7 @@ export class Timeline {
     const path = call?.input?.file_path ?? call?.input?.path;
     const value = /^\s*[[{]/.test(text) ? tidy(text) : null;
     const language = value ? "json" : /^(read|view|cat)/i.test(call?.name ?? "") ? languageOf(path) : "";
-    return [text ? code(value ?? text, language, !language) : others.length ? null : h("p.dim", null, "Nothing came back."), others.map((one, n) => this.part(one, `${entry?.id}:r${n}`, null, entry))];
+    return [text ? code(value ?? text, language, !language) : others.length ? null : h("p.dim", null, "No output."), others.map((one, n) => this.part(one, `${entry?.id}:r${n}`, null, entry))];
   }
 
   result(part, key) {
@@ -359,12 +359,12 @@ export class Timeline {
   image(part, entry) {
     const figure = h("figure.image");
     const say = (text) => clear(figure, h("p.gone", null, words(text)));
-    if (!part.asset && !part.data) return say(part.url ? `Picture at ${part.url}, which is not loaded.` : "A picture without bytes."), figure;
-    const img = h("img", { alt: part.name ?? "Picture in the conversation", loading: "lazy", decoding: "async" });
+    if (!part.asset && !part.data) return say(part.url ? `Image at ${part.url}, not loaded.` : "An image without data."), figure;
+    const img = h("img", { alt: part.name ?? "Image in the conversation", loading: "lazy", decoding: "async" });
     const source = part.asset ? picture(part.asset, this.id) : inlined(part);
-    source.then((url) => (img.src = url), (error) => say("The picture cannot be shown. " + error.message));
-    img.addEventListener("error", () => say("The picture cannot be read."));
-    figure.append(h("button.zoom", { type: "button", "aria-label": "Show the picture larger", onclick: () => zoom(img) }, img));
+    source.then((url) => (img.src = url), (error) => say("The image cannot be shown. " + error.message));
+    img.addEventListener("error", () => say("The image cannot be decoded."));
+    figure.append(h("button.zoom", { type: "button", "aria-label": "Enlarge the image", onclick: () => zoom(img) }, img));
     return figure;
   }
 
@@ -387,19 +387,19 @@ export class Timeline {
           h("span.dim", null, `${number(before)} → ${number(after)} tokens · ${body.summarizer}`)], () => h("div.md", null, markdown(body.checkpoint?.handoff_md ?? "")), { class: "boundary" }));
       }
       case "compaction.reverted":
-        return line(h("p.note", null, "The last compaction was taken back."));
+        return line(h("p.note", null, "The last compaction was reverted."));
       case "context.receipt": {
         const total = Math.max(1, body.used ?? 0), budget = body.policy?.token_budget;
-        return line(h("a.note.receipt", { href: `#/c/${this.id}/calls/${entry.seq}` }, icon("eye"), h("span", null, `What ${body.model ?? "the model"} saw: ${number(body.used)}${budget ? " of " + number(budget) : ""} tokens`), bar(sections(body.blocks), total)));
+        return line(h("a.note.receipt", { href: `#/c/${this.id}/calls/${entry.seq}` }, icon("eye"), h("span", null, `${body.model ?? "The model"} saw ${number(body.used)}${budget ? " of " + number(budget) : ""} tokens`), bar(sections(body.blocks), total)));
       }
       case "state.pin":
         return line(h("p.note", null, icon("pin"), h("span", null, "pinned ", h("b", null, words(body.name ?? "")), ": ", words(typeof body.value === "string" ? body.value : JSON.stringify(body.value)))));
       case "state.unpin":
         return line(h("p.note", null, icon("pin"), h("span", null, "unpinned ", h("b", null, words(body.name ?? "")))));
       case "fact.added":
-        return line(h("p.note", null, icon("bolt"), h("span", null, "learned: ", h("b", null, words(body.subject ?? "")), " ", words(body.predicate ?? ""), " ", words(body.object ?? ""))));
+        return line(h("p.note", null, icon("bolt"), h("span", null, "fact added: ", h("b", null, words(body.subject ?? "")), " ", words(body.predicate ?? ""), " ", words(body.object ?? ""))));
       case "fact.retracted":
-        return line(h("p.note", null, icon("bolt"), "a fact was taken back"));
+        return line(h("p.note", null, icon("bolt"), "a fact was retracted"));
       case "approval.requested": return line(this.approval(entry));
       case "approval.resolved":
         return line(h("p.note", null, icon(body.state === "approved" ? "check" : "cross"), h("span", null, `${body.approval_id} was `, h("b", null, words(body.state ?? "")), entry.actor ? [" by ", words(entry.actor)] : "")));
@@ -415,11 +415,11 @@ export class Timeline {
     const pending = this.approvals.has(id);
     const resolve = (decision) => this.act(() => post(`/conversations/${this.id}/approvals/${encodeURIComponent(id)}/resolve`, { state: decision }), decision === "approved" ? "Approved" : "Denied");
     return h("div.approval", { class: pending ? "pending" : "" },
-      h("div.grow", null, h("span.label", null, pending ? "Waiting for an approval" : "An approval was asked for"), h("p", null, words(question ?? tool ?? id)), tool && question ? h("p.dim", null, "Tool: ", h("code", null, words(tool))) : null),
+      h("div.grow", null, h("span.label", null, pending ? "Approval pending" : "Approval requested"), h("p", null, words(question ?? tool ?? id)), tool && question ? h("p.dim", null, "Tool: ", h("code", null, words(tool))) : null),
       pending ? h("div.row", null, button("Deny", () => resolve("denied")), button("Approve", () => resolve("approved"), { class: "primary" })) : null);
   }
 
-  // ------------------------------------------------------------------------------------------------ acting
+  // ------------------------------------------------------------------------------------------------ actions
 
   async act(work, done) {
     try {
@@ -437,27 +437,27 @@ export class Timeline {
     const about = [`#${entry.seq}`, when(entry.occurred_at ?? entry.created).textContent, prompt != null || completion != null ? `${number(prompt ?? 0)} → ${number(completion ?? 0)} tokens` : null];
     menu(anchor, about.filter(Boolean).join(" · "), [
       ["Copy a link to this turn", () => copy(`${location.origin}/#/c/${this.id}@${entry.seq}`)],
-      ["Copy the words", () => copy(text)],
-      ["Say something else instead…", () => this.supersede(entry), entry.status === "pending" || entry.superseded_by || entry.erased],
-      entry.role === "user" ? ["Say something else in a fork…", () => this.branch(entry), entry.erased] : null,
-      this.page.models?.length && entry.role === "assistant" ? ["Answer again in a fork", () => this.again(entry)] : null,
+      ["Copy text", () => copy(text)],
+      ["Edit…", () => this.supersede(entry), entry.status === "pending" || entry.superseded_by || entry.erased],
+      entry.role === "user" ? ["Edit in a fork…", () => this.branch(entry), entry.erased] : null,
+      this.page.models?.length && entry.role === "assistant" ? ["Regenerate in a fork", () => this.again(entry)] : null,
       ["Fork from here", () => this.fork(entry.seq)],
       ["Show as JSON", () => dialog(`Turn #${entry.seq}`, code(JSON.stringify({ ...entry, parts: undefined }, null, 2), "json"), [["Close", null]])],
-      entry.status === "pending" ? ["Stop this answer", () => this.stop(entry)] : ["Erase the words…", () => this.erase(entry), entry.erased],
+      entry.status === "pending" ? ["Stop this answer", () => this.stop(entry)] : ["Erase content…", () => this.erase(entry), entry.erased],
     ]);
   }
 
   async supersede(entry) {
-    const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "What to say instead" });
-    const content = await dialog("Say something else instead", h("div", null, h("p.dim", null, "The old turn stays in the log, marked as replaced. Prompts use the new one."), field), [["Cancel", null], ["Replace", () => field.value.trim() || undefined, "primary"]]);
+    const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "New text" });
+    const content = await dialog("Edit this turn", h("div", null, h("p.dim", null, "The old turn stays in the log, marked as replaced. Prompts use the new one."), field), [["Cancel", null], ["Replace", () => field.value.trim() || undefined, "primary"]]);
     if (!content) return;
-    await this.act(() => post(`/turns/${entry.id}/supersede`, { role: entry.role, actor: entry.actor, content }), "Replaced; the old turn stays readable");
+    await this.act(() => post(`/turns/${entry.id}/supersede`, { role: entry.role, actor: entry.actor, content }), "Replaced; the old turn is still readable");
   }
 
-  /** Another question in the same place, in a conversation of its own. */
+  /** Forks before a user turn and sends an edited version there. */
   async branch(entry) {
-    const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "What to say in the fork" });
-    const content = await dialog("Say something else in a fork", h("div", null, h("p.dim", null, "The fork shares everything before this turn. This conversation stays as it is."), field), [["Cancel", null], ["Fork", () => field.value.trim() || undefined, "primary"]]);
+    const field = h("textarea", { value: plainText(entry.parts.filter((part) => part.kind === "text")), rows: 10, "aria-label": "Text in the fork" });
+    const content = await dialog("Edit in a fork", h("div", null, h("p.dim", null, "The fork shares everything before this turn. This conversation stays as it is."), field), [["Cancel", null], ["Fork", () => field.value.trim() || undefined, "primary"]]);
     if (!content) return;
     const made = await this.fork(entry.seq - 1);
     if (!made) return;
@@ -465,7 +465,7 @@ export class Timeline {
     await this.act(() => (this.page.models?.length ? generate(made.id, { input: [turn] }) : post(`/conversations/${made.id}/turns`, { turns: [turn] })));
   }
 
-  /** Another answer to the same question, in a conversation of its own. */
+  /** Forks before an answer and generates another one there. */
   async again(entry) {
     const made = await this.fork(entry.seq - 1);
     if (made) await this.act(() => generate(made.id, { input: [] }));
@@ -482,7 +482,7 @@ export class Timeline {
 
   async erase(entry) {
     const reason = h("input", { type: "text", value: "on request", "aria-label": "Why" });
-    const why = await dialog("Erase the words of this turn?", h("div", null, h("p", null, "This cannot be undone. The words go from every file of the store; the envelope and its hash stay, so the chain still verifies."), h("label", null, "Why ", reason)), [["Cancel", null], ["Erase", () => reason.value.trim() || undefined, "danger"]]);
+    const why = await dialog("Erase the content of this turn?", h("div", null, h("p", null, "This cannot be undone. The content is removed from every file of the store; the envelope and its hash remain, so the chain still verifies."), h("label", null, "Why ", reason)), [["Cancel", null], ["Erase", () => reason.value.trim() || undefined, "danger"]]);
     if (why) await this.act(() => post(`/turns/${entry.id}/erase`, { reason: why }), "Erased");
   }
 
@@ -494,7 +494,7 @@ export class Timeline {
     }, "Stopped");
   }
 
-  // ------------------------------------------------------------------------------------------------ moving
+  // ------------------------------------------------------------------------------------------------ navigation
 
   moved(scroller) {
     const { scrollTop, scrollHeight, clientHeight } = scroller.el;
@@ -506,7 +506,7 @@ export class Timeline {
     if (this.atEnd) this.toEnd.classList.remove("news");
   }
 
-  /** Makes a row the current one. */
+  /** Selects a row. */
   select(row, { align } = {}) {
     this.scroller.el.querySelector(".current")?.classList.remove("current");
     if (!row) return;
@@ -533,7 +533,7 @@ export class Timeline {
     if (row) this.select(row);
   }
 
-  /** From one thing a person said to the next. */
+  /** Selects the next or previous user message. */
   async prompt(by) {
     let seq = this.current ?? Number(this.scroller.rows().at(by > 0 ? 0 : -1)?.dataset.seq ?? this.conversation.head.seq);
     for (let tries = 0; tries < 20; tries++) {
@@ -547,7 +547,7 @@ export class Timeline {
     toast(by > 0 ? "No prompt after this one" : "No prompt before this one");
   }
 
-  /** Goes to a place and makes it the current one. */
+  /** Scrolls to a seq and selects it. */
   async show(seq) {
     this.current = seq;
     this.scroller.jump(seq);
@@ -562,7 +562,7 @@ export class Timeline {
         row.focus({ preventScroll: true });
         return;
       }
-      // A result that is drawn with its call has no row of its own.
+      // A result merged into its call has no row.
       if (n > 10 && this.scroller.data.has(this.scroller.pageOf(seq))) {
         const near = this.scroller.rows().filter((one) => Number(one.dataset.seq) <= seq).at(-1);
         if (near) return this.select(near, { align: true });
@@ -577,18 +577,18 @@ export class Timeline {
     for (const el of this.scroller.el.querySelectorAll("details.thought")) el.open = this.thinking;
     this.rows.clear();
     this.scroller.redraw();
-    toast(this.thinking ? "Thinking is shown" : "Thinking is folded");
+    toast(this.thinking ? "Thinking expanded" : "Thinking collapsed");
   }
 
   toggleEvents() {
     this.everything = !this.everything;
     this.rows.clear();
     this.scroller.redraw();
-    toast(this.everything ? "Every event of the log is shown" : "Only turns and what matters between them");
+    toast(this.everything ? "All events are shown" : "Only turns and key events are shown");
   }
 }
 
-/** Text that goes on, with a caret at its end. */
+/** Text of an open turn, with a caret at the end. */
 function written(body, text) {
   clear(body, h("div.md", { dir: "auto" }, markdown(text)));
   let end = body.firstChild;
@@ -610,7 +610,7 @@ async function inlined(part) {
 
 const zoom = (img) => dialog(img.alt, h("img.large", { src: img.src, alt: img.alt }), [["Close", null]]);
 
-/** A calm colour for a name. */
+/** A stable hue for a name. */
 function hue(name) {
   let sum = 7;
   for (const char of name) sum = (sum * 31 + char.codePointAt(0)) % 360;
@@ -624,6 +624,6 @@ export function sections(blocks) {
   return Object.entries(sums).filter(([, tokens]) => tokens > 0);
 }
 
-/** A bar with a piece for each section. */
+/** A stacked bar. */
 export const bar = (pieces, total) =>
   h("span.bar", { role: "img", "aria-label": pieces.map(([name, tokens]) => `${name} ${tokens} tokens`).join(", ") }, pieces.map(([name, tokens]) => h("i", { class: "s-" + name, title: `${name}: ${number(tokens)} tokens`, vars: { width: (tokens / total) * 100 + "%" } })));

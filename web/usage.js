@@ -1,4 +1,4 @@
-// Usage: tokens and time by day and model, and what that costs at the prices a person entered.
+// Usage: tokens by day, model and conversation, and their cost at user-defined prices.
 
 import { h, svg, clear, words, number, plural, short, day, iconButton, state as notice } from "./dom.js";
 import { get, memory } from "./api.js";
@@ -68,10 +68,10 @@ export function view(page) {
           } });
           return h("tr", null, h("td", null, h("i.key", { class: colour(name) }), words(name)), [sum.calls, sum.prompt, sum.completion].map((value) => h("td.right", null, number(value))), h("td", null, price("in")), h("td", null, price("out")), h("td.right", null, money(cost(name, sum))));
         }))))),
-        h("section.panel", null, h("h2", null, "By conversation"), h("div.table", { tabIndex: 0, role: "region", "aria-label": "By conversation" }, h("table", null, head("Conversation", "Took", "In", "Out", "Cost"),
-          h("tbody", null, talks.sort((a, b) => b.prompt - a.prompt).map((sum) => h("tr", null, h("td", null, h("a", { href: `#/c/${sum.one.id}` }, words(sum.one.title || "Without a title"))), [span(sum.first, sum.last), number(sum.prompt), number(sum.completion), money(total(sum))].map((value) => h("td.right", null, value)))))))),
+        h("section.panel", null, h("h2", null, "By conversation"), h("div.table", { tabIndex: 0, role: "region", "aria-label": "By conversation" }, h("table", null, head("Conversation", "Duration", "In", "Out", "Cost"),
+          h("tbody", null, talks.sort((a, b) => b.prompt - a.prompt).map((sum) => h("tr", null, h("td", null, h("a", { href: `#/c/${sum.one.id}` }, words(sum.one.title || "Untitled"))), [span(sum.first, sum.last), number(sum.prompt), number(sum.completion), money(total(sum))].map((value) => h("td.right", null, value)))))))),
         h("p.dim", null, `From the ${plural(count, "conversation")} that changed last, up to ${number(TURNS_MAX)} turns of each.`),
-      ] : notice("No tokens are known yet", "They are counted where a provider says how many an answer took."));
+      ] : notice("No token counts yet", "They come from what providers report for each answer."));
   }
 
   clear(body, notice("Counting…"));
@@ -79,13 +79,13 @@ export function view(page) {
   return { el: body };
 }
 
-/** From the first answer to the last, roughly. */
+/** Time between two answers, rounded. */
 function span(from, to) {
   const minutes = Math.round((new Date(to) - new Date(from)) / 60_000);
   return minutes < 1 ? "" : minutes < 120 ? `${minutes} min` : minutes < 48 * 60 ? `${Math.round(minutes / 60)} h` : `${Math.round(minutes / 1440)} days`;
 }
 
-/** A bar for each day, with a piece for each model. */
+/** Stacked bars by day and model. */
 function plot(days, colour) {
   const keys = [...days.keys()].sort(), first = new Date(keys[0]), last = new Date(keys.at(-1));
   const all = [];

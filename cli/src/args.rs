@@ -210,9 +210,9 @@ pub enum Verb {
     Restore(restore::Restore),
     /// Delete expired conversations and end idle turns, now
     Sweep(sweep::Sweep),
-    /// Show a conversation in the browser, on the page of a running server
+    /// Open a conversation of a running server in the browser
     Open(open::Open),
-    /// Look around: a temporary store with made-up conversations, and its page
+    /// Open the page on a temporary store with sample conversations
     Demo(demo::Demo),
     /// Check the whole store
     Doctor(doctor::Doctor),

@@ -1,8 +1,8 @@
-//! Opening the page in a browser, where there is one.
+//! Opens the page in a browser.
 
 use std::process::{Command, Stdio};
 
-/// Asks the desktop to show an address; `false` if there is no desktop, or it does not listen.
+/// Opens a URL with `$BROWSER` or the desktop's default browser; `false` if there is none.
 pub fn show(url: &str) -> bool {
     let chosen = std::env::var("BROWSER").ok().filter(|name| !name.is_empty());
     let has_desktop = cfg!(target_os = "macos")

@@ -1,8 +1,7 @@
 //! The page at `/`: the files under `web/`, compiled into the binary.
 //!
-//! It has no rights of its own. Its script asks the public API with the key that a person typed in, so the files need no
-//! key and hold nothing about anybody. The policy below lets the page load nothing but itself and run nothing that a
-//! transcript contains.
+//! The page has no privileges: its script calls the public API with the key that the user typed in. The files are therefore served
+//! without authentication and contain no data. The Content-Security-Policy allows no other origin and no script from content.
 
 use crate::app::App;
 use crate::headers::{IfNoneMatch, etag};
@@ -19,8 +18,8 @@ const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
-/// Pictures come from assets, fetched with the key: hence `blob:`. Trusted types make the browser refuse to read text as
-/// markup anywhere, in our own script too.
+/// `blob:` is for images of assets, which are fetched with the key. Trusted types make the browser refuse to parse text as HTML
+/// anywhere, also in our own script.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; \
     connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
     require-trusted-types-for 'script'; trusted-types 'none'";
@@ -83,7 +82,7 @@ fn answer(file: &File, headers: &HeaderMap) -> Response {
     }
     let fixed = [
         (CONTENT_TYPE, file.media_type),
-        // Asked for again each time, and answered with 304: a new version is never mixed with files of the old one.
+        // Revalidated on each load, so that files of two versions are never mixed.
         (CACHE_CONTROL, "no-cache"),
         (CONTENT_SECURITY_POLICY, POLICY),
         (HeaderName::from_static("x-content-type-options"), "nosniff"),
@@ -93,7 +92,7 @@ fn answer(file: &File, headers: &HeaderMap) -> Response {
     (etag(tag), fixed, bytes).into_response()
 }
 
-/// A debug build reads the folder named by `EVERTURN_WEB`, so that a change to the page needs no new build.
+/// Debug builds read the files from the folder `EVERTURN_WEB`, if set, so that changing the page needs no build.
 fn read(file: &File) -> Option<Cow<'static, [u8]>> {
     if cfg!(debug_assertions)
         && let Some(folder) = std::env::var_os("EVERTURN_WEB")

@@ -1,4 +1,4 @@
-// Servers, a browser and a model for the scenarios. Everything that is started here ends with the test program.
+// Servers, a browser and a fake model for the scenarios. They all end with the test program.
 
 import { spawn } from "node:child_process";
 import { createServer } from "node:http";
@@ -25,7 +25,7 @@ export function folder() {
   return made;
 }
 
-/** Starts the program and waits until it says where it listens. */
+/** Starts everturn and waits until it prints its address. */
 export async function start(args, says = /listens on (http:\S+)/, env = {}) {
   const child = spawn(BINARY, args, { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, ...env, EVERTURN_CONFIG: env.EVERTURN_CONFIG ?? "", EVERTURN_URL: "", EVERTURN_STORE: "" } });
   children.add(child);
@@ -41,7 +41,7 @@ export async function start(args, says = /listens on (http:\S+)/, env = {}) {
   return { child, url };
 }
 
-/** A server on a store of its own, which can be ended and started again in the same place. */
+/** A server with its own store, which can be restarted on the same port. */
 export class Server {
   static async new(config = "") {
     const server = new Server();
@@ -87,7 +87,7 @@ export class Server {
   }
 }
 
-/** A model server that answers word by word, and waits in the middle as long as it is told to. */
+/** A fake model server that streams words, and pauses after the second one until `hold` resolves. */
 export async function model(words) {
   const state = { asked: [], hold: null };
   const server = createServer(async (request, response) => {
@@ -121,7 +121,7 @@ export async function open(url, { width = 1280, height = 860, scheme = "light", 
   page.on("pageerror", (error) => page.problems.push(error.stack));
   page.on("console", (message) => {
     const text = message.text();
-    // A status that the page expects and handles is logged by the browser all the same.
+    // The browser logs failed requests even if the page handles them.
     if (message.type() === "error" && !/Failed to load resource/.test(text)) page.problems.push(text);
   });
   page.on("dialog", (dialog) => (page.problems.push("a dialog: " + dialog.message()), dialog.dismiss()));
@@ -130,7 +130,7 @@ export async function open(url, { width = 1280, height = 860, scheme = "light", 
   return page;
 }
 
-/** Nothing went wrong in the page, and it asked nobody but its own server. */
+/** Asserts that the page logged no error and contacted no other host. */
 export async function quiet(page) {
   const origin = new URL(page.url()).origin;
   const foreign = page.requested.filter((url) => !url.startsWith(origin) && !url.startsWith("blob:" + origin));
@@ -139,9 +139,9 @@ export async function quiet(page) {
   if (found.length) throw new Error(found.join("\n"));
 }
 
-/** What axe finds that is serious. */
+/** Serious and critical findings of axe. */
 export async function accessible(page) {
-  // Injected by the debugger, past the page's policy.
+  // The policy of the page forbids scripts from elsewhere; the debugger may inject them.
   const results = await page.evaluate(async (source) => {
     if (!globalThis.axe) (0, Function)(source)();
     return globalThis.axe.run(document, { resultTypes: ["violations"] });

@@ -171,7 +171,7 @@ test("pictures come from assets", async () => {
   const page = await open(talk(LOGIN));
   await page.waitForFunction(() => document.querySelector(".image img")?.naturalWidth > 100);
   assert.match(await page.locator(".image img").getAttribute("src"), /^blob:/);
-  await page.getByRole("button", { name: "Show the picture larger" }).click();
+  await page.getByRole("button", { name: "Enlarge the image" }).click();
   await page.waitForSelector("dialog img.large");
   await page.keyboard.press("Escape");
   await quiet(page);
@@ -401,18 +401,18 @@ test("raw beside projected: what is hidden, why, and what it saves", async () =>
   const page = await open(talk(LOGIN) + "/projected");
   await page.waitForSelector(".pair");
   assert.equal(await page.locator(".gone-pair").count(), 2);
-  assert.match(await text(page, ".gone-pair .hole"), /hidden by clean_tool_repair: about \d+ tokens/);
+  assert.match(await text(page, ".gone-pair .hole"), /hidden by clean_tool_repair, about \d+ tokens/);
   assert.match(await text(page, ".numbers"), /2 hidden/);
   assert.deepEqual(await accessible(page), []);
   await shot(page, "projected-light");
   await page.getByLabel("Policy").selectOption("summary_prefix");
-  await page.waitForSelector('.msg:has-text("written by the policy")');
+  await page.waitForSelector('.msg:has-text("added by the policy")');
   await page.getByLabel("Further options").fill('{"keep_last": ');
-  await page.waitForSelector("text=The options are not JSON yet");
+  await page.waitForSelector("text=The options are not valid JSON");
   await page.getByLabel("Further options").fill('{"keep_last": -1}');
-  await page.waitForSelector("text=This cannot be projected");
+  await page.waitForSelector("text=The projection failed");
   await page.getByLabel("Policy").selectOption("raw");
-  await page.waitForSelector("text=holds everything");
+  await page.waitForSelector("text=covers everything");
   await quiet(page);
 });
 
@@ -433,18 +433,18 @@ test("what the model saw: sections, what changed since the call before, the prom
   const page = await open(talk(LOGIN) + "/calls");
   await page.waitForSelector(".call-entry");
   assert.equal(await page.locator(".call-entry").count(), 3);
-  await page.waitForSelector("h3:has-text('Against the call before')");
+  await page.waitForSelector("h3:has-text('Compared with the previous call')");
   assert.match(await text(page, ".call-detail"), /state[^]*tail[^]*input/);
-  await page.waitForSelector("h3:has-text('What was left out')");
+  await page.waitForSelector("h3:has-text('Left out')");
   assert.deepEqual(await accessible(page), []);
   await shot(page, "calls-light");
-  await page.getByRole("button", { name: "Show the prompt itself" }).click();
+  await page.getByRole("button", { name: "Show the prompt" }).click();
   await page.waitForSelector('.msg:has-text("two sentences")');
-  await page.getByRole("button", { name: "Compare with the prompt before" }).click();
+  await page.getByRole("button", { name: "Compare with the previous prompt" }).click();
   await page.waitForSelector('.diff .added:has-text("two sentences")');
   await page.waitForSelector(".diff .place:has-text('lines are the same')");
   await page.locator(".call-entry").last().click();
-  await page.waitForSelector("text=nothing to compare with");
+  await page.waitForSelector("text=nothing to compare it with");
   await quiet(page);
 });
 
@@ -463,9 +463,9 @@ test("state: checkpoints as a line of time, pins with undo, facts, forks", async
   assert.equal(await page.locator(".lineage rect.covers").count(), 3);
   assert.deepEqual(await accessible(page), []);
   await shot(page, "state-light");
-  await page.getByRole("button", { name: "Pin a truth…" }).click();
+  await page.getByRole("button", { name: "Add a pin…" }).click();
   await page.getByLabel("Name").fill("owner");
-  await page.getByLabel("What is true").fill("jonas");
+  await page.getByLabel("Value").fill("jonas");
   await page.getByRole("button", { name: "Pin", exact: true }).click();
   await page.waitForSelector('.pins dt:has-text("owner")');
   await page.getByRole("button", { name: "Undo" }).click();
@@ -493,9 +493,9 @@ test("an approval is answered on the page", async () => {
 
 test("proof: the server's verdict, the links followed here, and a file that verifies", async () => {
   const page = await open(talk(LOGIN) + "/proof");
-  await page.waitForSelector(".big.good:has-text('It is what was written')");
-  await page.getByRole("button", { name: "Follow the links here" }).click();
-  await page.waitForSelector("text=No link is missing");
+  await page.waitForSelector(".big.good:has-text('Unchanged since it was written')");
+  await page.getByRole("button", { name: "Check the links in this browser" }).click();
+  await page.waitForSelector("text=Every link holds");
   assert.deepEqual(await accessible(page), []);
   await shot(page, "proof-light");
   const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Download as jsonl" }).click()]);
@@ -523,19 +523,19 @@ test("say something, replace it, and erase it", async () => {
   const server = await Server.new();
   const id = await server.talk("Acting");
   const page = await open(`${server.url}/#/c/${id}`);
-  await page.getByRole("textbox", { name: "Say something" }).fill("Hello <b>you</b>");
+  await page.getByRole("textbox", { name: "Write a message" }).fill("Hello <b>you</b>");
   await page.keyboard.press("Control+Enter");
   await page.waitForSelector('.turn:has-text("Hello <b>you</b>")');
   await page.getByRole("button", { name: /More about turn/ }).click();
-  await page.getByRole("menuitem", { name: "Say something else instead…" }).click();
-  await page.getByRole("textbox", { name: "What to say instead" }).fill("Good morning");
+  await page.getByRole("menuitem", { name: "Edit…" }).click();
+  await page.getByRole("textbox", { name: "New text" }).fill("Good morning");
   await page.getByRole("button", { name: "Replace" }).click();
   await page.waitForSelector('.turn:not(.superseded):has-text("Good morning")');
   await page.waitForSelector('.turn.superseded:has-text("Hello")');
   await page.locator('.turn:not(.superseded)').getByRole("button", { name: /More about turn/ }).click();
-  await page.getByRole("menuitem", { name: "Erase the words…" }).click();
+  await page.getByRole("menuitem", { name: "Erase content…" }).click();
   await page.getByRole("button", { name: "Erase" }).click();
-  await page.waitForSelector('.turn:has-text("were erased")');
+  await page.waitForSelector('.turn:has-text("was erased")');
   await quiet(page);
   await server.end();
 });
@@ -546,7 +546,7 @@ test("ask a model, see the answer come, and stop one", async () => {
   const server = await Server.new(`[models.default]\nbase_url = "${fake.url}"\nmodel = "small"\n`);
   const id = await server.talk("Asking");
   const page = await open(`${server.url}/#/c/${id}`);
-  const field = page.getByRole("textbox", { name: "Say something" });
+  const field = page.getByRole("textbox", { name: "Write a message" });
   await page.getByRole("button", { name: "Ask" }).waitFor();
   await field.fill("Which gate?");
   await page.getByRole("button", { name: "Ask" }).click();
@@ -590,8 +590,8 @@ test("ask something else in a fork; the conversation stays as it is", async () =
   const two = page.locator('.turn.user:has-text("two")');
   await two.hover();
   await two.getByRole("button", { name: /More about turn/ }).click();
-  await page.getByRole("menuitem", { name: "Say something else in a fork…" }).click();
-  await page.getByRole("textbox", { name: "What to say in the fork" }).fill("three instead");
+  await page.getByRole("menuitem", { name: "Edit in a fork…" }).click();
+  await page.getByRole("textbox", { name: "Text in the fork" }).fill("three instead");
   await page.getByRole("button", { name: "Fork", exact: true }).click();
   await page.waitForSelector('.turn:has-text("three instead")');
   await page.waitForSelector(".divider.fork-from");
@@ -634,7 +634,7 @@ test("compact with a preview, and take it back", async () => {
   await page.getByRole("button", { name: "Compact", exact: true }).click();
   await page.waitForSelector(".boundary");
   await page.getByRole("button", { name: "Undo" }).click();
-  await page.waitForFunction(async () => document.querySelector(".toasts").innerText.includes("Taken back"));
+  await page.waitForFunction(async () => document.querySelector(".toasts").innerText.includes("Compaction reverted"));
   await quiet(page);
   await server.end();
 });
@@ -676,7 +676,7 @@ test("with keys the page asks for one and keeps it in the tab only", async () =>
   await shot(page, "sign-in-light");
   await page.getByLabel("Key", { exact: true }).fill("et_wrong_key");
   await page.getByRole("button", { name: "Sign in" }).click();
-  await page.waitForFunction(() => !/asks for a key/.test(document.querySelector("#key-text").textContent));
+  await page.waitForFunction(() => !/requires a key/.test(document.querySelector("#key-text").textContent));
   await page.getByLabel("Key", { exact: true }).fill(secret);
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.waitForSelector('.turn:has-text("nobody else")');
@@ -702,10 +702,10 @@ test("a key that may only read is told so when it writes", async () => {
   await page.getByLabel("Key", { exact: true }).fill(secret);
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.waitForSelector('.turn:has-text("one")');
-  await page.getByRole("textbox", { name: "Say something" }).fill("two");
-  await page.getByRole("button", { name: "Append" }).click();
+  await page.getByRole("textbox", { name: "Write a message" }).fill("two");
+  await page.getByRole("button", { name: "Send" }).click();
   await page.waitForSelector('.toast.bad:has-text("needs the role writer")');
-  assert.equal(await page.getByRole("textbox", { name: "Say something" }).inputValue(), "two", "what was typed is not lost");
+  assert.equal(await page.getByRole("textbox", { name: "Write a message" }).inputValue(), "two", "what was typed is not lost");
   await quiet(page);
   await server.end();
 });
@@ -716,7 +716,7 @@ test("a key that may see numbers but no words gets the numbers", async () => {
   // As a server answers a key of such a role.
   await page.route(/\/api\/v1\/conversations\/[^/]+\/(turns|state|events)/, (route) => route.fulfill({ status: 403, contentType: "application/problem+json", body: JSON.stringify({ code: "access.role", detail: "this needs the role reader, the key has counter; use another key" }) }));
   await page.goto(talk(LOGIN));
-  await page.waitForSelector("text=This key may see numbers, not words");
+  await page.waitForSelector("text=This key can see counts, not content");
   assert.match(await text(page, ".facts"), /27 turns/);
   assert.deepEqual(await accessible(page), []);
   await shot(page, "numbers-only-light");

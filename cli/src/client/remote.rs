@@ -56,7 +56,7 @@ impl Remote {
         request.read()
     }
 
-    /// Asks for an operation that is known by its description only.
+    /// Calls an operation by its description, with untyped fields.
     pub fn ask(&self, about: &About, mut fields: Map<String, Value>) -> Result<Value, Error> {
         let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
         let part = |part: &str| match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {

@@ -1,8 +1,7 @@
 //! `everturn demo`
 //!
-//! `demo/script.json` is a list of operations by their names, as one would send them to the server. `as` gives the id that an
-//! operation answers a name, `$name` stands for it later; `-90m` is an hour and a half ago; a step `stream` is an answer that is
-//! written word by word while somebody watches.
+//! `demo/script.json` is a list of API operations. `as` names the id in the answer, `$name` refers to it later; `-90m` is 90 minutes
+//! ago; a step `stream` is an answer that is written word by word, again and again.
 
 use crate::args::Args;
 use crate::browser;
@@ -20,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const SCRIPT: &str = include_str!("demo/script.json");
 const PICTURE: &[u8] = include_bytes!("demo/latency.png");
-/// Between two words of an answer that is being written.
+/// Pause between two words of a streamed answer.
 const PAUSE: Duration = Duration::from_millis(160);
 
 #[derive(ClapArgs)]
@@ -94,7 +93,7 @@ impl Player {
         let row = Row::named(name)
             .ok_or_else(|| Error::internal("demo.script", format!("there is no operation {name}")))?;
         let answer: Value = self.server.ask(&row.about, step)?;
-        // Of turns that were appended, the last one is meant.
+        // Of several appended turns, the last one.
         let id = answer["turns"].as_array().and_then(|turns| turns.last()).unwrap_or(&answer)["id"].clone();
         if !called.is_empty() {
             self.names.insert(called, id);
@@ -102,7 +101,7 @@ impl Player {
         Ok(())
     }
 
-    /// Writes an answer word by word.
+    /// Streams an answer word by word.
     fn stream(&mut self, mut step: Map<String, Value>) -> Result<(), Error> {
         let (text, ask) = (take(&mut step, "text"), take(&mut step, "ask"));
         if !ask.is_empty() {
@@ -126,7 +125,7 @@ impl Player {
         Ok(())
     }
 
-    /// Puts in what only now is known: ids, times, the picture.
+    /// Fills in ids, times and the image.
     fn fill_in(&self, value: &mut Value) {
         match value {
             Value::Array(all) => all.iter_mut().for_each(|one| self.fill_in(one)),

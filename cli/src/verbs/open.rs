@@ -7,7 +7,7 @@ use crate::open;
 use crate::output::{self, Failure};
 use clap::Args as ClapArgs;
 
-/// Where a server listens if nothing else was said.
+/// Default address of a server.
 const USUAL: &str = "http://127.0.0.1:7317";
 
 #[derive(ClapArgs)]

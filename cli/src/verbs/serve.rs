@@ -44,7 +44,7 @@ pub struct Serve {
     /// Log URLs with their queries; they may contain content
     #[arg(long)]
     log_content: bool,
-    /// Show the page in the browser
+    /// Open the page in the browser
     #[arg(long)]
     open: bool,
 }
@@ -133,7 +133,7 @@ fn greet(started: &Started, store: &str, opens: bool) {
     let curl = if started.tls { "curl -k" } else { "curl" };
     eprintln!("  page    {url}/");
     if opens && !browser::show(&format!("{url}/")) {
-        eprintln!("no browser was found here; open the page's address in one");
+        eprintln!("no browser found; open the address of the page yourself");
     }
     eprintln!("try:");
     eprintln!("  {curl} {url}/healthz");

@@ -1,4 +1,4 @@
-//! How the page's files are served; what the page does is tested in a browser, in `web/test`.
+//! Serving of the page's files. The page itself is tested in a browser, in `web/test`.
 
 use crate::stage::{Stage, config};
 use everturn::{Everturn, NewKey};
@@ -26,7 +26,7 @@ async fn the_page_needs_no_key_and_may_run_nothing_but_itself() {
     stage.stop().await;
 }
 
-/// A module that is missing in the table would be missed only by those who open its view.
+/// Views are loaded lazily: a file missing from the table would go unnoticed until its view is opened.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_file_of_the_page_is_served() {
     let stage = Stage::new().await;
