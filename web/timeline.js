@@ -524,13 +524,12 @@ export class Timeline {
   step(by) {
     const rows = this.scroller.rows();
     if (!rows.length) return;
-    let at = rows.findIndex((row) => Number(row.dataset.seq) === this.current);
-    if (at < 0) {
-      const view = this.scroller.el.getBoundingClientRect();
-      at = rows.findIndex((row) => row.getBoundingClientRect().bottom > view.top + 20) - (by > 0 ? 1 : 0);
-    }
-    const row = rows[at + by];
-    if (row) this.select(row);
+    const at = rows.findIndex((row) => Number(row.dataset.seq) === this.current);
+    if (at >= 0) return rows[at + by] && this.select(rows[at + by]);
+    // Nothing is selected yet: begin with what is visible.
+    const view = this.scroller.el.getBoundingClientRect();
+    const visible = rows.filter((row) => row.getBoundingClientRect().bottom > view.top + 20 && row.getBoundingClientRect().top < view.bottom - 20);
+    this.select(visible.at(by > 0 ? 0 : -1) ?? rows.at(by > 0 ? 0 : -1));
   }
 
   /** Selects the next or previous user message. */
