@@ -115,7 +115,7 @@ impl ConversationHandle {
             if let Some(expected) = change.expected_seq.filter(|expected| *expected != current.head.seq) {
                 return Err(stale_seq(current.head.seq, expected));
             }
-            leave_out_what_is_so(&mut settings, &current);
+            remove_unchanged(&mut settings, &current);
             let mut drafts = Vec::new();
             if settings != Settings::default() {
                 drafts = self.tenant.setting_drafts(kind::UPDATED, &settings)?;
@@ -258,7 +258,7 @@ pub(crate) fn check_by_hand(settings: &Settings) -> Result<(), Error> {
 }
 
 /// Removes settings that the conversation already has.
-fn leave_out_what_is_so(settings: &mut Settings, current: &Conversation) {
+fn remove_unchanged(settings: &mut Settings, current: &Conversation) {
     settings.owner.take_if(|owner| *owner == current.owner);
     settings.title.take_if(|title| *title == current.title);
     settings.ttl.take_if(|ttl| *ttl == current.ttl);
