@@ -400,7 +400,7 @@ fn what_must_not_be_kept_is_taken_out_before_anything_is_stored() {
     refused(
         scope.conversation(id).facts().add(new("Zoë", "has the address", "zoe@example.org")),
         "fact.redacted",
-        "nothing is left",
+        "redaction leaves nothing",
     );
     assert_eq!(
         scope
