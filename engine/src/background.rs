@@ -24,13 +24,13 @@ pub struct Pauses {
 
 impl Pauses {
     /// Whether the store is closing.
-    pub fn are_over(&self) -> bool {
+    pub fn ended(&self) -> bool {
         self.over.load(Ordering::SeqCst)
     }
 
     /// Sleeps for `time`, or until the store closes.
     pub fn sleep(&self, time: Duration) {
-        self.wake.wait_while_for(&mut self.idle.lock(), |_| !self.are_over(), time);
+        self.wake.wait_while_for(&mut self.idle.lock(), |_| !self.ended(), time);
     }
 
     /// Ends all sleeps.
@@ -69,7 +69,7 @@ const FOLLOW_PAGE: usize = 256;
 /// Hands chunks to the writer once they have waited for the debounce time.
 pub fn debounce(shared: &Shared) {
     let mut streams = shared.streams.open();
-    while !shared.pauses.are_over() {
+    while !shared.pauses.ended() {
         if !streams.values().any(|open| open.dirty_since.is_some()) {
             shared.streams.dirty.wait(&mut streams);
             continue;
@@ -109,7 +109,7 @@ pub fn flush(shared: &Shared) {
 pub fn sweeper(shared: &Shared) {
     loop {
         shared.pauses.sleep(shared.options.sweep_every);
-        if shared.pauses.are_over() {
+        if shared.pauses.ended() {
             return;
         }
         if let Err(error) = sweep(shared) {
@@ -191,7 +191,7 @@ fn interrupt(shared: &Shared, key: &Key, turn: TurnId, text: &str, reason: &str)
 
 /// In a read-only process: publishes events of another process to subscribers.
 pub fn follow(shared: &Shared) {
-    while !shared.pauses.are_over() {
+    while !shared.pauses.ended() {
         for (key, head) in shared.hub.followed() {
             match shared.journal.log.events(&key, head, FOLLOW_PAGE) {
                 Ok(events) => {

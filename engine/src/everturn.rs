@@ -142,7 +142,7 @@ pub(crate) struct Shared {
 }
 
 /// Parts of a store.
-type Kept = (
+type StoreParts = (
     Arc<dyn CheckedLog>,
     Arc<dyn CheckedIndex>,
     Arc<dyn Recall>,
@@ -161,7 +161,7 @@ impl Everturn {
     /// Opens a store with options.
     pub fn open_with(url: &str, options: Options) -> Result<Everturn, Error> {
         let location = Location::parse(url)?;
-        let (log, index, recall, keys, backup, assets): Kept = match &location {
+        let (log, index, recall, keys, backup, assets): StoreParts = match &location {
             Location::Memory => {
                 let memory = Arc::new(Memory::default());
                 let assets = Arc::new(ObjectAssets::memory());

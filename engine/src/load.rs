@@ -115,7 +115,7 @@ pub fn rest_after(slice: Duration, most: Duration) -> Duration {
 /// Called by a background thread after a slice of this length: pauses while requests keep coming, within limits.
 pub fn give_way(shared: &Shared, slice: Duration) {
     let rest = Instant::now() + rest_after(slice, GIVE_WAY_MAX);
-    while !shared.pauses.are_over() {
+    while !shared.pauses.ended() {
         let time = shared.load.pause_before(rest, Instant::now());
         if time.is_zero() {
             return;

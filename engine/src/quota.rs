@@ -119,7 +119,7 @@ impl QuotaCounts {
                 drafts.iter().for_each(|draft| add(&mut more, &draft.kind, Some(&draft.body)));
                 more
             }
-            // Existing conversations are skipped, so the number of new ones is not known.
+            // Existing ones are skipped, so the number of new ones is not known.
             Action::Restore { .. } => TenantUsage::default(),
             _ => return Ok(()),
         };

@@ -77,7 +77,7 @@ pub fn archives_of(path: &Path, through: Option<&str>) -> Result<Vec<PathBuf>, E
             None => Ok(vec![path.to_path_buf()]),
             Some(_) => Err(Error::invalid(
                 "backup.through",
-                "--through chooses an archive from a folder, and this is a file; leave it out",
+                "--through chooses an archive from a folder, and this is none; leave it out",
             )),
         };
     }

@@ -335,8 +335,8 @@ impl<'a> Restoring<'a> {
         self.push(Write { key: key.clone(), action }, 0)
     }
 
-    /// The parent and fork point. A deleted fork of which only the tombstone is left may begin after the last event
-    /// that is kept of its parent.
+    /// The parent and fork point. A deleted fork of which only the tombstone is left may have begun after the last
+    /// event that is kept of its parent: then it begins at that event.
     fn parent(&self, member: &Member) -> Result<Option<Parent>, Error> {
         let Some(parent) = member.parent else { return Ok(None) };
         let above = self.contents.members.get(&parent.no).zip(self.reach.get(&parent.no));

@@ -62,7 +62,7 @@ pub struct Compacted {
     pub covers: Covers,
     /// The model, or `extractive`.
     pub summarizer: String,
-    /// Prompt tokens of the covered part before.
+    /// Prompt tokens of the covered turns and the previous checkpoint.
     pub tokens_before: u64,
     /// Prompt tokens of the checkpoint.
     pub tokens_after: u64,
@@ -180,7 +180,7 @@ impl Tenant {
         let previous = unsummarized.previous.as_ref();
         let candidates = unsummarized.candidates();
         let covered = &candidates[..cut.turns];
-        let asked = Asked { extractive: options.extractive, ..Asked::default() };
+        let asked = CheckpointRequest { extractive: options.extractive, ..CheckpointRequest::default() };
         let written = self.write_checkpoint(policy, previous, covered, asked);
         let tokens_before = cut.tokens + unsummarized.previous_tokens();
         let tokens_after = Family::default().count(&compaction::render(&written.checkpoint));
@@ -232,7 +232,7 @@ impl Tenant {
         policy: &CompactionPolicy,
         previous: Option<&Checkpoint>,
         covered: &[Candidate<'_>],
-        asked: Asked<'_>,
+        asked: CheckpointRequest<'_>,
     ) -> Written {
         let mut prompt = compaction::prompt(previous, covered);
         if let Some(style) = asked.style {
@@ -321,7 +321,7 @@ impl ConversationCompaction<'_> {
         };
         let covers = Covers { from_seq: first.seq, to_seq: last.seq, turns: candidates.len() as u64 };
         let policy = part.conversation.compaction();
-        let asked = Asked { style, ..Asked::default() };
+        let asked = CheckpointRequest { style, ..CheckpointRequest::default() };
         let written = self.0.tenant.write_checkpoint(&policy, None, &candidates, asked);
         Ok(Summary { covers, summarizer: written.summarizer, checkpoint: written.checkpoint })
     }
@@ -540,7 +540,7 @@ fn compaction_span(id: ConversationId, cut: &Cut) -> tracing::Span {
 
 /// Request for a checkpoint.
 #[derive(Clone, Copy, Default)]
-struct Asked<'a> {
+struct CheckpointRequest<'a> {
     /// Do not ask a model.
     extractive: bool,
     /// Style instructions for a model, beside the rules.

@@ -107,7 +107,7 @@ impl Compactions {
     fn next(&self, shared: &Shared, rest: Instant) -> Option<Key> {
         let mut waiting = self.waiting();
         loop {
-            if shared.pauses.are_over() {
+            if shared.pauses.ended() {
                 return None;
             }
             let now = Instant::now();
@@ -174,7 +174,7 @@ fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
             let _alone = shared.options.summarizers.is_empty().then(|| shared.compaction.budgets.alone(key));
             while conversation.compact_if_due()?.is_some() {}
         }
-        let goes_on = || with_models && !shared.pauses.are_over();
+        let goes_on = || with_models && !shared.pauses.ended();
         while goes_on() && conversation.extract_if_due()? {}
         Ok(())
     })();

@@ -473,7 +473,7 @@ impl ConversationHandle {
             .iter()
             .map(|text| provider::Section { name: text.section.as_str(), text: &text.text })
             .collect();
-        let messages: Vec<Spoken<'_>> = assembled.messages.iter().copied().map(Spoken).collect();
+        let messages: Vec<RenderInput<'_>> = assembled.messages.iter().copied().map(RenderInput).collect();
         let media = StoredMedia { conversation: self };
         provider::render(provider, &provider::Input { system: &system, messages: &messages, media: &media })
     }
@@ -512,9 +512,9 @@ impl Tailed {
 }
 
 /// A message for the renderers: its exact text, and its content even if a number in it does not fit a double.
-struct Spoken<'a>(&'a Said);
+struct RenderInput<'a>(&'a Said);
 
-impl provider::Message for Spoken<'_> {
+impl provider::Message for RenderInput<'_> {
     fn text(&self) -> Cow<'_, str> {
         Cow::Borrowed(self.0.raw.get())
     }

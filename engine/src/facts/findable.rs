@@ -16,7 +16,7 @@ impl Shared {
     pub fn fact_changes(&self, key: &Key, event: &Event) -> Result<Vec<IndexChange>, Error> {
         let changes = match event.kind.as_str() {
             kind if kind::is_fact(kind) => {
-                self.facts_at(key, event.seq).map(|facts| told(key, event, &facts))
+                self.facts_at(key, event.seq).map(|facts| stated_changes(key, event, &facts))
             }
             kind::SUPERSEDED => self.forgotten(key, event.seq, []),
             kind::ERASED => self.erased_facts(key, event),
@@ -83,7 +83,7 @@ impl Shared {
 }
 
 /// Changes made by a statement, a correction or a retraction.
-fn told(key: &Key, event: &Event, facts: &[Fact]) -> Vec<IndexChange> {
+fn stated_changes(key: &Key, event: &Event, facts: &[Fact]) -> Vec<IndexChange> {
     let own = facts.iter().filter(|fact| fact.conversation == key.id);
     own.filter_map(|fact| {
         let (key, id) = (key.clone(), EntryId::Fact(fact.id));

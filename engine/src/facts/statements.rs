@@ -80,7 +80,7 @@ impl Shared {
         Ok(add_up(&self.statements_at(key, through)?))
     }
 
-    /// Statements, corrections and retractions as of a `seq`, without erased ones.
+    /// Statements, corrections and retractions as of a `seq`.
     pub fn statements_at(&self, key: &Key, through: u64) -> Result<Vec<Event>, Error> {
         let fold = self.fold(key, through)?;
         let mut events = Vec::with_capacity(fold.facts.len());

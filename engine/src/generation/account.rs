@@ -369,7 +369,7 @@ impl Generations {
         let status = known.ended(tenant, id)?;
         Err(Error::conflict(
             "generation.ended",
-            format!("{id} has ended already; its reply is in {}", status.conversation),
+            format!("{id} has ended already; read {}", status.conversation),
         ))
     }
 

@@ -270,7 +270,7 @@ impl From<Error> for End {
 
 /// Follows a reply to its end. Releases the store before the registration.
 async fn follow(work: Arc<Work>, ready: Ready, mut halted: oneshot::Receiver<Halt>, seat: Seat) {
-    let (turn, last) = (ready.turn, LastWord(work.news.clone()));
+    let (turn, last) = (ready.turn, EndReport(work.news.clone()));
     let (receipt_seq, outcome) = work.clone().answered(ready, &mut halted).await;
     let finishing = work.clone();
     let ended = aside(move || finishing.finish(turn, receipt_seq, outcome)).await.flatten();
@@ -280,9 +280,9 @@ async fn follow(work: Arc<Work>, ready: Ready, mut halted: oneshot::Receiver<Hal
 }
 
 /// Reports an end to the reader even if the generation broke off without one.
-struct LastWord(Arc<News>);
+struct EndReport(Arc<News>);
 
-impl Drop for LastWord {
+impl Drop for EndReport {
     fn drop(&mut self) {
         self.0.end(Err(broken()));
     }

@@ -170,7 +170,7 @@ fn asked(shared: &Shared, tenant: &TenantName) -> Result<Option<Arc<dyn Embed>>,
 /// Embeds until the store closes.
 pub fn run(shared: &Shared) {
     let Some(embedder) = &shared.options.embedder else { return };
-    let stopping = || shared.pauses.are_over();
+    let stopping = || shared.pauses.ended();
     let mut failures = 0_u32;
     let entries = if embedder.at_once().is_some() { BATCH_ENTRIES_AT_ONCE } else { BATCH_ENTRIES };
     while !stopping() {
@@ -272,7 +272,7 @@ fn round(
 fn drop_others(shared: &Shared, kept: &str) -> Result<(), Error> {
     while shared.recall.store.vector_models(None)?.iter().any(|model| model != kept) {
         let dropped = shared.recall.store.keep_vectors_of(kept, DROPPED_AT_ONCE)?;
-        if dropped < DROPPED_AT_ONCE || shared.pauses.are_over() {
+        if dropped < DROPPED_AT_ONCE || shared.pauses.ended() {
             break;
         }
     }
@@ -308,7 +308,7 @@ fn embed(
     end: Option<Instant>,
 ) -> Result<Option<Vec<Vec<f32>>>, Error> {
     let mut making = embedder.embed(texts);
-    while !shared.pauses.are_over() && end.is_none_or(|end| Instant::now() < end) {
+    while !shared.pauses.ended() && end.is_none_or(|end| Instant::now() < end) {
         if let Some(made) = model::wait_for(&mut making, Some(LOOK_UP)) {
             return made.map(Some);
         }

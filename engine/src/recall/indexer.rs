@@ -30,7 +30,7 @@ const BATCH_EVENTS_BUSY: usize = 128;
 const WAITED_EVENTS_MAX: u64 = 2000;
 /// Largest index file that an erasure scrubs before it returns; a larger one is scrubbed later.
 const SCRUB_AT_ONCE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Pause between two scrubs, in multiples of the time that the last one took.
+/// Pause between two scrubs: this many times as long as the last one took, and a minimum.
 const SCRUB_PAUSES: u32 = 20;
 const SCRUB_PAUSE_MIN: Duration = Duration::from_secs(1);
 
@@ -87,7 +87,7 @@ impl Indexer {
 
 /// Indexes until the store closes.
 pub fn run(shared: &Shared) {
-    let stopping = || shared.pauses.are_over();
+    let stopping = || shared.pauses.ended();
     // An earlier process may have left work undone.
     shared.recall.indexer.note_removal();
     let mut next_scrub = Instant::now();
@@ -146,7 +146,7 @@ fn close(shared: &Shared) {
 /// Indexes all commits; stops early when the store closes.
 pub fn catch_up(shared: &Shared) -> Result<(), Error> {
     let mut progress = Progress::default();
-    while !shared.pauses.are_over() {
+    while !shared.pauses.ended() {
         if !progress.goes_on(take_in(shared, BATCH_EVENTS)?)? {
             break;
         }
@@ -178,7 +178,7 @@ impl Progress {
 /// The same, for the background.
 fn catch_up_in_slices(shared: &Shared) -> Result<(), Error> {
     let mut progress = Progress::default();
-    while !shared.pauses.are_over() {
+    while !shared.pauses.ended() {
         let events = if shared.load.is_busy() { BATCH_EVENTS_BUSY } else { BATCH_EVENTS };
         if !progress.goes_on(load::slice(shared, || take_in(shared, events))?)? {
             break;

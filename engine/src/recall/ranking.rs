@@ -1,6 +1,6 @@
 //! Combines lexical and vector results into one ranking.
 
-use super::search::{ByWords, Candidate, KnownFacts, Matched, Meant, Rank, Search};
+use super::search::{Candidate, KnownFacts, LexicalResults, Matched, Rank, Search, VectorResults};
 use crate::model::{Closeness, Embed};
 use crate::recall::embedding;
 use crate::tenant::Tenant;
@@ -34,14 +34,14 @@ pub struct Ranked {
 }
 
 /// Scoring of candidates.
-struct Fitting<'a> {
+struct Scoring<'a> {
     /// Without one, only vectors and words are compared.
     closeness: Option<Closeness>,
     /// Period that the query names.
     period: Option<Range<Timestamp>>,
     search: &'a Search<'a>,
-    by_words: &'a ByWords,
-    meant: &'a Meant,
+    by_words: &'a LexicalResults,
+    meant: &'a VectorResults,
 }
 
 /// A single ranking.
@@ -56,7 +56,7 @@ pub fn alone(found: &[Found], matched: fn(Rank) -> Matched) -> Vec<Ranked> {
 
 /// Moves entries that the embedder knows nothing of up to their lexical rank: vectors must not push them down. The
 /// best lexical result is shown in any case: it may be the only one with a rare word.
-fn not_below(ranked: &mut Vec<Ranked>, by_words: &ByWords, unsure: &HashSet<EntryNo>) {
+fn not_below(ranked: &mut Vec<Ranked>, by_words: &LexicalResults, unsure: &HashSet<EntryNo>) {
     for (place, found) in by_words.found.iter().enumerate() {
         let lowest = match (unsure.contains(&found.no), place) {
             (true, place) => place,
@@ -78,8 +78,8 @@ impl Tenant {
     pub(crate) fn joined(
         &self,
         search: &Search,
-        by_words: &ByWords,
-        meant: &Meant,
+        by_words: &LexicalResults,
+        meant: &VectorResults,
     ) -> Result<(Vec<Ranked>, Option<String>), Error> {
         let mut matched: HashMap<EntryNo, Matched> = HashMap::new();
         let mut candidates: Vec<Found> = Vec::new();
@@ -103,7 +103,7 @@ impl Tenant {
         let all = by_words.found.iter().chain(&meant.near).chain(&then);
         candidates.extend(all.filter(|found| seen.insert(found.no)).cloned());
         let closeness = Closeness::to(search.query);
-        let mut fitting = Fitting { closeness, period, search, by_words, meant };
+        let mut fitting = Scoring { closeness, period, search, by_words, meant };
         let (mut fits, mut unsure) = self.fits(&mut fitting, &mut candidates)?;
 
         let mut best: Vec<(EntryNo, f64)> =
@@ -204,7 +204,7 @@ impl Tenant {
     fn in_period(
         &self,
         search: &Search,
-        meant: &Meant,
+        meant: &VectorResults,
         period: &Range<Timestamp>,
     ) -> Result<Vec<Found>, Error> {
         let filter = Filter {
@@ -228,10 +228,10 @@ impl Tenant {
     /// are left out.
     fn fits(
         &self,
-        fitting: &mut Fitting,
+        fitting: &mut Scoring,
         candidates: &mut Vec<Found>,
     ) -> Result<(Vec<Fit>, HashSet<EntryNo>), Error> {
-        let Fitting { closeness, period, search, by_words, meant } = fitting;
+        let Scoring { closeness, period, search, by_words, meant } = fitting;
         let (mut fits, mut fitting, mut known) = (Vec::new(), Vec::new(), KnownFacts::new());
         for found in candidates.drain(..) {
             let fit = match by_words.fits.get(&found.no) {

@@ -175,7 +175,7 @@ pub(crate) struct Search<'a> {
 }
 
 /// Embedding of a query, its nearest entries, best first, and the words of each.
-pub(crate) struct Meant {
+pub(crate) struct VectorResults {
     pub question: embedding::Question,
     pub near: Vec<Found>,
     pub texts: HashMap<EntryNo, Candidate>,
@@ -190,7 +190,7 @@ pub(crate) struct Candidate {
 
 /// Lexical results of a query, best first, with its term statistics and their scores.
 #[derive(Default)]
-pub(crate) struct ByWords {
+pub(crate) struct LexicalResults {
     pub counts: Counts,
     pub found: Vec<Found>,
     pub fits: HashMap<EntryNo, Fit>,
@@ -281,7 +281,7 @@ impl Tenant {
                 asked => Ok(asked.map(|_| None)),
             };
             if asks && mode == Mode::Vector {
-                return (meaning(), Ok(ByWords::default()));
+                return (meaning(), Ok(LexicalResults::default()));
             }
             let meaning = asks.then(|| threads.spawn(meaning));
             let by_words = self.by_words(&search, wanted, mode);
@@ -325,7 +325,7 @@ impl Tenant {
                 hits.extend(self.looked_at(ranked, filter, &search.words, &mut known)?);
             }
             if hits.len() == limit || all || round == ROUNDS_MAX {
-                let says_nothing = |meant: &Meant| meant.question.vector.numbers.is_empty();
+                let says_nothing = |meant: &VectorResults| meant.question.vector.numbers.is_empty();
                 let is_unknown = mode == Mode::Hybrid && meant.as_ref().is_some_and(says_nothing);
                 let note = note.or(not_reranked).or((is_unknown && !hits.is_empty()).then(|| {
                     "the embedder knows no word of the question: only words were compared".to_string()
@@ -342,7 +342,7 @@ impl Tenant {
     }
 
     /// Lexical results of a query, best first. In hybrid mode, also the similarity of their words.
-    fn by_words(&self, search: &Search, wanted: usize, mode: Mode) -> Result<ByWords, Error> {
+    fn by_words(&self, search: &Search, wanted: usize, mode: Mode) -> Result<LexicalResults, Error> {
         let Proposed { counts, mut found } =
             self.shared().recall.store.find_text(self.name(), &search.words, search.filter, wanted)?;
         let (mut known, mut fits) = (KnownFacts::new(), HashMap::new());
@@ -357,7 +357,7 @@ impl Tenant {
         }
         found.retain(|found| found.score > 0.0);
         found.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
-        Ok(ByWords { counts, found, fits })
+        Ok(LexicalResults { counts, found, fits })
     }
 
     /// Entries nearest to a query's vector, best first.
@@ -367,7 +367,7 @@ impl Tenant {
         search: &Search,
         wanted: usize,
         mode: Mode,
-    ) -> Result<Meant, Error> {
+    ) -> Result<VectorResults, Error> {
         let mut near = self.shared().recall.store.find_near(
             self.name(),
             &question.model,
@@ -386,7 +386,7 @@ impl Tenant {
                 texts.insert(found.no, self.candidate(found, search, closeness.as_mut(), &mut known)?);
             }
         }
-        Ok(Meant { question, near, texts })
+        Ok(VectorResults { question, near, texts })
     }
 
     /// Reads a result. One that can no longer be read has no words here, and is left out later.

@@ -12,7 +12,7 @@ const TOKENS_MAX: usize = 1024;
 
 /// A query, and the similarity of each token met so far to each of its own.
 pub struct Closeness {
-    question: Vec<Asked>,
+    question: Vec<QueryToken>,
     /// By token, one more than its index in `met`; 0 if it was not met yet.
     places: Vec<u32>,
     /// Similarity of each token met so far to each token of the query.
@@ -20,7 +20,7 @@ pub struct Closeness {
 }
 
 /// A token of a query.
-struct Asked {
+struct QueryToken {
     direction: [f32; DIMENSIONS],
     /// Its share of the query. A rare word has a longer vector than a common one.
     weight: f32,
@@ -37,14 +37,14 @@ impl Closeness {
         encoder.words.tokens(question, |token| tokens.push(token));
         tokens.sort_unstable();
         tokens.dedup();
-        let mut asked: Vec<Asked> = Vec::new();
+        let mut asked: Vec<QueryToken> = Vec::new();
         for token in tokens {
             let mut direction = [0.0; DIMENSIONS];
             encoder.table.add(token, &mut direction);
             let weight = direction.iter().map(|number| number * number).sum::<f32>();
             if weight > 0.0 {
                 direction.iter_mut().for_each(|number| *number /= weight.sqrt());
-                asked.push(Asked { direction, weight });
+                asked.push(QueryToken { direction, weight });
             }
         }
         let total: f32 = asked.iter().map(|asked| asked.weight).sum();
