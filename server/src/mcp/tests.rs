@@ -116,8 +116,7 @@ async fn a_reader_sees_and_uses_only_what_reads() {
     let text = answer["result"]["content"][0]["text"].as_str().unwrap();
     assert!(answer["result"]["isError"] == true && text.starts_with("access.role: "), "{answer}");
     // The key decides, not the session: a writer of the same tenant may write in a session that a reader began.
-    let (_, _, answer) =
-        endpoint.ask(Some(("mine", KeyRole::Writer)), Some(&session), "tools/call", said).await;
+    let (_, _, answer) = endpoint.ask(Some(("mine", KeyRole::Writer)), Some(&session), "tools/call", said).await;
     assert_eq!(answer["result"]["isError"], false);
 }
 
