@@ -49,12 +49,12 @@ impl ConversationAssets<'_> {
 }
 
 impl Tenant {
-    /// The descriptor of an asset, in whichever conversation it was added.
+    /// The descriptor of an asset in any conversation of the tenant.
     pub fn asset(&self, id: &str) -> Result<Asset, Error> {
         let found = self.shared().journal.index.assets_with_id(self.name(), id, 2)?;
         if let [(one, _), (other, _)] = found.as_slice() {
             let text =
-                format!("{} is another asset in {one} than in {other}; name the conversation", clip(id));
+                format!("{} names different assets in {one} and {other}; name the conversation", clip(id));
             return Err(Error::invalid("asset.ambiguous", text));
         }
         found.first().and_then(|(_, raw)| raw.read()).ok_or_else(|| absent_asset(id))
@@ -65,8 +65,8 @@ impl Tenant {
         self.shared().journal.assets.get(self.name(), kept_here(asset)?)
     }
 
-    /// Some of an asset's bytes: up to the end, where the range goes beyond it. The pieces that the range touches are compared
-    /// with their hashes; an asset without those is read and compared as a whole.
+    /// A range of an asset's bytes, cut at the asset's end. The pieces that the range touches are checked against
+    /// their hashes; an asset without piece hashes is read and checked as a whole.
     pub fn asset_range(&self, asset: &Asset, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let sha256 = kept_here(asset)?;
         if asset.bytes == Some(0) && range.start == 0 {

@@ -1,4 +1,4 @@
-//! What happens without being asked: chunks become durable, what has expired goes, silent streams end.
+//! Background threads: they make chunks durable, delete expired conversations and end idle streams.
 
 use crate::everturn::Shared;
 use crate::ingest::{Ingested, NewTurn, Place};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Pauses of the threads that work in rounds, which end when the store closes.
+/// Interruptible sleeps of the background threads; they end when the store closes.
 #[derive(Default)]
 pub struct Pauses {
     over: AtomicBool,
@@ -23,31 +23,32 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// Whether the store closes.
-    pub fn are_over(&self) -> bool {
+    /// Whether the store is closing.
+    pub fn ended(&self) -> bool {
         self.over.load(Ordering::SeqCst)
     }
 
-    /// Sleeps, but not past the end.
+    /// Sleeps for `time`, or until the store closes.
     pub fn sleep(&self, time: Duration) {
-        self.wake.wait_while_for(&mut self.idle.lock(), |_| !self.are_over(), time);
+        self.wake.wait_while_for(&mut self.idle.lock(), |_| !self.ended(), time);
     }
 
-    /// Ends them.
+    /// Ends all sleeps.
     pub fn stop(&self) {
         self.over.store(true, Ordering::SeqCst);
-        // A thread that has looked and does not wait yet holds the lock: without it, it would miss this.
+        // A thread that has checked the flag but does not wait yet holds the lock; it would miss a notification sent
+        // without it.
         drop(self.idle.lock());
         self.wake.notify_all();
     }
 }
 
-/// What a sweep did.
+/// Result of a sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Swept {
     /// Conversations deleted because their time to live had passed.
     pub expired: usize,
-    /// Open turns ended because nothing came.
+    /// Open turns ended because no chunk came in time.
     pub interrupted: usize,
     /// Asset files deleted because nothing refers to them.
     pub collected: usize,
@@ -56,24 +57,24 @@ pub struct Swept {
 /// Conversations deleted in one round, so that a round stays short.
 const EXPIRED_PER_ROUND: usize = 100;
 
-/// Bytes that no event refers to are left alone this long: their append may be on its way in another process.
+/// Bytes without a referring event are kept this long: another process may be about to append the event.
 const ORPHAN_AGE_S: u64 = 60 * 60;
 
-/// How often a reader looks for what another process wrote.
+/// Interval at which a read-only process polls for events of another process.
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 
-/// Events taken over from another process at a time.
+/// Events of another process read at a time.
 const FOLLOW_PAGE: usize = 256;
 
 /// Hands chunks to the writer once they have waited for the debounce time.
 pub fn debounce(shared: &Shared) {
     let mut streams = shared.streams.open();
-    while !shared.pauses.are_over() {
+    while !shared.pauses.ended() {
         if !streams.values().any(|open| open.dirty_since.is_some()) {
             shared.streams.dirty.wait(&mut streams);
             continue;
         }
-        // The first chunk starts the wait; those that come meanwhile go along.
+        // The first chunk starts the wait; chunks that arrive meanwhile are written with it.
         drop(streams);
         shared.pauses.sleep(shared.options.debounce);
         flush(shared);
@@ -81,7 +82,7 @@ pub fn debounce(shared: &Shared) {
     }
 }
 
-/// Makes what open turns have said so far durable. Waits for it.
+/// Makes the text of open turns durable. Blocks until it is.
 pub fn flush(shared: &Shared) {
     let handed: Vec<(Piece, _)> = shared
         .streams
@@ -96,7 +97,8 @@ pub fn flush(shared: &Shared) {
     for (piece, answer) in handed {
         let written = answer.and_then(|receiver| receiver.recv().map_err(|_| crate::writer::closed())?);
         if let Err(error) = written {
-            // Most often the turn has just ended; if not, the text is still in memory and is tried again.
+            // Usually the turn has just ended; otherwise the text is still in memory and is written in the next
+            // round.
             tracing::debug!(%error, turn = %piece.turn, "a chunk was not written");
             shared.streams.not_written(&piece, shared.now());
         }
@@ -107,16 +109,16 @@ pub fn flush(shared: &Shared) {
 pub fn sweeper(shared: &Shared) {
     loop {
         shared.pauses.sleep(shared.options.sweep_every);
-        if shared.pauses.are_over() {
+        if shared.pauses.ended() {
             return;
         }
         if let Err(error) = sweep(shared) {
-            tracing::warn!(%error, "sweeping failed; it is tried again in the next round");
+            tracing::warn!(%error, "sweep failed; the next round retries");
         }
     }
 }
 
-/// One round of cleaning up.
+/// One round of the sweep.
 pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
     let now = shared.now();
     let mut swept = Swept::default();
@@ -126,7 +128,7 @@ pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
         let answer = shared.journal.submit_now(Write { key, action })?;
         match answer.recv().map_err(|_| crate::writer::closed())? {
             Ok(_) => swept.expired += 1,
-            // Something was said in it, or somebody else deleted it, since it was found.
+            // A turn was appended, or somebody else deleted it, since it was found.
             Err(Error::Conflict(_) | Error::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
@@ -143,7 +145,7 @@ pub fn sweep(shared: &Shared) -> Result<Swept, Error> {
         let reason = format!("nothing came for {} s", shared.options.stream_idle_max.as_secs());
         match shared.streams.get(&key, turn).map(|open| interrupt(shared, &key, turn, &open.text, &reason)) {
             Some(Ok(())) => swept.interrupted += 1,
-            // It ended in this very moment.
+            // It has just ended.
             Some(Err(Error::Conflict(_))) | None => {}
             Some(Err(error)) => return Err(error),
         }
@@ -162,7 +164,7 @@ pub fn recover(shared: &Shared) -> Result<(), Error> {
     for (key, turn) in shared.journal.index.open_turns()? {
         let text = shared.journal.log.open_text(&key, turn)?;
         match interrupt(shared, &key, turn, &text, "the process that wrote it ended") {
-            // It stays open; the rest of the store must open all the same.
+            // The turn stays open; the rest of the store must still open.
             Err(error @ Error::Corrupt(_)) => tracing::warn!(%error, "an open turn cannot be ended"),
             ended => ended?,
         }
@@ -187,16 +189,16 @@ fn interrupt(shared: &Shared, key: &Key, turn: TurnId, text: &str, reason: &str)
     answer.recv().map_err(|_| crate::writer::closed())?.map(drop)
 }
 
-/// In a process that only reads: shows subscribers what another one wrote.
+/// In a read-only process: publishes events of another process to subscribers.
 pub fn follow(shared: &Shared) {
-    while !shared.pauses.are_over() {
+    while !shared.pauses.ended() {
         for (key, head) in shared.hub.followed() {
             match shared.journal.log.events(&key, head, FOLLOW_PAGE) {
                 Ok(events) => {
                     shared.hub.publish(&key, events.into_iter().map(|event| Update::Event(Arc::new(event))))
                 }
                 Err(Error::NotFound(_)) => shared.hub.publish(&key, std::iter::once(Update::Deleted)),
-                Err(error) => tracing::warn!(%error, "cannot follow; it is tried again"),
+                Err(error) => tracing::warn!(%error, "cannot read new events; retrying"),
             }
         }
         shared.pauses.sleep(FOLLOW_EVERY);

@@ -1,7 +1,7 @@
-//! Backup of a whole store, restore, and the question whether a store still has what a backup has.
+//! Backup of a whole store, restore, and comparison of a store with a backup.
 //!
-//! `take` writes an archive, `folder` keeps archives in a folder, `restore` makes a store from archives, `compare` holds
-//! a store against them. The format is in `formats::archive`; nothing here knows a backend.
+//! `take` writes an archive, `folder` manages archives in a folder, `restore` makes a store from archives, `compare`
+//! compares a store with them. The format is in `formats::archive`; nothing here depends on a backend.
 
 mod compare;
 mod folder;
@@ -22,41 +22,41 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// What a backup wrote.
+/// Result of a backup.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct BackedUp {
-    /// Where, unless it was a stream.
+    /// Path of the archive; none for a stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
     /// The archive's id: the hash of its bytes.
     pub id: Hash,
-    /// The archive that it follows; none if it is full.
+    /// The archive before it; none if this one is full.
     pub follows: Option<Hash>,
-    /// Its place in its backup: 1 for the full archive, one more for each increment after it. In a folder, the number in the
-    /// name goes on counting when a new full archive begins.
+    /// Position in its backup: 1 for the full archive, one more for each increment. File numbers in a folder keep
+    /// counting when a new full archive begins.
     pub number: u64,
-    /// Its size.
+    /// Size of the archive.
     pub bytes: u64,
-    /// What is in it.
+    /// Contents of the archive, counted.
     #[serde(flatten)]
     pub counts: Counts,
-    /// What could not be backed up because the store is damaged.
+    /// Damaged parts of the store that could not be backed up.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
     /// Older archives that were removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<PathBuf>,
-    /// Why older archives stay although they were to be removed.
+    /// Reason why older archives were kept although they were due for removal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_because: Option<String>,
 }
 
-/// Hears how many events are done, of how many.
+/// Callback with the number of events done and the total.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 impl Everturn {
-    /// Writes everything of every tenant as one stream: in full, or what is new since the archives that `previous` has
-    /// read. Works beside a process that writes and does not hold it up.
+    /// Writes everything of every tenant as one stream: in full, or only what is new since the archives that
+    /// `previous` has read. Runs beside a writing process without blocking it.
     pub fn backup(
         &self,
         out: impl Write,
@@ -66,8 +66,9 @@ impl Everturn {
         take::take(&self.inner.shared, out, previous, progress).map(|(_, done)| done)
     }
 
-    /// Writes an archive into a file: full, or what is new since the archives `after`, which are given from the full one
-    /// on. Nothing stands under that name before it is whole, synced, and read again. Only another archive is replaced.
+    /// Writes an archive into a file: full, or an increment to the archives `after`, listed from the full one on. The
+    /// file appears under its name only once it is complete, synced and read back. Only another archive is
+    /// overwritten.
     pub fn backup_to_file(
         &self,
         path: &Path,
@@ -89,13 +90,13 @@ impl Everturn {
         folder::add(self, folder, options, progress)
     }
 
-    /// Says whether this store still has everything that is in the archives, which are given from the full one on.
+    /// Compares this store with archives, listed from the full one on: it must still have everything in them.
     pub fn compare(&self, archives: &[PathBuf], progress: Progress<'_>) -> Result<Comparison, Error> {
         compare::compare(&self.inner.shared, archives, progress)
     }
 
-    /// Makes a store from archives, which are given from the full one on. The store must not exist yet, and does not
-    /// until all of it is there.
+    /// Makes a store from archives, listed from the full one on. The store must not exist yet, and appears only once
+    /// it is complete.
     pub fn restore(url: &str, archives: &[PathBuf], progress: Progress<'_>) -> Result<Restored, Error> {
         restore::restore(url, archives, progress)
     }
@@ -113,10 +114,10 @@ impl Everturn {
             Ok(BackedUp { path: Some(path.to_path_buf()), ..done })
         });
         if written.is_err() {
-            // What stays behind is removed by the next backup into the same folder.
+            // A leftover is removed by the next backup into the same folder.
             let _ = std::fs::remove_file(&partial);
         }
-        // Nobody has heard of the other name.
+        // Errors name the final file, not the partial one.
         let (partial, name) = (partial.display().to_string(), path.display().to_string());
         written.map_err(|error| error.reworded(|text| text.replace(&partial, &name)))
     }
@@ -139,7 +140,7 @@ impl Everturn {
     }
 }
 
-/// Reads archives to their end: what they add up to.
+/// Reads archives to the end and returns their combined contents.
 pub fn contents(archives: &[PathBuf]) -> Result<Contents, Error> {
     let mut contents = Contents::default();
     for path in archives {
@@ -170,7 +171,7 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Makes the names in a folder durable.
+/// Makes file names in a folder durable.
 fn sync_folder(folder: &Path) -> Result<(), Error> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(|error| cannot_write(folder, &error))
@@ -182,12 +183,13 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Refuses to write over anything that is not an archive, such as the store itself, and over what the new one follows.
+/// Refuses to overwrite anything that is not an archive, such as the store itself, and the archives before the new
+/// one.
 fn may_replace(path: &Path, after: &[PathBuf]) -> Result<(), Error> {
     let Ok(real) = path.canonicalize() else { return Ok(()) };
     let name = path.display();
     if after.iter().any(|archive| archive.canonicalize().is_ok_and(|archive| archive == real)) {
-        let text = format!("{name} is one of the archives that the new one follows; name another file");
+        let text = format!("{name} is one of the archives before the new one; name another file");
         return Err(Error::conflict("backup.target", text));
     }
     if !real.is_file() {
@@ -196,8 +198,8 @@ fn may_replace(path: &Path, after: &[PathBuf]) -> Result<(), Error> {
     let what = match Reader::new(open(&real)?) {
         Ok(_) => return Ok(()),
         Err(Error::Corrupt(_)) => "a damaged backup",
-        Err(_) => "no backup",
+        Err(_) => "not a backup",
     };
-    let text = format!("{name} is there and is {what}; name another file, or remove it first");
+    let text = format!("{name} exists and is {what}; name another file, or remove it first");
     Err(Error::conflict("backup.target", text))
 }

@@ -1,4 +1,5 @@
-//! Summarizing the oldest turns: [`compact`] does it, [`worker`] when a policy asks for it, [`budget`] where room must be made.
+//! Compaction: [`compact`] replaces the oldest turns by a checkpoint, [`worker`] does so when a policy asks for it,
+//! [`budget`] when an append needs room.
 
 pub mod budget;
 mod compact;

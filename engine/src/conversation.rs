@@ -1,5 +1,5 @@
-//! A conversation's handle. Its methods live with what they do: `turns` appends, `reading` reads, `settings` changes, forks and ends it,
-//! `state` is what is known now; the rest stands in the folders of the features.
+//! Handle of a conversation. `append` and `turns` append, `reading` reads, `settings` changes, forks and deletes,
+//! `state` reads and sets the state; other methods are in the folders of their features.
 
 mod append;
 mod reading;
@@ -30,8 +30,8 @@ use everturn_core::write::{Action, Idempotency, Write};
 use everturn_store::Committed;
 use std::sync::Arc;
 
-/// A conversation to work with, by [`Tenant::conversation`]. It is cheap to make and to clone, and reads nothing by itself: whether the
-/// conversation exists shows with the first call.
+/// A conversation, by [`Tenant::conversation`]. It is cheap to make and to clone, and reads nothing by itself: the
+/// first call reports a conversation that does not exist.
 #[derive(Clone)]
 pub struct ConversationHandle {
     pub(crate) tenant: Tenant,
@@ -49,7 +49,7 @@ impl ConversationHandle {
         self.key.id
     }
 
-    /// State: pins, approvals, tools at work, the system prompt.
+    /// State: pins, approvals, running tools, the system prompt.
     pub fn state(&self) -> ConversationState<'_> {
         ConversationState(self)
     }
@@ -69,12 +69,12 @@ impl ConversationHandle {
         ConversationContexts(self)
     }
 
-    /// Checkpoints that stand for older turns, and the budgets that ask for them.
+    /// Checkpoints of older turns, and the budgets that ask for them.
     pub fn compaction(&self) -> ConversationCompaction<'_> {
         ConversationCompaction(self)
     }
 
-    /// The events as they are stored, and their proof.
+    /// Stored events and their verification.
     pub fn log(&self) -> ConversationLog<'_> {
         ConversationLog(self)
     }

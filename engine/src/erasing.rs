@@ -1,4 +1,5 @@
-//! Erasing: [`erase`] takes words out of the log, [`erasures`] says which were, [`records`] and [`copies`] reach files outside the store.
+//! Erasing: [`erase`] removes text from the log, [`erasures`] finds recorded erasures, [`records`] and [`copies`]
+//! reach files outside the store.
 
 pub mod copies;
 mod erase;

@@ -1,4 +1,4 @@
-//! An open store: its parts, its threads, and what is done to all of it.
+//! An open store: its parts, its threads, and operations on all of it.
 
 use crate::background::{self, Pauses};
 use crate::compaction::worker::{self as compactor, Compactions};
@@ -37,46 +37,47 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How a store is opened.
+/// Options for opening a store.
 #[derive(Clone)]
 pub struct Options {
-    /// Only read; works beside a process that writes.
+    /// Open for reading only; works beside a writing process.
     pub read_only: bool,
-    /// Make the store if it is not there. Otherwise that is an error.
+    /// Create the store if it does not exist. Otherwise that is an error.
     pub create: bool,
-    /// How long to wait for another process that writes to end.
+    /// Longest wait for another writing process to end.
     pub patience: Duration,
-    /// Open a store that has lost something that was committed, or rebuild one, and go on with what there is. Otherwise it
-    /// is refused.
+    /// Open or rebuild a store that has lost committed data, and go on with the rest. Otherwise that is refused.
     pub accept_loss: bool,
-    /// How long chunks of an open turn may wait before they are durable.
+    /// Longest time until chunks of an open turn are durable.
     pub debounce: Duration,
     /// An open turn without a chunk for this long is ended as interrupted.
     pub stream_idle_max: Duration,
-    /// How often expired conversations and silent streams are looked for.
+    /// Interval between sweeps for expired conversations and idle streams.
     pub sweep_every: Duration,
-    /// How much each tenant may store.
+    /// Storage quotas of the tenants.
     pub quotas: Quotas,
-    /// Largest conversation that is read, or file that is imported, as one value in memory, in bytes.
+    /// Largest conversation read, or file imported, as one value in memory, in bytes.
     pub whole_bytes_max: u64,
-    /// Whether this process compacts conversations, and learns facts from them, whose policy asks for it.
+    /// Whether this process compacts conversations and extracts facts where their policy asks for it.
     pub auto_compaction: bool,
-    /// Models that write checkpoints, by name. A conversation's policy names one, or gets `default`; without one the
-    /// checkpoint is extracted. They also read turns for facts.
+    /// Models that write checkpoints, by name. A conversation's policy names one, else `default` is used; without one
+    /// the checkpoint is extracted. They also read turns for facts.
     pub summarizers: BTreeMap<String, Arc<dyn model::Summarize>>,
-    /// Models that conversations are continued with, by name. Who names none gets `default`, or the only one.
+    /// Models that continue conversations, by name. A request without a name uses `default`, or the only one.
     pub models: BTreeMap<String, model::Configured>,
-    /// Whether this process takes what is committed into the index that recall looks in.
+    /// Whether this process indexes commits for recall.
     pub index: bool,
-    /// Who says what texts mean. Without one, recall compares words only.
+    /// Embedding model. Without one, recall is lexical.
     pub embedder: Option<Arc<dyn model::Embed>>,
-    /// Who said it before: asked until everything has a vector of the embedder. The built-in one need not be named.
+    /// Previous embedding model: used until everything has a vector of the new one. The built-in one need not be
+    /// named.
     pub former_embedder: Option<Arc<dyn model::Embed>>,
-    /// Who orders the best 50 answers of recall once more: a better model than the embedder, since it reads only those.
+    /// Reranking model, applied to the best 50 results of recall. It may be larger than the embedder, since it reads
+    /// only those.
     pub reranker: Option<Arc<dyn model::Embed>>,
     /// A folder in which a file per conversation is kept up to date.
     pub mirror: Option<PathBuf>,
-    /// Where time and randomness come from.
+    /// Source of time and randomness.
     pub world: Arc<dyn World>,
 }
 
@@ -116,7 +117,7 @@ pub(crate) struct Inner {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Everything that the handles and the threads share.
+/// State shared by the handles and the threads.
 pub(crate) struct Shared {
     pub options: Options,
     pub journal: Arc<Journal>,
@@ -134,14 +135,14 @@ pub(crate) struct Shared {
     pub copies: Copies,
     pub load: Load,
     pub pauses: Pauses,
-    /// Large conversations that are held in memory whole at once.
+    /// Limits the large conversations held in memory as a whole.
     pub wholes: Slots,
-    /// Held by the check of everything that runs.
+    /// Held during a check of the whole store.
     pub checking: Mutex<()>,
 }
 
-/// What a store is made of.
-type Kept = (
+/// Parts of a store.
+type StoreParts = (
     Arc<dyn CheckedLog>,
     Arc<dyn CheckedIndex>,
     Arc<dyn Recall>,
@@ -151,7 +152,8 @@ type Kept = (
 );
 
 impl Everturn {
-    /// Opens a store by URL: `sqlite:PATH` (or just a path) or `memory:`. A SQLite file is made if it is not there.
+    /// Opens a store by URL: `sqlite:PATH` (or just a path) or `memory:`. A SQLite file is created if it does not
+    /// exist.
     pub fn open(url: &str) -> Result<Everturn, Error> {
         Everturn::open_with(url, Options::default())
     }
@@ -159,7 +161,7 @@ impl Everturn {
     /// Opens a store with options.
     pub fn open_with(url: &str, options: Options) -> Result<Everturn, Error> {
         let location = Location::parse(url)?;
-        let (log, index, recall, keys, backup, assets): Kept = match &location {
+        let (log, index, recall, keys, backup, assets): StoreParts = match &location {
             Location::Memory => {
                 let memory = Arc::new(Memory::default());
                 let assets = Arc::new(ObjectAssets::memory());
@@ -203,7 +205,7 @@ impl Everturn {
         let (streams, hub, folds) =
             (Arc::<Streams>::default(), Arc::<Hub>::default(), Arc::<Folds>::default());
         let (generations, listings) = (Arc::<Generations>::default(), Arc::<Listings>::default());
-        // In this order: an open turn is known before its event is shown.
+        // In this order: an open turn must be known before its event is published.
         let mut observers: Vec<Arc<dyn Observer>> = vec![
             quotas.clone(),
             streams.clone(),
@@ -251,74 +253,75 @@ impl Everturn {
         Ok(everturn)
     }
 
-    /// Everything that this tenant can do, and nothing of any other's.
+    /// Handle of a tenant. No call reaches another tenant's data.
     pub fn tenant(&self, name: &str) -> Result<Tenant, Error> {
         Ok(Tenant::new(self.inner.clone(), TenantName::new(name)?))
     }
 
-    /// Has erasures reach session files below a folder, which were or will be recorded there: see [`Tenant::records_in`].
+    /// Makes erasures reach session files below a folder, existing and future ones: see [`Tenant::records_in`].
     pub fn note_records(&self, folder: &Path) -> Result<(), Error> {
         self.inner.shared.note_records(folder)
     }
 
-    /// Whether the store takes what is written next. The error says why not: another process opened it for writing, or its
-    /// file was removed, renamed or replaced. A store that was opened for reading only is always ready.
+    /// Whether the store accepts the next write. The error says why not: another process opened it for writing, or
+    /// its file was removed, renamed or replaced. A read-only store is always ready.
     pub fn ready(&self) -> Result<(), Error> {
         self.inner.shared.journal.ready()
     }
 
-    /// Who may ask a server, of every tenant.
+    /// Access keys of all tenants.
     pub fn keys(&self) -> Keys {
         Keys::new(self.inner.shared.clone(), Some(self.inner.clone()))
     }
 
-    /// Tells whose list of conversations has changed, whenever this process begins or deletes one.
+    /// Notifies of a tenant's changed list of conversations, whenever this process begins or deletes one.
     pub fn listings(&self) -> Arc<Listings> {
         self.inner.shared.listings.clone()
     }
 
-    /// Says that somebody is being served: background work gives way for a moment. Appends and recall say so themselves.
+    /// Notes a request in progress: background work pauses for a moment. Appends and recall do this themselves.
     pub fn note_request(&self) {
         self.inner.shared.load.note();
     }
 
-    /// Deletes what has expired and ends silent streams, now instead of at the next round. Says how many of each.
+    /// Deletes expired conversations and ends idle streams now, instead of at the next round. Returns the number of
+    /// each.
     pub fn sweep(&self) -> Result<background::Swept, Error> {
         background::sweep(&self.inner.shared)
     }
 
-    /// Gives unused space of the file back. Takes as long as copying the file does, and writers wait meanwhile.
+    /// Returns unused space of the file to the system. Takes as long as copying the file, and writers wait meanwhile.
     pub fn compact(&self) -> Result<(), Error> {
         self.inner.shared.journal.index.compact()
     }
 
-    /// Takes everything that is committed into the indexes now, instead of within a second, and says how much is
-    /// missing afterwards. Works also where the store was opened for reading only, if the indexes can be written.
+    /// Indexes every commit now, instead of within a second, and returns what is still missing. Also works on a
+    /// read-only store, if the indexes can be written.
     pub fn index_now(&self) -> Result<Behind, Error> {
         indexer::catch_up(&self.inner.shared)?;
         self.behind()
     }
 
-    /// How far what recall finds is behind what is committed, over all tenants.
+    /// Backlog of the recall index, over all tenants.
     pub fn behind(&self) -> Result<Behind, Error> {
         embedding::behind_in_all(&self.inner.shared)
     }
 
-    /// Makes vectors of what has none, as far as this time allows, and says how much is missing afterwards. The background does
-    /// it anyway; this is for a process that ends soon. Does nothing without an embedder.
+    /// Computes missing vectors, as far as `time` allows, and returns what is still missing. The background does it
+    /// anyway; this is for a process that ends soon. Does nothing without an embedder.
     pub fn embed_now(&self, time: Duration) -> Result<Behind, Error> {
         embedding::catch_up(&self.inner.shared, None, time)?;
         self.behind()
     }
 
-    /// The models of which there are vectors, each with how long those are: `model/384`. More than one while a change of the
+    /// Models with vectors in the index, each with its dimensions: `model/384`. More than one while a change of the
     /// embedder is under way.
     pub fn vector_models(&self) -> Result<Vec<String>, Error> {
         self.inner.shared.recall.store.vector_models(None)
     }
 }
 
-/// Where a URL points.
+/// Location that a URL names.
 pub(crate) enum Location {
     Memory,
     Sqlite(PathBuf),
@@ -348,7 +351,7 @@ impl Location {
     }
 }
 
-/// Keeps others from reading a store that was just made and has nothing in it yet.
+/// Makes a new, empty store private.
 pub(crate) fn close_new_store(database: &Path, folder: &Path) {
     let database = everturn_store::sqlite::resolve(database);
     let beside = |suffix: &str| {
@@ -356,7 +359,7 @@ pub(crate) fn close_new_store(database: &Path, folder: &Path) {
         name.push(suffix);
         PathBuf::from(name)
     };
-    // Files that are made later get the mode of the database.
+    // Files made later get the mode of the database.
     for file in ["", "-wal", "-shm", "-head", ".lock"].map(beside).iter().filter(|file| file.exists()) {
         private::close(file, folder);
     }
@@ -365,8 +368,8 @@ pub(crate) fn close_new_store(database: &Path, folder: &Path) {
     }
 }
 
-/// `chats.db` keeps its assets in `chats.db-assets`, beside the file that a symbolic link leads to. Where they were once
-/// written beside the link, they stay.
+/// Assets of `chats.db` are in `chats.db-assets`, beside the file that a symbolic link leads to. Assets once written
+/// beside the link stay there.
 pub(crate) fn assets_folder(database: &Path) -> PathBuf {
     let beside = |path: &Path| {
         let mut name = path.as_os_str().to_owned();
@@ -377,7 +380,7 @@ pub(crate) fn assets_folder(database: &Path) -> PathBuf {
     if given.is_dir() && !real.is_dir() { given } else { real }
 }
 
-/// Whether somebody waits for what a thread does.
+/// Whether callers wait for a thread's work.
 #[derive(Clone, Copy, PartialEq)]
 enum Priority {
     Request,
@@ -424,11 +427,12 @@ impl Drop for Inner {
         if self.shared.options.auto_compaction {
             compactor::finish(&self.shared);
         }
-        // Before the last chunks are written: what an answer said so far is kept, and it comes back as interrupted.
+        // Before the last chunks are written: the text of a running reply is kept, and its turn is recovered as
+        // interrupted.
         self.shared.generations.close();
         self.shared.stop();
         for thread in self.threads.lock().drain(..) {
-            // A thread that ended badly has said so itself.
+            // A panicked thread has reported it itself.
             let _ = thread.join();
         }
         if let Some(mirror) = &self.shared.mirror {
@@ -439,8 +443,7 @@ impl Drop for Inner {
 }
 
 impl Shared {
-    /// Queues a request for a caller who will wait for it, one way or the other. Refused if it would exceed the tenant's
-    /// quota.
+    /// Queues a request whose caller will wait for it. Refused if it would exceed the tenant's quota.
     pub fn submit(&self, mut write: Write, uploads: Vec<Upload>) -> Result<Submitted, Error> {
         if let Err(error) = self.quotas.check_write(&mut write) {
             self.journal.uploaded(&uploads);
@@ -451,7 +454,7 @@ impl Shared {
         self.submit_beyond_quota(write, uploads)
     }
 
-    /// Queues a request that is part of an erasure, which no quota may stop.
+    /// Queues a request that is part of an erasure, to which no quota applies.
     pub fn submit_beyond_quota(&self, write: Write, uploads: Vec<Upload>) -> Result<Submitted, Error> {
         self.load.note();
         self.journal.submit(write, uploads)
@@ -461,11 +464,11 @@ impl Shared {
         self.journal.source.now()
     }
 
-    /// Notes a folder of session files for erasures. A process that may only read the store goes on without the note.
+    /// Notes a folder of session files for erasures. A read-only process goes on without the note.
     pub fn note_records(&self, folder: &Path) -> Result<(), Error> {
         match self.copies.note_records(folder) {
             Err(error) if self.options.read_only => {
-                tracing::warn!(%error, "erasures by other processes will not reach what is recorded here");
+                tracing::warn!(%error, "erasures by other processes will not reach these session files");
                 Ok(())
             }
             noted => noted,
@@ -482,7 +485,7 @@ impl Shared {
         Err(Error::limit("WHOLE_BYTES_MAX", limit, bytes, advice))
     }
 
-    /// Ends the threads: chunks are handed over, then everything that waits is written.
+    /// Ends the threads: pending chunks and queued requests are written first.
     fn stop(&self) {
         self.pauses.stop();
         background::flush(self);

@@ -1,5 +1,5 @@
-//! Facts: [`statements`] adds, corrects and lists them, [`extract`] has a model learn them from turns, [`findable`] says what events change about
-//! which of them can be found.
+//! Facts: [`statements`] adds, corrects and lists them, [`extract`] has a model learn them from turns, [`findable`]
+//! keeps the recall index up to date with them.
 
 mod extract;
 mod findable;

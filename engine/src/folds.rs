@@ -1,4 +1,4 @@
-//! What conversations' events add up to, remembered and caught up by newer events only.
+//! Folds of conversations' events, cached and extended by newer events only.
 
 use crate::everturn::Shared;
 use crate::journal::{Observed, Observer};
@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 /// Events read at a time.
 const PAGE: u64 = 512;
-/// A fold is kept in the store about this often, so that nobody has to read more than this to know a state.
+/// Interval in events at which a fold is stored, so that knowing a state never takes reading more events than this.
 const KEEP_EVERY: u64 = 1024;
 /// Most folds in memory.
 const REMEMBERED_MAX: usize = 1024;
 /// Most token counts in memory.
 const COUNTED_MAX: usize = 200_000;
 
-/// A fold as it is kept in the store, with a hash that tells whether it is what was kept, and for this place.
+/// A fold as stored, with a hash that detects damage and a wrong `seq`.
 #[derive(Serialize, Deserialize)]
 struct KeptFold {
     hash: Hash,
@@ -35,9 +35,9 @@ fn fold_hash(last: &Event, fold: &Raw) -> Hash {
     Hash::of(&[&last.hash.0, fold.get().as_bytes()].concat())
 }
 
-/// What is remembered of logs.
+/// Cached folds and token counts.
 pub struct Folds {
-    /// Each as of the last time it was asked for.
+    /// Each as of its last use.
     folds: Cache<Key, Arc<Fold>>,
     /// Token counts, by turn and tokenizer.
     counts: Cache<(TurnId, Family), u64>,
@@ -52,7 +52,7 @@ impl Default for Folds {
 impl Observer for Folds {
     fn committed(&self, commit: &Observed<'_>) {
         for erased in &commit.committed.erased {
-            // Titles and checkpoints may be others now, also those of forks.
+            // Titles and checkpoints may have changed, also those of forks.
             self.folds.remove(&Key { tenant: commit.key.tenant.clone(), id: erased.conversation });
         }
         if commit.deleted {
@@ -66,7 +66,7 @@ impl Observer for Folds {
 }
 
 impl Shared {
-    /// What a conversation's events up to a place add up to. Reads only what is newer than the fold that is known.
+    /// Fold of a conversation's events up to a `seq`. Reads only events newer than the known fold.
     pub fn fold(&self, key: &Key, through_seq: u64) -> Result<Arc<Fold>, Error> {
         let known = self.folds.folds.get(key).filter(|fold| fold.through_seq <= through_seq);
         if let Some(fold) = known.as_ref().filter(|fold| fold.through_seq == through_seq) {
@@ -98,14 +98,14 @@ impl Shared {
             }
         }
         let fold = Arc::new(fold);
-        // An older one, asked for by whoever looks back, must not push out the newest.
+        // An older fold, requested for an earlier `seq`, must not replace the newest.
         if self.folds.folds.get(key).is_none_or(|newest| newest.through_seq < fold.through_seq) {
             self.folds.folds.insert(key.clone(), fold.clone());
         }
         Ok(fold)
     }
 
-    /// The newest fold that was kept at or before a place. One that is damaged is as good as none: it is made again.
+    /// Newest stored fold at or before a `seq`. A damaged one is ignored and computed again.
     fn kept_fold(&self, key: &Key, at_or_before: u64) -> Result<Option<Fold>, Error> {
         let Some((seq, raw)) = self.journal.index.fold(key, at_or_before)? else { return Ok(None) };
         let Some(kept) = self.sound_fold(key, seq, &raw)? else { return Ok(None) };
@@ -113,14 +113,14 @@ impl Shared {
         Ok(fold.filter(|fold| fold.through_seq == seq))
     }
 
-    /// What was kept for a place, if it is still that.
+    /// The fold stored for a `seq`, if it is undamaged.
     fn sound_fold(&self, key: &Key, seq: u64, raw: &Raw) -> Result<Option<Raw>, Error> {
         let Some(kept) = raw.read::<KeptFold>() else { return Ok(None) };
         let last = self.journal.log.events(key, seq.saturating_sub(1), 1)?.pop();
         Ok(last.filter(|last| fold_hash(last, &kept.fold) == kept.hash).map(|_| kept.fold))
     }
 
-    /// The places after `floor` whose folds are not what was kept.
+    /// `seq` of damaged folds after `floor`.
     pub fn damaged_folds(&self, key: &Key, floor: u64) -> Result<Vec<u64>, Error> {
         let (mut damaged, mut at) = (Vec::new(), u64::MAX);
         while let Some((seq, raw)) = self.journal.index.fold(key, at)?.filter(|(seq, _)| *seq > floor) {
@@ -132,7 +132,7 @@ impl Shared {
         Ok(damaged)
     }
 
-    /// What a turn costs, counted once.
+    /// Token count of a turn, computed once.
     pub fn count(&self, family: Family, turn: TurnId, message: &Value) -> u64 {
         if let Some(count) = self.folds.counts.get(&(turn, family)) {
             return count;

@@ -1,4 +1,4 @@
-//! Answers of models: [`generate`] asks for one and keeps it, [`account`] knows those on their way.
+//! Model replies: [`generate`] requests and stores them, [`account`] tracks the running ones.
 
 mod account;
 mod generate;

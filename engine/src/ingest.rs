@@ -1,4 +1,4 @@
-//! Input into events: what a caller says becomes a draft, with secrets and payloads dealt with before it is stored.
+//! Input into events: a turn becomes drafts, with secrets masked and payloads stored as assets first.
 
 use crate::everturn::Shared;
 use everturn_core::Error;
@@ -25,19 +25,19 @@ use ulid::Ulid;
 pub struct NewTurn {
     /// The message as JSON text, in any shape: OpenAI chat, Anthropic blocks, Responses item. Kept as it is.
     pub message: String,
-    /// Who speaks.
+    /// Actor.
     pub actor: Option<String>,
-    /// Who may see it; by default everyone, or operators and the model for what a tool answered.
+    /// Audience; by default everyone, or operators and the model for a tool result.
     pub visibility: Option<Visibility>,
-    /// Tokens that the provider counted.
+    /// Token counts of the provider.
     pub tokens: Option<Tokens>,
-    /// Which model said it.
+    /// Model that wrote it.
     pub model: Option<String>,
-    /// Through which client or importer it came.
+    /// Client or importer through which it came.
     pub adapter: Option<String>,
-    /// Whatever else is to be kept with it.
+    /// Further data to keep with it.
     pub metadata: BTreeMap<String, Raw>,
-    /// When it was said, where that is not now.
+    /// Time at which it was said, if not now.
     pub occurred_at: Option<Timestamp>,
 }
 
@@ -47,22 +47,22 @@ impl NewTurn {
         NewTurn { message: json.into(), ..NewTurn::default() }
     }
 
-    /// Words in a role.
+    /// A text in a role.
     pub fn text(role: Role, text: &str) -> NewTurn {
         NewTurn::message(format!("{{\"role\":\"{role}\",\"content\":{}}}", json::quote(text)))
     }
 
-    /// What a person says.
+    /// A user's turn.
     pub fn user(text: &str) -> NewTurn {
         NewTurn::text(Role::User, text)
     }
 
-    /// What the model says.
+    /// A turn of the model.
     pub fn assistant(text: &str) -> NewTurn {
         NewTurn::text(Role::Assistant, text)
     }
 
-    /// The same, said by this actor.
+    /// The same turn with this actor.
     pub fn by(mut self, actor: impl Into<String>) -> NewTurn {
         self.actor = Some(actor.into());
         self
@@ -83,7 +83,7 @@ impl From<String> for NewTurn {
     }
 }
 
-/// What redaction a conversation asks for.
+/// Redaction mode of a conversation.
 pub fn redaction_mode(conversation: &Conversation) -> redaction::Mode {
     conversation.policy.get("redaction").and_then(|raw| raw.read()).unwrap_or_default()
 }
@@ -94,17 +94,17 @@ pub struct Ingested {
     pub uploads: Vec<(TenantName, Hash)>,
 }
 
-/// Whether a turn begins with this event or ends with it.
+/// Position of an event in its turn.
 pub enum Place {
     /// A complete turn.
     Whole,
-    /// A complete turn of a transcript value, with the value's event where that says more than the message.
+    /// A complete turn of a transcript value, with the value's event if that holds more than the message.
     Imported(Option<Raw>),
-    /// A complete turn whose id follows from where it was found, so that it is the same when it is found again.
+    /// A complete turn whose id is derived from its source, so that finding it again gives the same id.
     Found(TurnId),
-    /// A complete turn, in this role if it does not say in which: items of an answer do not all.
+    /// A complete turn, in this role if the message has none: not all items of a reply have one.
     Said(Role),
-    /// The end of an open turn: which, the role that it was opened in, the kind of its end, and why.
+    /// The end of an open turn: its id, the role in which it was opened, the kind of its end, and the reason.
     End(TurnId, Role, &'static str, Option<String>),
 }
 
@@ -126,7 +126,7 @@ impl Shared {
         })
     }
 
-    /// What a turn becomes: events for its payloads, then its own.
+    /// Drafts of a turn: events for its payloads, then its own.
     pub fn ingest(
         &self,
         conversation: &Conversation,
@@ -141,7 +141,7 @@ impl Shared {
         }
         let (redacted, mut secrets) = redaction::redact(&turn.message, redaction_mode(conversation))?;
         let (stored, payloads) = match place {
-            // What was cut off is words, whatever it looks like; and it must be possible to write them down also where no
+            // Interrupted text stays text, whatever it looks like: it must be possible to write it also where no
             // asset can be added, or the store could not be opened again.
             Place::End(.., kind::INTERRUPTED, _) => (redacted.into_owned(), Vec::new()),
             _ => self.extract(&redacted)?,
@@ -225,7 +225,7 @@ impl Shared {
         }
     }
 
-    /// Puts the bytes of an asset and makes its `asset.added` event.
+    /// Stores the bytes of an asset and drafts its `asset.added` event.
     pub fn asset_draft(
         &self,
         tenant: &TenantName,
@@ -266,8 +266,8 @@ pub fn asset_id(ulid: Ulid) -> String {
     format!("asset_{}", EventId(ulid).to_string().trim_start_matches(EventId::PREFIX))
 }
 
-/// The fields of a message that say in which role it speaks. Only these, because a message may hold numbers that no
-/// double can, which are kept but cannot be parsed.
+/// Fields of a message that determine its role. Only these, because a message may hold numbers that no double can,
+/// which are kept but cannot be parsed.
 fn speaker(message: &str) -> Value {
     #[derive(Default, Deserialize)]
     struct Speaker<'a> {

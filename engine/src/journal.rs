@@ -1,5 +1,5 @@
-//! What commits: the log with its queue, the clock and ids, uploads, and each conversation as of its last commit. What follows from a commit
-//! is left to observers.
+//! Commits: the log with its queue, the clock and ids, uploads, and each conversation as of its last commit.
+//! Observers handle the consequences of a commit.
 
 use crate::world::Source;
 use crate::writer::{Job, Queue, Submitted};
@@ -15,22 +15,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Past this the memory of conversations starts over.
+/// Most conversations in memory; past this the cache starts over.
 const KNOWN_MAX: usize = 4096;
 
 /// Follows commits: live readers, open turns, mirror, indexer, compaction, generations, caches.
 pub trait Observer: Send + Sync {
-    /// Called by the writer before the caller hears of the commit, in the order of the log. Must be quick.
+    /// Called by the writer before the caller gets the result, in the order of the log. Must be quick.
     fn committed(&self, commit: &Observed<'_>);
 
-    /// Another process writes to the store now, or derived rows were made again: what is remembered may be stale.
+    /// Another process writes to the store now, or derived rows were rebuilt: caches may be stale.
     fn forget_all(&self) {}
 }
 
 /// A commit that wrote something.
 pub struct Observed<'a> {
     pub key: &'a Key,
-    /// Whether the conversation is gone.
+    /// Whether the conversation was deleted.
     pub deleted: bool,
     pub committed: &'a Committed,
 }
@@ -40,13 +40,13 @@ impl Observed<'_> {
         &self.committed.events
     }
 
-    /// Whether an event is of a kind.
+    /// Whether any event is of a kind.
     pub fn has(&self, is: impl Fn(&str) -> bool) -> bool {
         self.events().iter().any(|event| is(&event.kind))
     }
 }
 
-/// Bytes that were put for a tenant.
+/// Bytes uploaded for a tenant.
 pub type Upload = (TenantName, Hash);
 
 /// The log and everything that a commit needs.
@@ -59,9 +59,9 @@ pub struct Journal {
     read_only: bool,
     /// Conversations as of their last commit; saves a read before each append.
     known: Mutex<HashMap<Key, Arc<Conversation>>>,
-    /// Another process has opened the store for writing since: what is remembered may be stale.
+    /// Another process has opened the store for writing since: caches may be stale.
     overtaken: AtomicBool,
-    /// Uploads for appends that are not committed yet, with their number.
+    /// Uploads for appends that are not committed yet, with the number of those appends.
     uploads: Mutex<HashMap<Upload, usize>>,
     observers: Vec<Arc<dyn Observer>>,
 }
@@ -115,7 +115,7 @@ impl Journal {
         }
     }
 
-    /// Whether the store takes the next write. A store that was opened for reading only is always ready.
+    /// Whether the store accepts the next write. A read-only store is always ready.
     pub fn ready(&self) -> Result<(), Error> {
         if self.read_only {
             return Ok(());
@@ -123,7 +123,7 @@ impl Journal {
         self.log.ready().inspect_err(|error| self.refused(error))
     }
 
-    /// Refuses what a store that was opened for reading cannot do.
+    /// Refuses writes to a read-only store.
     pub fn writable(&self) -> Result<(), Error> {
         if self.read_only {
             return Err(Error::invalid(
@@ -134,25 +134,25 @@ impl Journal {
         Ok(())
     }
 
-    /// Once another process has taken the right to write, reads come from the store.
+    /// Once another process has taken over writing, reads come from the store.
     pub fn refused(&self, error: &Error) {
         if error.code() == "store.overtaken" && !self.overtaken.swap(true, Ordering::SeqCst) {
             self.forget_derived();
         }
     }
 
-    /// Forgets everything that was read from derived rows.
+    /// Drops everything cached from derived rows.
     pub fn forget_derived(&self) {
         self.known.lock().clear();
         self.observers.iter().for_each(|observer| observer.forget_all());
     }
 
-    /// Queues a request for a caller who will wait for it, one way or the other.
+    /// Queues a request whose caller will wait for it.
     pub fn submit(self: &Arc<Self>, write: Write, uploads: Vec<Upload>) -> Result<Submitted, Error> {
         Ok(Submitted::new(self.queued(write, uploads)?, self.clone()))
     }
 
-    /// Queues a request and has the writer thread see to it.
+    /// Queues a request and wakes the writer thread for it.
     pub fn submit_now(&self, write: Write) -> Result<oneshot::Receiver<Result<Committed, Error>>, Error> {
         let answer = self.queued(write, Vec::new())?;
         self.queue.nudge();
@@ -176,13 +176,14 @@ impl Journal {
         }
     }
 
-    /// Tells what follows from a commit. Called by the writer before the caller hears of it, in the order of the log.
+    /// Notifies the observers of a commit. Called by the writer before the caller gets the result, in the order of
+    /// the log.
     pub fn committed(&self, key: &Key, deleted: bool, committed: &Committed) {
         if committed.repeated {
             return;
         }
         if !committed.erased.is_empty() || deleted {
-            // Titles and checkpoints may be others now, also those of forks.
+            // Titles and checkpoints may have changed, also those of forks.
             let mut known = self.known.lock();
             for place in &committed.erased {
                 known.remove(&Key { tenant: key.tenant.clone(), id: place.conversation });
@@ -201,14 +202,15 @@ impl Journal {
         self.uploads.lock()
     }
 
-    /// Puts bytes, and keeps them from being collected until [`Journal::uploaded`] says that their event is there.
+    /// Stores bytes, and protects them from collection until [`Journal::uploaded`] says that their event is
+    /// committed.
     pub fn upload(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
         self.writable()?;
         *self.uploads().entry((tenant.clone(), sha256)).or_default() += 1;
         self.assets.put(tenant, sha256, bytes).inspect_err(|_| self.uploaded(&[(tenant.clone(), sha256)]))
     }
 
-    /// The appends that these bytes were put for are done.
+    /// Ends the protection of uploads whose appends are done.
     pub fn uploaded(&self, done: &[Upload]) {
         if done.is_empty() {
             return;
@@ -224,11 +226,11 @@ impl Journal {
         }
     }
 
-    /// Deletes bytes that nothing refers to any more. What fails here is found again by the sweeper.
+    /// Deletes bytes that nothing refers to any more. The sweeper retries failures.
     pub fn collect(&self, tenant: &TenantName, hashes: &[Hash]) -> usize {
         let mut collected = 0;
         for sha256 in hashes {
-            // Held while deleting, so that an upload of the same bytes comes before or after, not between.
+            // Held while deleting, so that an upload of the same bytes comes before or after, not in between.
             let uploads = self.uploads();
             let wanted = uploads.contains_key(&(tenant.clone(), *sha256))
                 || self.index.asset_in_use(tenant, *sha256).unwrap_or(true);
@@ -242,7 +244,7 @@ impl Journal {
         collected
     }
 
-    /// All events after a `seq` up to another.
+    /// All events after `after`, up to `through`.
     pub fn events_between(&self, key: &Key, after: u64, through: u64) -> Result<Vec<Event>, Error> {
         let mut events: Vec<Event> = Vec::new();
         loop {

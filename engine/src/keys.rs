@@ -1,7 +1,7 @@
-//! Keys: made, listed, taken back, and found again by their words.
+//! Access keys: created, listed, revoked, and looked up by their text.
 //!
-//! The words are `et_ID_SECRET`: the ULID of the key, and 32 random bytes in hex. They are shown once, when the key is
-//! made; kept is the SHA-256 of the secret.
+//! The text of a key is `et_ID_SECRET`: the ULID of the key, and 32 random bytes in hex. It is shown once, when the
+//! key is created; only the SHA-256 of the secret is stored.
 
 use crate::everturn::{Inner, Shared};
 use everturn_core::Error;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
-/// What the words of every key begin with.
+/// Prefix of the text of every key.
 pub const KEY_PREFIX: &str = "et_";
 
 /// The last use of a key is written at most this often.
@@ -31,36 +31,36 @@ pub struct Keys {
     _open: Option<Arc<Inner>>,
 }
 
-/// A key to make.
+/// A key to create.
 #[derive(Clone, Debug)]
 pub struct NewKey {
-    /// Whose conversations it opens.
+    /// Tenant that it gives access to.
     pub tenant: String,
-    /// What may be done with it.
+    /// Role that it grants.
     pub role: KeyRole,
-    /// For people.
+    /// Description for people.
     pub label: Option<String>,
-    /// When it ends by itself.
+    /// Time at which it expires.
     pub expires: Option<Timestamp>,
 }
 
-/// What a key allows.
+/// Access granted by a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grant {
-    /// Which key.
+    /// Id of the key.
     pub key: KeyId,
-    /// Whose conversations it opens.
+    /// Tenant that it gives access to.
     pub tenant: TenantName,
-    /// What may be done with it.
+    /// Role that it grants.
     pub role: KeyRole,
-    /// When it ends by itself.
+    /// Time at which it expires.
     pub expires: Option<Timestamp>,
 }
 
-/// The stored keys, and what is remembered about them while the store is open.
+/// Stored keys, and what is cached about them while the store is open.
 pub(crate) struct KeyRing {
     pub store: Arc<dyn everturn_store::Keys>,
-    /// Raised when a key is made or taken back.
+    /// Incremented when a key is created or revoked.
     changes: watch::Sender<u64>,
     touched: Mutex<HashMap<KeyId, Timestamp>>,
 }
@@ -80,7 +80,7 @@ impl Keys {
         &self.shared
     }
 
-    /// Makes a key. The second of the answer are its words: nobody can show them again.
+    /// Creates a key. Also returns its text, which cannot be shown again.
     pub fn create(&self, new: NewKey) -> Result<(AccessKey, String), Error> {
         self.shared().journal.writable()?;
         let now = self.shared().now();
@@ -119,7 +119,7 @@ impl Keys {
         self.shared().keys.store.keys(&TenantName::new(tenant)?)
     }
 
-    /// Takes a key back. Another tenant's looks absent.
+    /// Revokes a key. Another tenant's key counts as absent.
     pub fn revoke(&self, tenant: &str, id: KeyId) -> Result<AccessKey, Error> {
         self.shared().journal.writable()?;
         let revoked = self.shared().keys.store.revoke_key(&TenantName::new(tenant)?, id, self.shared().now());
@@ -127,10 +127,10 @@ impl Keys {
         revoked
     }
 
-    /// What the words of a key allow. Reads the store. The answer to wrong words, revoked and expired keys is the same.
+    /// Access granted by the text of a key. Reads the store. Unknown, revoked and expired keys give the same error.
     pub fn find(&self, words: &str) -> Result<Grant, Error> {
         let unknown = || {
-            let text = "this key is not known here, or not any more; ask an administrator for another";
+            let text = "this key is unknown, revoked or expired; ask an administrator for another";
             Error::not_found("key.unknown", text)
         };
         let (id, secret) = parse(words).ok_or_else(unknown)?;
@@ -142,7 +142,7 @@ impl Keys {
         Ok(Grant { key: key.id, tenant: key.tenant, role: key.role, expires: key.expires })
     }
 
-    /// Whether a grant's time has passed since it was found.
+    /// Whether a grant has expired since it was found.
     pub fn has_expired(&self, grant: &Grant) -> bool {
         grant.expires.is_some_and(|end| end <= self.shared().now())
     }
@@ -160,27 +160,27 @@ impl Keys {
         self.shared().keys.store.touch_key(id, now)
     }
 
-    /// Whether there ever was a key, of any tenant.
+    /// Whether any tenant ever had a key.
     pub fn any(&self) -> Result<bool, Error> {
         self.shared().keys.store.any_key(None)
     }
 
-    /// Whether there is a key, of any tenant, that is valid now.
+    /// Whether any tenant has a valid key.
     pub fn any_valid(&self) -> Result<bool, Error> {
         self.shared().keys.store.any_key(Some(self.shared().now()))
     }
 
-    /// A number that changes whenever a key is made or taken back in this process: what was found before may be wrong.
+    /// A number that changes whenever this process creates or revokes a key: earlier grants may be invalid.
     pub fn changes(&self) -> u64 {
         *self.shared().keys.changes.borrow()
     }
 
-    /// Wakes its holder whenever a key is made or taken back in this process.
+    /// Wakes its holder whenever this process creates or revokes a key.
     pub fn watch_changes(&self) -> watch::Receiver<u64> {
         self.shared().keys.changes.subscribe()
     }
 
-    /// Whether a key still opens anything. Reads the store.
+    /// Whether a key is still valid. Reads the store.
     pub fn is_valid(&self, id: KeyId) -> Result<bool, Error> {
         Ok(self.shared().keys.store.key(id)?.is_some_and(|key| key.is_valid(self.shared().now())))
     }
@@ -192,7 +192,7 @@ impl Keys {
     }
 }
 
-/// The id and the secret in the words of a key.
+/// Id and secret in the text of a key.
 fn parse(words: &str) -> Option<(KeyId, [u8; 32])> {
     let (id, secret) = words.strip_prefix(KEY_PREFIX)?.split_once('_')?;
     let mut bytes = [0; 32];

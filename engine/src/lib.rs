@@ -24,16 +24,16 @@
 //!   [import](Tenant::import). No call reaches another tenant's data.
 //! - [`ConversationHandle`] is one conversation: [`append`](ConversationHandle::append), [`history`](ConversationHandle::history),
 //!   [`subscribe`](ConversationHandle::subscribe), [`fork`](ConversationHandle::fork), [`supersede`](ConversationHandle::supersede),
-//!   [`generate`](ConversationHandle::generate), [`export`](ConversationHandle::export). What belongs together has a handle of its own:
+//!   [`generate`](ConversationHandle::generate), [`export`](ConversationHandle::export). Related methods have a handle of their own:
 //!   [`contexts`](ConversationHandle::contexts), [`state`](ConversationHandle::state), [`facts`](ConversationHandle::facts),
 //!   [`assets`](ConversationHandle::assets), [`compaction`](ConversationHandle::compaction), [`log`](ConversationHandle::log), and
-//!   [`open_turn`](ConversationHandle::open_turn) for answers that are streamed.
+//!   [`open_turn`](ConversationHandle::open_turn) for streamed replies.
 //! - [`model`] connects model servers, local models and embedders; [`script`] runs projectors and summarizers that users write.
 //!
 //! # Waiting
 //!
-//! A write answers with a [`Commit`] (an append with an [`Append`]): a sync caller `wait`s, an async one `.await`s, on any executor. Once it
-//! answers, the write survives a power loss. Reads run on the caller's thread, on a connection of their own, and never wait for the writer.
+//! A write returns a [`Commit`] (an append an [`Append`]): a sync caller `wait`s, an async one `.await`s, on any executor. Once it
+//! is done, the write survives a power loss. Reads run on the caller's thread, on a connection of their own, and never wait for the writer.
 //! A [`Subscription`] is an iterator for sync callers and a stream for async ones.
 //!
 //! # Errors
@@ -127,7 +127,7 @@ pub use transfer::{Format, Imported};
 pub use world::{SystemWorld, World};
 pub use writer::{Commit, CommitFuture};
 
-/// The page about generating: what it shows is run.
+/// The page about generating; its examples are run.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/generate.md")]
 struct GeneratePage;
@@ -147,7 +147,7 @@ struct EmbeddingsPage;
 #[doc = include_str!("../../docs/facts.md")]
 struct FactsPage;
 
-/// The first page for somebody who writes Rust.
+/// The quick start for Rust.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/quickstart-rust.md")]
 struct QuickstartPage;

@@ -1,11 +1,11 @@
-//! Changes of lists of conversations.
+//! Notifications of changed lists of conversations.
 
 use crate::journal::{Observed, Observer};
 use everturn_core::event::kind;
 use everturn_core::id::TenantName;
 use tokio::sync::broadcast;
 
-/// News that may wait for a slow listener.
+/// Notifications buffered for a slow listener.
 const AHEAD_MAX: usize = 64;
 
 /// Names a tenant whenever this process begins or deletes one of its conversations.
@@ -18,7 +18,7 @@ impl Default for Listings {
 }
 
 impl Listings {
-    /// From now on. A slow listener misses some, and is told so.
+    /// Notifications from now on. A slow listener misses some, and is told so.
     pub fn subscribe(&self) -> broadcast::Receiver<TenantName> {
         self.0.subscribe()
     }

@@ -1,8 +1,8 @@
-//! Requests before background work.
+//! Priority of requests over background work.
 //!
-//! Whoever serves somebody says so with [`Load::note`]. Background work is done in slices, and after each one it
-//! [gives way](give_way) while requests keep coming, for a time that follows from how long the slice took. So it is done at once on a
-//! quiet machine, takes a known part of a busy one, and never stands still.
+//! A request in progress is noted with [`Load::note`]. Background work is done in slices, and after each one it
+//! [pauses](give_way) while requests keep coming, for a time that depends on the length of the slice. So it runs at
+//! full speed on an idle machine, takes a known share of a busy one, and never stops.
 
 use crate::everturn::Shared;
 use parking_lot::{Condvar, Mutex};
@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 /// While requests keep coming, each background thread works for one part in this many of the time.
 pub const BACKGROUND_SHARE: u32 = 10;
 
-/// Without a request for this long, background work goes on.
+/// Time without a request after which background work goes on.
 pub const QUIET: Duration = Duration::from_millis(20);
 
-/// Background work never gives way for longer than this between two slices.
+/// Longest pause of background work between two slices.
 pub const GIVE_WAY_MAX: Duration = Duration::from_secs(1);
 
-/// So many run at once on the smallest machine: a recall may be waiting for a model.
+/// Number of heavy operations at once on the smallest machine: a recall may be waiting for a model.
 const HEAVY_MIN: usize = 2;
 
-/// How much lower than that of requests the priority of background threads is, as `nice` counts it.
+/// Priority of background threads below that of requests, as a `nice` value.
 const BACKGROUND_NICE: i32 = 10;
 
-/// When a request was last seen.
+/// Time of the last request.
 pub struct Load {
     since: Instant,
     /// Microseconds after `since`; 0 before the first request.
@@ -38,7 +38,7 @@ impl Default for Load {
 }
 
 impl Load {
-    /// Somebody is being served at this moment.
+    /// Notes a request in progress.
     pub fn note(&self) {
         self.last_us.store(self.now_us(), Ordering::Relaxed);
     }
@@ -48,7 +48,7 @@ impl Load {
         self.idle().is_some_and(|idle| idle < QUIET)
     }
 
-    /// How long to pause before looking again whether background work may go on: not after `rest`, nor once it is quiet.
+    /// Pause before checking again whether background work may go on: not past `rest`, nor once it is quiet.
     pub fn pause_before(&self, rest: Instant, now: Instant) -> Duration {
         pause_of(self.idle(), rest.saturating_duration_since(now))
     }
@@ -66,13 +66,13 @@ impl Load {
     }
 }
 
-/// Bounds how many do something at once: the others wait for their turn.
+/// Limits concurrency: callers beyond the limit wait.
 pub struct Slots {
     free: Mutex<usize>,
     freed: Condvar,
 }
 
-/// The right to go on, until it is dropped.
+/// A slot, free again when dropped.
 pub struct Slot<'a>(&'a Slots);
 
 impl Slots {
@@ -96,26 +96,26 @@ impl Drop for Slot<'_> {
     }
 }
 
-/// How long to pause, with a request this long ago and this much left of the rest.
+/// Pause after a request this long ago, with this much left of the rest.
 fn pause_of(idle: Option<Duration>, rest: Duration) -> Duration {
     idle.map_or(Duration::ZERO, |idle| QUIET.saturating_sub(idle)).min(rest)
 }
 
-/// Operations at once that each take a processor and much memory, such as a recall with its connection's cache: more of
-/// them would all be slower.
+/// Most concurrent operations that each take a processor and much memory, such as a recall with its connection's
+/// cache: more of them would all be slower.
 pub fn heavy_max() -> usize {
     std::thread::available_parallelism().map_or(HEAVY_MIN, usize::from).max(HEAVY_MIN)
 }
 
-/// How long to give way after a slice that took this long, while requests keep coming.
+/// Pause after a slice of this length, while requests keep coming.
 pub fn rest_after(slice: Duration, most: Duration) -> Duration {
     (slice * (BACKGROUND_SHARE - 1)).min(most)
 }
 
-/// Called by a background thread after a slice of work that took this long: waits while requests keep coming, within limits.
+/// Called by a background thread after a slice of this length: pauses while requests keep coming, within limits.
 pub fn give_way(shared: &Shared, slice: Duration) {
     let rest = Instant::now() + rest_after(slice, GIVE_WAY_MAX);
-    while !shared.pauses.are_over() {
+    while !shared.pauses.ended() {
         let time = shared.load.pause_before(rest, Instant::now());
         if time.is_zero() {
             return;
@@ -124,7 +124,7 @@ pub fn give_way(shared: &Shared, slice: Duration) {
     }
 }
 
-/// Does a slice of background work, then gives way.
+/// Runs a slice of background work, then pauses.
 pub fn slice<T>(shared: &Shared, work: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let done = work();

@@ -1,12 +1,13 @@
 //! A file per conversation, kept up to date: `DIR/<tenant>/<conversation>.jsonl`, as `export` writes it.
 //!
-//! A commit only notes which conversation changed; one thread reads what is new from the log and appends it. The files
-//! are derived: one that is torn, behind or gone is mended from the log, and a disk that fails costs no append. Erased
-//! words must leave the files as well, so an erasure writes a file anew and puts it in the old one's place.
+//! A commit only notes which conversation changed; one thread reads the new events from the log and appends them. The
+//! files are derived: a torn, outdated or missing one is repaired from the log, and a failing disk costs no append.
+//! Erased text must leave the files as well, so an erasure writes a new file and replaces the old one.
 //!
 //! Appended lines are not synced one by one: after a power loss a file ends earlier, and is continued from there.
 //!
-//! What it is not: a second truth. A file that the log does not agree with is set aside under another name, never mixed.
+//! The mirror is not a second source of truth: a file that contradicts the log is set aside under another name, never
+//! merged.
 
 mod file;
 mod work;
@@ -27,19 +28,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use work::Work;
 
-/// How long to wait before a disk that failed is tried again.
+/// Wait before a failed disk is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How long an erasure waits for the mirror.
+/// Longest wait of an erasure for the mirror.
 const ERASURE_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What changed, and the thread that writes it down.
+/// Queue of changed conversations, and the thread that writes their files.
 pub struct Mirror {
     folder: PathBuf,
     /// Held until the thread ends, so that two stores do not write into one folder.
     lock: Mutex<Option<File>>,
     queue: Mutex<Queue>,
     changed: Condvar,
-    /// Told when the thread has written what it took.
+    /// Signalled when the thread has written the changes that it took.
     written: Condvar,
     failures: AtomicU64,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -49,18 +50,18 @@ pub struct Mirror {
 struct Queue {
     changes: HashMap<Key, Change>,
     stopping: bool,
-    /// Whether the thread writes what it took.
+    /// Whether the thread is writing.
     writing: bool,
-    /// Whether the thread waits to be told.
+    /// Whether the thread sleeps until it is woken.
     asleep: bool,
 }
 
-/// What is to be done about a conversation's file.
+/// Pending change of a conversation's file.
 #[derive(Clone, Copy, Default)]
 pub struct Change {
-    /// Its file goes, and comes back only if the conversation has.
+    /// Delete the file; it is written again only if the conversation exists.
     pub deleted: bool,
-    /// Words that were erased must leave its file and those of its relatives.
+    /// Remove erased text from its file and those of related conversations.
     pub erased: bool,
 }
 
@@ -73,11 +74,11 @@ impl Observer for Mirror {
 }
 
 impl Mirror {
-    /// Makes the folder if it is not there, and keeps others from mirroring into it.
+    /// Makes the folder if it does not exist, and keeps other processes from mirroring into it.
     pub fn open(folder: &Path) -> Result<Mirror, Error> {
         let cannot = |what: String| Error::invalid("mirror.folder", format!("{what}; choose another folder"));
         std::fs::create_dir_all(folder)
-            .map_err(|e| cannot(format!("cannot make the mirror's folder {}: {e}", folder.display())))?;
+            .map_err(|e| cannot(format!("cannot create the mirror's folder {}: {e}", folder.display())))?;
         let path = folder.join(".lock");
         let lock = File::options().create(true).append(true).open(&path);
         let lock = lock.map_err(|e| cannot(format!("cannot write to {}: {e}", folder.display())))?;
@@ -95,8 +96,7 @@ impl Mirror {
         })
     }
 
-    /// Removes erased and deleted words from the files of mirrors that were made of this store and that this process does not
-    /// keep up to date.
+    /// Removes erased and deleted text from mirrors of this store that this process does not keep up to date.
     pub fn update_others(shared: &Shared, changes: &[(Key, Change)]) -> Result<(), Error> {
         let own = shared.mirror.as_ref().and_then(|own| own.folder.canonicalize().ok());
         for folder in shared.copies.mirrors()? {
@@ -111,7 +111,7 @@ impl Mirror {
             });
             updated.map_err(|error| {
                 let text = format!(
-                    "the words are gone from the store, but not from the mirror in {}: {error}; they leave it when `everturn serve --mirror` is next started, or delete that folder",
+                    "the text is erased from the store, but not from the mirror in {}: {error}; it is removed when `everturn serve --mirror` is next started, or delete that folder",
                     folder.display()
                 );
                 Error::internal("erase.mirror", text)
@@ -120,7 +120,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Starts the thread. It first brings every file up to where the log is.
+    /// Starts the thread. It first brings every file up to date with the log.
     pub fn start(&self, shared: Arc<Shared>) -> Result<(), Error> {
         let builder = std::thread::Builder::new().name("everturn-mirror".into());
         let thread = builder.spawn(move || {
@@ -135,7 +135,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Notes that a conversation has changed. Cheap: the work is the thread's.
+    /// Notes a changed conversation. Cheap: the thread does the work.
     fn note(&self, key: &Key, deleted: bool, erased: bool) {
         let mut queue = self.queue();
         match queue.changes.get_mut(key) {
@@ -150,30 +150,30 @@ impl Mirror {
         }
     }
 
-    /// Waits until what was noted about a conversation is written: erased words are to be gone when the erasure is acknowledged.
-    /// Not for long: a disk that fails is tried again, and nobody else waits for it.
+    /// Waits until the noted changes of a conversation are written: erased text should be gone when the erasure is
+    /// acknowledged. Not for long: a failing disk is retried while nobody waits.
     pub fn wait_for(&self, key: &Key) {
         let waits = |queue: &mut Queue| !queue.stopping && (queue.writing || queue.changes.contains_key(key));
         self.written.wait_while_for(&mut self.queue(), waits, ERASURE_PATIENCE);
     }
 
-    /// Writes what is known to be new, then ends the thread. What a failing disk did not take is made up for at the next
-    /// start.
+    /// Writes the pending changes, then ends the thread. Changes that a failing disk did not take are written after
+    /// the next start.
     pub fn stop(&self) {
         self.queue().stopping = true;
         self.changed.notify_all();
         if let Some(thread) = self.thread.lock().take() {
-            // A thread that ended badly has said so itself.
+            // A panicked thread has reported it itself.
             let _ = thread.join();
         }
     }
 
-    /// How many times a file could not be written. Each of them is tried again.
+    /// Number of failed writes. Each is retried.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Only now may another process take over. Closing the file would not be enough: a child process that is just being
+    /// Lets another process take over. Closing the file would not be enough: a child process that is just being
     /// started holds it open a moment longer.
     fn unlock(&self) {
         if let Some(lock) = self.lock.lock().take() {
@@ -211,10 +211,10 @@ impl Mirror {
                     None => self.count(error),
                 });
             }
-            // A disk that fails says so once, not for every file and every try.
+            // A failing disk is logged once, not for every file and every attempt.
             match (&failed, failing) {
                 (Some(error), false) => {
-                    tracing::warn!(%error, "the mirror cannot be written; it is tried again, and nothing else waits for it");
+                    tracing::warn!(%error, "the mirror cannot be written; retrying in the background");
                 }
                 (None, true) => {
                     let failures = self.failures();
@@ -232,7 +232,7 @@ impl Mirror {
         error
     }
 
-    /// Notes a change that could not be written, behind what has come meanwhile.
+    /// Queues a failed change again, merged with newer ones.
     fn again(&self, key: Key, change: Change, error: Error) -> Error {
         let mut queue = self.queue();
         let waiting = queue.changes.entry(key).or_default();
@@ -242,7 +242,7 @@ impl Mirror {
         self.count(error)
     }
 
-    /// Waits until something is to be done. After a failure that is a while later, or the end.
+    /// Waits for something to do; after a failure, for a while or until the end.
     fn next(&self, caught_up: bool, failing: bool) -> (HashMap<Key, Change>, bool) {
         let mut queue = self.queue();
         if failing {
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_disk_that_fails_is_counted_costs_no_append_and_is_tried_again() {
         let folder = tempfile::tempdir().unwrap();
-        // Something is in the way of the tenant's folder, whoever the user is.
+        // A file blocks the tenant's folder, whoever the user is.
         let in_the_way = folder.path().join("acme");
         std::fs::write(&in_the_way, "in the way").unwrap();
         let options = Options { mirror: Some(folder.path().to_path_buf()), ..Options::default() };

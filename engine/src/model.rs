@@ -1,4 +1,4 @@
-//! Models: what they are asked, and the clients that ask.
+//! Models: requests to them, and the clients that send them.
 //!
 //! [`Generate`], [`Summarize`] and [`Embed`] are what the rest of the engine needs of a model; anything may implement
 //! them. [`HttpModel`] and [`HttpEmbedder`] do it with a server, [`Summarizer`] with any [`Generate`], [`BuiltinEmbedder`] on
@@ -15,8 +15,8 @@
 //! # Ok::<(), everturn::Error>(())
 //! ```
 //!
-//! Everything here serves sync callers and any executor: requests run on a small runtime of their own, and what is
-//! handed out only waits for it. Dropping it ends the request.
+//! Everything here serves sync callers and any executor: requests run on a small runtime of their own, and the
+//! returned values only wait for it. Dropping one ends its request.
 
 mod builtin;
 mod choice;
@@ -54,30 +54,31 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// A model that answers.
+/// A model that generates replies.
 pub trait Generate: Send + Sync {
-    /// The shape in which it wants its messages and tools, and in which its answers come.
+    /// Provider whose shape its messages, tools and replies have.
     fn provider(&self) -> Provider;
-    /// Which model it is.
+    /// Name of the model.
     fn model(&self) -> &str;
-    /// Asks. The work begins at once and ends early if the [`Generation`] is dropped; whatever goes wrong is said there.
+    /// Sends a request. The work begins at once and ends early if the [`Generation`] is dropped; errors are reported
+    /// there.
     fn generate(&self, request: Request) -> Generation;
 }
 
-/// Most tokens of a prompt, where nobody says what a model takes.
+/// Default context of a model: most tokens of a prompt and its reply.
 pub const CONTEXT_TOKENS_DEFAULT: u64 = 128_000;
 
-/// A model that conversations can be continued with.
+/// A model that can continue conversations.
 #[derive(Clone)]
 pub struct Configured {
-    /// Who is asked.
+    /// Client of the model.
     pub client: Arc<dyn Generate>,
-    /// Most tokens of a prompt and its answer together.
+    /// Most tokens of a prompt and its reply together.
     pub context_tokens: u64,
 }
 
 impl Configured {
-    /// A model that takes [`CONTEXT_TOKENS_DEFAULT`].
+    /// A model with a context of [`CONTEXT_TOKENS_DEFAULT`].
     pub fn new(client: Arc<dyn Generate>) -> Configured {
         Configured { client, context_tokens: CONTEXT_TOKENS_DEFAULT }
     }
@@ -85,22 +86,22 @@ impl Configured {
 
 /// A model that summarizes.
 pub trait Summarize: Send + Sync {
-    /// Who summarizes; kept with the summary.
+    /// Name of the summarizer; kept with the summary.
     fn name(&self) -> String;
-    /// The answer to these instructions about this text. Nothing is asked before the first poll.
+    /// The reply to these instructions about this text. Nothing is sent before the first poll.
     fn summarize(&self, system: &str, user: &str) -> BoxFuture<'static, Result<String, Error>>;
 }
 
 /// A model that turns texts into vectors.
 pub trait Embed: Send + Sync {
-    /// Which model it is; kept with the vectors, since those of different models must not be compared.
+    /// Name of the model; kept with the vectors, since those of different models must not be compared.
     fn model(&self) -> &str;
-    /// How long its vectors are, if that is known yet.
+    /// Dimensions of its vectors, if known yet.
     fn dimensions(&self) -> Option<usize>;
-    /// One vector for each text, in their order. An empty one says that nothing in a text has a meaning to the model.
+    /// One vector for each text, in their order. An empty one means that the model knows nothing in the text.
     fn embed(&self, texts: Vec<String>) -> BoxFuture<'static, Result<Vec<Vec<f32>>, Error>>;
-    /// The same without waiting, for a model that is about as quick as the index of words: then vectors are made along with
-    /// it, of whole texts. Those of other models are made in the background.
+    /// Synchronous embedding, for a model that is about as quick as lexical indexing: its vectors are made by the
+    /// indexer, of whole texts. Those of other models are made in the background.
     fn at_once(&self) -> Option<&dyn EmbedAtOnce> {
         None
     }
@@ -108,34 +109,35 @@ pub trait Embed: Send + Sync {
 
 /// A model that turns a text into a vector in microseconds, and cannot fail.
 pub trait EmbedAtOnce {
-    /// The vector of a text; empty if nothing in it has a meaning to the model.
+    /// The vector of a text; empty if the model knows nothing in it.
     fn vector(&self, text: &str) -> Vec<f32>;
-    /// The same of a question, and what it is worth.
+    /// The vector of a query, with thresholds for its results.
     fn question(&self, text: &str) -> QuestionVector;
 }
 
-/// What a question means to a model.
+/// Embedding of a query.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QuestionVector {
-    /// Empty if nothing in it has a meaning to the model.
+    /// Empty if the model knows nothing in the query.
     pub numbers: Vec<f32>,
-    /// What has at least this share of the question by words stands no lower than words put it, and meaning only adds to
-    /// that: 0 in a language of which the model knows nothing, above 1 in one that it knows.
+    /// Lexical share of the query from which an entry ranks no lower than by words alone; its vector can then only
+    /// raise it. 0 in a language that the model does not know, above 1 in one that it knows.
     pub words_hold: f64,
-    /// If nothing is nearer than this, nothing has to do with the question.
+    /// Smallest nearness of a relevant entry: if nothing is nearer, nothing matches the query.
     pub nearness_min: f64,
 }
 
-/// What an answer that is on its way gives next.
+/// Next step of a running generation.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Another piece.
     Delta(Delta),
-    /// The whole of it; nothing follows.
+    /// The complete reply; nothing follows.
     Done(Box<Answer>),
 }
 
-/// An answer on its way: pieces, and at last the whole or an error. Dropping it ends the request.
+/// A running generation: pieces of the reply, and finally the complete reply or an error. Dropping it ends the
+/// request.
 pub struct Generation(Pin<Box<dyn Stream<Item = Result<Step, Error>> + Send>>);
 
 impl Generation {
@@ -144,7 +146,7 @@ impl Generation {
         Generation(Box::pin(steps))
     }
 
-    /// One that failed before it began.
+    /// A generation that failed before it began.
     pub fn failed(error: Error) -> Generation {
         Generation::new(futures_util::stream::iter([Err(error)]))
     }
@@ -154,19 +156,19 @@ impl Generation {
         wait(self.next()).transpose()
     }
 
-    /// The whole answer; blocks until it is there.
+    /// The complete reply; blocks until it is there.
     pub fn wait(self) -> Result<Answer, Error> {
         wait(self.answer())
     }
 
-    /// The whole answer.
+    /// The complete reply.
     pub async fn answer(mut self) -> Result<Answer, Error> {
         while let Some(step) = self.next().await {
             if let Step::Done(answer) = step? {
                 return Ok(*answer);
             }
         }
-        Err(Error::internal("model.no_answer", "the model's answer has no end; ask again"))
+        Err(Error::internal("model.no_answer", "the model's reply is incomplete; ask again"))
     }
 }
 
@@ -186,10 +188,10 @@ impl fmt::Debug for Generation {
 
 /// Blocks until a future of this module is done, on any thread.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
-    wait_for(future, None).expect("without a time, only its end ends the wait")
+    wait_for(future, None).expect("without a timeout the future completes")
 }
 
-/// Blocks until a future is done, for at most a time where one is given: one that hangs is dropped, which ends its work.
+/// Blocks until a future is done, for at most `time` if given: one that takes longer is dropped, which ends its work.
 pub(crate) fn wait_for<T>(future: impl Future<Output = T>, time: Option<Duration>) -> Option<T> {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -212,7 +214,7 @@ pub(crate) fn wait_for<T>(future: impl Future<Output = T>, time: Option<Duration
     }
 }
 
-/// Summarizes with any model that answers.
+/// Summarizes with any generating model.
 pub struct Summarizer {
     model: Arc<dyn Generate>,
     /// Most tokens of a summary; `None` leaves it to the model.
@@ -241,7 +243,7 @@ impl Summarize for Summarizer {
             ),
             _ => (quote(system), format!(r#"{{"role":"user","content":{said}}}"#)),
         };
-        // Instructions that want JSON say so; servers refuse to promise it otherwise.
+        // JSON is requested only if the instructions mention it; servers refuse the request otherwise.
         let json = system.to_lowercase().contains("json");
         Box::pin(async move {
             let request = Request {
@@ -255,7 +257,7 @@ impl Summarize for Summarizer {
             match answer.finish {
                 Finish::Length => Err(Error::too_large(
                     "model.answer_cut",
-                    "the summary reached the most tokens it may have; allow more, or summarize less at once",
+                    "the summary reached its token limit; allow more, or summarize less at once",
                 )),
                 Finish::ContentFilter => Err(refused()),
                 _ if answer.refusal.is_some() => Err(refused()),

@@ -1,9 +1,10 @@
-//! Access to what holds conversations: stores and backups are for their owner. In a folder that is closed to others and open
-//! to its group, such as one of mode 0750 or 2770, also for that group, as far as the folder is. What exists keeps its mode.
+//! File modes of stores and backups: only their owner has access. In a folder that is closed to others and open to
+//! its group, such as one of mode 0750 or 2770, the group has the same access as to the folder. Existing files keep
+//! their mode.
 
 use std::path::Path;
 
-/// Closes something that was just made to others, in a folder that says what its group may do.
+/// Closes a new file or folder to others; the containing folder decides on the group.
 #[cfg(unix)]
 pub fn close(path: &Path, folder: &Path) {
     use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Proof: that a log is what was written, and that a store is healthy.
+//! Verification: that a log is what was written, and that a store is healthy.
 
 use crate::conversation::ConversationHandle;
 use crate::erasing::erasures::{Erasures, Gone, Recorded};
@@ -15,18 +15,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 
-/// Something that is wrong with a store, and what to do about it.
+/// A problem of a store, with advice.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// The tenant, if it is about one.
+    /// The tenant, if the problem concerns one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantName>,
-    /// Which conversation, if it is about one.
+    /// The conversation, if the problem concerns one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationId>,
-    /// What is wrong.
+    /// Description of the problem.
     pub problem: String,
-    /// What to do.
+    /// Advice on how to proceed.
     pub advice: String,
 }
 
@@ -44,10 +44,10 @@ impl From<Problem> for Finding {
     }
 }
 
-/// What a check of a store, or of a tenant's part of it, found.
+/// Result of checking a store, or a tenant's part of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Doctor {
-    /// Conversations whose chains were walked.
+    /// Conversations whose chains were verified.
     pub conversations: u64,
     /// Events that were checked.
     pub events: u64,
@@ -55,7 +55,7 @@ pub struct Doctor {
     pub erased: u64,
     /// Assets whose bytes were checked.
     pub assets: u64,
-    /// What is wrong; empty if nothing is.
+    /// Problems; empty if there are none.
     pub findings: Vec<Finding>,
 }
 
@@ -69,7 +69,7 @@ impl Tenant {
     ) -> Result<Vec<Gone>, Error> {
         let mut unrecorded = Vec::new();
         for gone in gone {
-            // One that was imported or restored without its body was erased elsewhere.
+            // An event imported or restored without its body was erased elsewhere.
             if !self.shared().journal.log.had_body(key, gone.place.seq)? {
                 continue;
             }
@@ -93,7 +93,7 @@ impl Tenant {
             ));
         };
         let problems = self.shared().journal.index.check()?.into_iter();
-        // Another tenant's is not this one's to know.
+        // Findings about other tenants are not disclosed.
         let own =
             problems.filter(|problem| problem.key.as_ref().is_none_or(|key| key.tenant == *self.name()));
         let mut doctor = Doctor { findings: own.map(Finding::from).collect(), ..Doctor::default() };
@@ -101,7 +101,7 @@ impl Tenant {
         Ok(doctor)
     }
 
-    /// Walks every chain and reads every asset. Goes on after damage.
+    /// Verifies every chain and reads every asset. Goes on after damage.
     fn examine(&self, doctor: &mut Doctor, progress: &mut dyn FnMut(&Doctor)) -> Result<(), Error> {
         let own = doctor.findings.iter().filter(|finding| finding.tenant.as_ref() == Some(self.name()));
         let told: HashSet<ConversationId> = own.filter_map(|finding| finding.conversation).collect();
@@ -109,7 +109,7 @@ impl Tenant {
         for id in self.shared().journal.index.starting_with(self.name(), "", usize::MAX)? {
             let key = self.key(id);
             let gone = self.examine_log(&key, !told.contains(&id), &mut walked, doctor);
-            // What cannot be read was said already.
+            // Unreadable events were reported already.
             for gone in self.unrecorded(&key, gone, &mut erasures).unwrap_or_default() {
                 doctor.findings.push(Finding::about(key.clone(), gone.text(), CHANGED));
             }
@@ -119,7 +119,7 @@ impl Tenant {
                     doctor.assets += assets.len() as u64;
                     doctor.findings.extend(assets.iter().filter_map(|asset| self.check_asset(id, asset)));
                 }
-                // Said already.
+                // Reported already.
                 Err(error) if told.contains(&id) || error.code().starts_with("chain.") => {}
                 Err(error) => doctor.findings.push(Finding::about(key, error.text(), CHANGED)),
             }
@@ -129,20 +129,20 @@ impl Tenant {
         Ok(())
     }
 
-    /// Names folds that are not what was kept. Whoever needs one makes it again, at the cost of reading the log.
+    /// Reports damaged folds. A damaged fold is computed again when needed, at the cost of reading the log.
     fn examine_folds(&self, key: &Key, doctor: &mut Doctor) {
         let shared = self.shared();
         let Ok(conversation) = shared.journal.index.conversation(key) else { return };
         let floor = conversation.parent.map_or(0, |parent| parent.at_seq);
         for seq in shared.damaged_folds(key, floor).unwrap_or_default() {
-            let text = format!("the fold at seq {seq} is not the one that was kept");
+            let text = format!("the fold at seq {seq} is not the one that was stored");
             doctor.findings.push(Finding::about(key.clone(), text, advice(ProblemKind::Derived)));
         }
     }
 
-    /// Checks every event of a conversation. What forks share is looked at once: `walked` says how far each conversation's
-    /// own events were. `all` is false where it is known that events are missing or rows wrong. Gives events without a body
-    /// that no erasure in this log explains.
+    /// Checks every event of a conversation. Events that forks share are checked once: `walked` holds how far each
+    /// conversation's own events were. `all` is false where events are known to be missing or rows to be wrong.
+    /// Returns events without a body that no erasure in this log explains.
     fn examine_log(
         &self,
         key: &Key,
@@ -161,7 +161,7 @@ impl Tenant {
             let after = end.map_or(0, |end| end.seq);
             let page = match shared.journal.log.stored_events(key, after, PAGE_ENTRIES_MAX) {
                 Ok(page) => page,
-                // The wrong rows that were named already keep it from being read.
+                // The wrong rows, reported already, make it unreadable.
                 Err(_) if !all => return Vec::new(),
                 Err(error) => {
                     find(doctor, key.id, error.text().into());
@@ -172,13 +172,13 @@ impl Tenant {
                 break;
             }
             if page.iter().any(|event| event.seq <= after) {
-                // Without an end otherwise: the same page would come again and again.
-                find(doctor, key.id, format!("after seq {after} stands an event of an earlier place"));
+                // Prevents an endless loop over the same page.
+                find(doctor, key.id, format!("seq {after} is followed by an event with a lower seq"));
                 return Vec::new();
             }
             for event in &page {
                 let expected = end.map_or(0, |end| end.seq) + 1;
-                // Of the event after a missing one only the body can be checked.
+                // Of an event after a missing one, only the body can be checked.
                 let before = if event.seq == expected { end } else { None };
                 let alone = event.seq > expected;
                 end = Some(Head { seq: event.seq, hash: envelope_hash(event) });
@@ -220,7 +220,7 @@ impl Tenant {
     }
 
     fn check_asset(&self, conversation: ConversationId, asset: &Asset) -> Option<Finding> {
-        // One that was imported as a descriptor only has its bytes elsewhere.
+        // An asset imported as a descriptor only has its bytes elsewhere.
         let ours = everturn_store::assets::path(self.name(), asset.sha256?);
         asset.storage.as_ref().filter(|storage| storage.path.as_ref() == Some(&ours))?;
         let error = self.asset_bytes(asset).err()?;
@@ -233,13 +233,13 @@ impl Tenant {
 pub struct ConversationLog<'a>(pub(crate) &'a ConversationHandle);
 
 impl ConversationLog<'_> {
-    /// Walks a conversation's chain. An error is the first thing that is wrong. With `head`, a hash noted earlier, also
-    /// tells whether the log still contains it.
+    /// Verifies a conversation's chain. An error is the first problem. With `head`, a hash noted earlier, also checks
+    /// that the log still contains it.
     pub fn verify(&self, head: Option<Hash>) -> Result<Report, Error> {
         self.0.log().verify_with(head, &mut |_| {})
     }
 
-    /// The same, telling how many events were checked so far.
+    /// The same, with a callback for the number of events checked so far.
     pub fn verify_with(&self, head: Option<Hash>, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
         let key = self.0.key();
         let stored = self.0.shared().journal.index.conversation(key)?.head;
@@ -265,11 +265,11 @@ impl ConversationLog<'_> {
     }
 }
 
-/// Advice for a log that is not what was written.
+/// Advice for a changed log.
 const CHANGED: &str = "someone or something changed the stored log; compare with a backup or an export";
 
-/// The part of an event that is not what was written. `before` is where the log stood by the envelope of the event before,
-/// whose stored hash may be wrong; `alone` says that the event before is missing.
+/// The part of an event that is not what was written. `before` is the head according to the envelope of the event
+/// before, whose stored hash may be wrong; `alone` means that the event before is missing.
 fn changed_part(event: &Event, before: Option<Head>, alone: bool) -> Option<&'static str> {
     let error = chain::check(event).err()?;
     if error.code() == "chain.body_mismatch" {
@@ -283,25 +283,25 @@ fn advice(kind: ProblemKind) -> &'static str {
     match kind {
         ProblemKind::Damaged => "restore the file from a backup; `export` still writes what can be read",
         ProblemKind::Missing => {
-            "restore a backup; without one, go on in a fork from before that place (`everturn fork CONV --at SEQ`), or with what there is (`everturn doctor --rebuild --accept-loss`)"
+            "restore a backup; without one, go on in a fork from before that seq (`everturn fork CONV --at SEQ`), or with what there is (`everturn doctor --rebuild --accept-loss`)"
         }
-        ProblemKind::Diverged => "`everturn doctor --repair` makes a fork of what stands beside the log",
+        ProblemKind::Diverged => "`everturn doctor --repair` moves the events beside the log to a fork",
         ProblemKind::Derived => "`everturn doctor --rebuild` makes it again from the log",
     }
 }
 
-/// Events that stood beside a log and are a conversation of their own now.
+/// Events that stood beside a log, moved to a fork.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Repaired {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantName,
-    /// The conversation that two processes wrote.
+    /// The conversation that two processes wrote to.
     pub conversation: ConversationId,
-    /// The last event that both share.
+    /// The last event that both branches share.
     pub at_seq: u64,
-    /// The fork that has the others.
+    /// The fork with the other branch.
     pub fork: ConversationId,
-    /// How many they are.
+    /// Number of events in the fork.
     pub events: u64,
 }
 
@@ -317,9 +317,9 @@ impl Everturn {
         Ok(doctor)
     }
 
-    /// Drops what is derived from the log and makes it again. What recall looks in follows in the background. Refused where
-    /// rows know of events that the log lacks, since they are the last evidence of them; with `Options::accept_loss` it is
-    /// done, and the answer says which events were given up.
+    /// Drops everything derived from the log and makes it again. The recall index follows in the background. Refused
+    /// where rows know of events that the log lacks, since they are the last evidence of them; with
+    /// `Options::accept_loss` it is done, and the result lists the events that were given up.
     pub fn rebuild(&self) -> Result<Vec<Finding>, Error> {
         let shared = &self.inner.shared;
         let mut missing = shared.journal.index.check()?;
@@ -333,13 +333,14 @@ impl Everturn {
         Ok(missing.into_iter().map(Finding::from).collect())
     }
 
-    /// Makes forks of what two processes wrote beside each other, before each commit checked who owns the store. One
-    /// branch stays the conversation's log; each other becomes a fork from where they parted. Nothing is dropped.
+    /// Makes forks of diverged branches, which two processes could write before each commit checked who owns the
+    /// store. One branch stays the conversation's log; each other becomes a fork from where they diverged. Nothing is
+    /// dropped.
     pub fn repair(&self) -> Result<Vec<Repaired>, Error> {
         let shared = &self.inner.shared;
         let Some(diverged) = shared.journal.index.divergence() else { return Ok(Vec::new()) };
         let mut repaired = Vec::new();
-        // A branch of a branch is found once that is a fork.
+        // A branch of a branch is found once the latter is a fork.
         while let Some(branch) = diverged.branches()?.into_iter().next() {
             let Key { tenant, id: conversation } = branch.key.clone();
             let fork = self.tenant(tenant.as_str())?.conversation(conversation).fork(branch.at_seq).wait()?;
@@ -348,7 +349,7 @@ impl Everturn {
             repaired.push(Repaired { tenant, conversation, at_seq: branch.at_seq, fork: fork.id(), events });
         }
         if !repaired.is_empty() {
-            // Moved rows leave copies of their words in unused space.
+            // Moved rows leave copies of their text in unused space.
             shared.journal.index.rebuild()?;
             shared.journal.index.compact()?;
             shared.recall.indexer.note();
@@ -357,7 +358,7 @@ impl Everturn {
     }
 }
 
-/// How many conversations with missing events a refusal names.
+/// Most conversations with missing events that an error names.
 const MISSING_NAMED_MAX: usize = 20;
 
 fn refuse_loss(missing: &[Problem]) -> Result<(), Error> {
@@ -379,13 +380,13 @@ fn refuse_loss(missing: &[Problem]) -> Result<(), Error> {
     Err(Error::conflict(
         "rebuild.loss",
         format!(
-            "the log lacks events that were written, and rebuilding would remove the last sign of them: {named}{rest}; \
+            "the log lacks events that were written, and rebuilding would remove the last evidence of them: {named}{rest}; \
              restore a backup, or add --accept-loss to go on without them"
         ),
     ))
 }
 
-/// Checks a chain. Also gives events without a body that no erasure in this log explains.
+/// Verifies a chain. Also returns events without a body that no erasure in this log explains.
 fn walk(
     shared: &Shared,
     key: &Key,
@@ -396,7 +397,7 @@ fn walk(
     let (mut recorded, mut gone) = (Recorded::default(), Vec::new());
     let mut after = 0;
     loop {
-        // Not checked on the way: the verifier tells apart what is missing, what was moved and what was changed.
+        // Not checked while reading: the verifier tells missing, moved and changed events apart.
         let page = shared.journal.log.stored_events(key, after, PAGE_ENTRIES_MAX)?;
         let Some(last) = page.last() else {
             gone.retain(|gone| !recorded.explains(gone));

@@ -1,8 +1,8 @@
-//! How much a tenant may store, and how much it has.
+//! Storage quotas and usage of tenants.
 //!
-//! What a tenant has is counted from its own rows when it is first asked for, and kept in memory from then on: commits add
-//! to it, and an erasure or a deletion has it counted again. So no row is written by all, and without quotas nothing is
-//! counted. Appends that run at the same moment may overshoot a quota together, by what they bring.
+//! Usage is counted from a tenant's own rows when it is first needed, and kept in memory from then on: commits add to
+//! it, and an erasure or a deletion causes a recount. So no row is written by every request, and without quotas
+//! nothing is counted. Appends that run at the same moment may overshoot a quota together, by their own size.
 
 use crate::journal::{Observed, Observer};
 use crate::keys::Keys;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// How much a tenant may store; null means any number.
+/// Storage quota of a tenant; null means unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "StorageQuotas")]
 pub struct Quota {
@@ -38,9 +38,9 @@ pub struct Quota {
 /// The quotas of all tenants.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Quotas {
-    /// Of a tenant that is not named.
+    /// Quota of tenants that are not named.
     pub default: Quota,
-    /// By tenant, instead of the default.
+    /// Quotas by tenant, instead of the default.
     pub tenants: BTreeMap<String, Quota>,
 }
 
@@ -55,7 +55,7 @@ impl Quotas {
     }
 }
 
-/// The quotas, and the usage of tenants as far as it was counted.
+/// Quotas, and the usage of tenants as far as it was counted.
 pub(crate) struct QuotaCounts {
     quotas: Quotas,
     index: Arc<dyn CheckedIndex>,
@@ -65,7 +65,7 @@ pub(crate) struct QuotaCounts {
 #[derive(Default)]
 struct Counts {
     tenants: HashMap<TenantName, TenantUsage>,
-    /// Erasures and deletions so far: a count that began before one of them is not kept.
+    /// Number of erasures and deletions: a count that began before one of them is not kept.
     removals: u64,
 }
 
@@ -74,7 +74,7 @@ impl QuotaCounts {
         QuotaCounts { quotas, index, counts: Mutex::default() }
     }
 
-    /// What a tenant has stored.
+    /// Usage of a tenant.
     fn stored(&self, tenant: &TenantName) -> Result<TenantUsage, Error> {
         let removals = {
             let counts = self.counts.lock();
@@ -84,7 +84,7 @@ impl QuotaCounts {
             counts.removals
         };
         let usage = self.index.usage(tenant)?;
-        // A commit that came meanwhile may be missing: off by as much as overshooting allows.
+        // A commit that came meanwhile may be missing: the error is no larger than the permitted overshoot.
         let mut counts = self.counts.lock();
         if counts.removals == removals {
             counts.tenants.insert(tenant.clone(), usage);
@@ -92,7 +92,7 @@ impl QuotaCounts {
         Ok(usage)
     }
 
-    /// Refuses what would exceed the tenant's quota.
+    /// Refuses additions that would exceed the tenant's quota.
     fn check_quota(&self, tenant: &TenantName, more: TenantUsage) -> Result<(), Error> {
         let quota = self.quotas.of(tenant);
         if (Quota { keys: None, ..quota }) == Quota::default() {
@@ -105,8 +105,8 @@ impl QuotaCounts {
         check("quotas.asset_bytes", quota.asset_bytes, has.asset_bytes, more.asset_bytes)
     }
 
-    /// Refuses a write that brings too much. What ends a turn, hides or removes something is never refused, and neither is
-    /// a request that was answered before.
+    /// Refuses a write over the quota. Ending a turn, hiding or removing something is never refused, and neither is a
+    /// request that was answered before.
     pub(crate) fn check_write(&self, write: &mut Write) -> Result<(), Error> {
         if self.quotas.are_unlimited() {
             return Ok(());
@@ -119,7 +119,7 @@ impl QuotaCounts {
                 drafts.iter().for_each(|draft| add(&mut more, &draft.kind, Some(&draft.body)));
                 more
             }
-            // Those that are here already are skipped, so it is not known how many are new.
+            // Existing ones are skipped, so the number of new ones is not known.
             Action::Restore { .. } => TenantUsage::default(),
             _ => return Ok(()),
         };
@@ -137,7 +137,7 @@ impl QuotaCounts {
         }
     }
 
-    /// Refuses an asset that is too much, before its event is known.
+    /// Refuses an asset over the quota, before its event exists.
     pub(crate) fn check_upload(&self, tenant: &TenantName, bytes: usize) -> Result<(), Error> {
         self.check_quota(
             tenant,
@@ -161,7 +161,7 @@ impl Observer for QuotaCounts {
     }
 }
 
-/// Adds an event.
+/// Adds an event to the usage.
 fn add(usage: &mut TenantUsage, kind: &str, body: Option<&Body>) {
     usage.bytes += body.map_or(0, |body| body.text.len() as u64);
     usage.turns += u64::from(kind::begins_turn(kind));
@@ -175,7 +175,7 @@ fn add(usage: &mut TenantUsage, kind: &str, body: Option<&Body>) {
     }
 }
 
-/// Whether a quota can refuse it.
+/// Whether a quota applies to it.
 fn is_bounded(draft: &Draft) -> bool {
     let made_of_what_is_there = [kind::COMPACTION, kind::FACT_EXTRACTED, kind::FACTS_READ];
     let free = [kind::STATE, kind::BUDGET, kind::SUPERSEDED, kind::UNPIN, kind::FACT_RETRACTED];
@@ -197,13 +197,13 @@ fn check(name: &'static str, limit: Option<u64>, has: u64, more: u64) -> Result<
 }
 
 impl Keys {
-    /// How many keys of a tenant are neither revoked nor expired.
+    /// Number of keys of a tenant that are neither revoked nor expired.
     pub fn count_valid(&self, tenant: &TenantName) -> Result<u64, Error> {
         let now = self.shared().now();
         Ok(self.shared().keys.store.keys(tenant)?.iter().filter(|key| key.is_valid(now)).count() as u64)
     }
 
-    /// Refuses a key that is too much.
+    /// Refuses a key over the quota.
     pub(crate) fn check_quota(&self, tenant: &TenantName) -> Result<(), Error> {
         match self.shared().options.quotas.of(tenant).keys {
             Some(limit) => check("quotas.keys", Some(limit), self.count_valid(tenant)?, 1),
@@ -213,7 +213,7 @@ impl Keys {
 }
 
 impl Tenant {
-    /// What the tenant has stored. Counted anew unless there are quotas, which takes as long as reading its rows.
+    /// Usage of the tenant. Counted each time unless there are quotas, which takes as long as reading its rows.
     pub fn usage(&self) -> Result<TenantUsage, Error> {
         match self.shared().options.quotas.are_unlimited() {
             true => self.shared().journal.index.usage(self.name()),
@@ -221,7 +221,7 @@ impl Tenant {
         }
     }
 
-    /// How much the tenant may store.
+    /// Storage quota of the tenant.
     pub fn quota(&self) -> Quota {
         self.shared().options.quotas.of(self.name())
     }

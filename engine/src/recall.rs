@@ -1,5 +1,6 @@
-//! Finding again what was said and learned: [`search`] asks, [`ranking`] joins what words and meaning found, [`in_context`] puts what
-//! was recalled into a prompt; [`indexer`] takes in what is committed, and [`embedding`] gives it vectors.
+//! Recall of turns and facts: [`search`] runs queries, [`ranking`] combines lexical and vector results,
+//! [`in_context`] puts recalled text into a prompt; [`indexer`] indexes commits, and [`embedding`] adds their
+//! vectors.
 
 pub mod embedding;
 mod in_context;
@@ -20,7 +21,7 @@ pub struct RecallIndex {
     pub store: Arc<dyn Recall>,
     pub indexer: Arc<Indexer>,
     pub embeddings: Embeddings,
-    /// Recalls that run at once.
+    /// Limits concurrent recalls.
     pub slots: Slots,
 }
 

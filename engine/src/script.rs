@@ -1,10 +1,10 @@
-//! Projectors written by callers, in a sandbox.
+//! Projectors written by callers, run in a sandbox.
 //!
-//! A script sees the messages and nothing else: no files, no network, no clock, no chance. The same messages give the
-//! same answer, or the same refusal. How to write one is in `docs/projectors.md`.
+//! A script sees the messages and nothing else: no files, no network, no clock, no randomness. The same messages give
+//! the same result, or the same error. `docs/projectors.md` describes how to write one.
 //!
-//! `library` is everything that a script can call, `convert` carries messages in and out, `limits` are
-//! what it comes up against, `meter` counts memory.
+//! `library` has everything that a script can call, `convert` carries messages in and out, `limits` has the limits of
+//! a run, `meter` counts memory.
 
 mod convert;
 mod library;
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 /// thousand levels in a run, at 300 bytes each, four times that in a debug build. Only what is touched costs memory.
 const STACK_BYTES: usize = 128 * 1024 * 1024;
 
-/// How much of what a script throws is told.
+/// Most characters of a script's own error that are reported.
 const SAID_CHARS: usize = 300;
 
 /// Reads projection options in which a projector is the text of a script.
@@ -59,7 +59,7 @@ impl Script {
     /// what to show. That is a list of messages, of their numbers (counted from 0, and shown as they came), or of both;
     /// or a map `#{messages, reason, kept_indices, dropped_indices}` of which everything but `messages` can be left out.
     ///
-    /// Where nothing counts memory, no script is taken: see [`Metered`].
+    /// Refused in a program that does not count memory: see [`Metered`].
     pub fn compile(source: &str) -> Result<Script, Error> {
         if !meter::is_installed() {
             return Err(Error::internal(
@@ -116,8 +116,8 @@ impl std::fmt::Debug for Script {
     }
 }
 
-/// Works on a thread of its own: with a stack of a known size, with a count of memory that starts at nothing, and
-/// ended instead of ending the process should the interpreter panic.
+/// Runs `work` on a thread of its own: with a stack of a known size, with a count of memory that starts at zero, and
+/// without ending the process should the interpreter panic.
 fn apart<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     let _slot = Slot::wait()?;
     std::thread::scope(|scope| {
@@ -138,7 +138,7 @@ fn apart<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, E
 static RUNNING: Mutex<usize> = Mutex::new(0);
 static ENDED: Condvar = Condvar::new();
 
-/// One of SCRIPTS_AT_ONCE_MAX places, until it is dropped.
+/// One of SCRIPTS_AT_ONCE_MAX slots, free again when dropped.
 struct Slot;
 
 impl Slot {
@@ -176,7 +176,7 @@ thread_local! {
     static RUN: Cell<Option<Run>> = const { Cell::new(None) };
 }
 
-/// One more step. The interpreter's own counter starts over in functions that a function of ours calls.
+/// Counts a step. The interpreter's own counter starts over in functions that a function of ours calls.
 fn step() -> Option<Limit> {
     let mut run = RUN.get()?;
     run.operations += 1;
@@ -208,7 +208,7 @@ fn engine() -> Engine {
         .disable_symbol("eval")
         .disable_symbol("curry");
     engine.on_progress(|_| step().map(Dynamic::from));
-    // A function that keeps a variable which keeps the function is never freed, so functions keep nothing.
+    // A closure that captures a variable holding the closure is never freed, so closures capture nothing.
     #[allow(deprecated, reason = "it is not: that is how Rhai marks what may change in a later version")]
     engine.on_var(|name, _, context| match context.scope().get(name) {
         Some(value) if value.is_shared() => Err(format!(
@@ -230,7 +230,7 @@ fn located(error: Error, position: Position) -> Error {
     }
 }
 
-/// What the parser says, in our words where a limit is what it means.
+/// Error of the parser, in our words where it is about a limit.
 fn unreadable(error: &ParseErrorType, position: Position) -> Error {
     let error = match error {
         ParseErrorType::ExprTooDeep => limits::NESTING.reached(),
@@ -241,12 +241,12 @@ fn unreadable(error: &ParseErrorType, position: Position) -> Error {
     located(error, position)
 }
 
-/// What the script or the interpreter says, which can be as long as the script.
+/// Text of the script or the interpreter, shortened: it can be as long as the script.
 fn short(text: impl std::fmt::Display) -> String {
     text.to_string().chars().take(SAID_CHARS).collect()
 }
 
-/// Which limit the interpreter means, which says it in words.
+/// The limit that the interpreter names in its message.
 fn too_large(what: &str) -> Limit {
     let what = what.to_lowercase();
     if what.contains("string") {
@@ -259,7 +259,7 @@ fn too_large(what: &str) -> Limit {
 }
 
 fn failed(mut error: EvalAltResult) -> Error {
-    // Only the place where it happened, not the calls that lead there.
+    // Only the innermost position, not the calls that lead there.
     while let EvalAltResult::ErrorInFunctionCall(_, _, inner, _) = error {
         error = *inner;
     }
@@ -291,7 +291,7 @@ fn failed(mut error: EvalAltResult) -> Error {
 mod tests {
     use super::*;
 
-    /// This test binary has the allocator that it was born with.
+    /// This test binary uses the default allocator.
     #[test]
     fn where_memory_is_not_counted_no_script_is_taken() {
         let error = Script::compile("messages").unwrap_err();

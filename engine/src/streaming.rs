@@ -1,4 +1,5 @@
-//! What is said while it is said: [`hub`] shows it to those who follow, [`open_turns`] keeps the text of turns that have not ended.
+//! Streaming: [`turn`] opens and ends streamed turns, [`open_turns`] holds their text until they end, [`hub`]
+//! publishes updates to subscribers.
 
 pub mod hub;
 pub mod open_turns;

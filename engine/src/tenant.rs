@@ -1,4 +1,4 @@
-//! A tenant's handle: what it owns, and nothing of any other's.
+//! Handle of a tenant.
 
 use crate::conversation::{ConversationHandle, check_by_hand, idempotency};
 use crate::everturn::{Inner, Shared};
@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// A tenant: everything that it can do. No call reaches another's data.
+/// A tenant. No call reaches another tenant's data.
 #[derive(Clone)]
 pub struct Tenant {
     shared: Arc<Shared>,
@@ -26,12 +26,12 @@ pub struct Tenant {
     _open: Option<Arc<Inner>>,
     name: TenantName,
 }
-/// How a conversation begins.
+/// Options of a new conversation.
 #[derive(Clone, Debug, Default)]
 pub struct NewConversation {
     /// Title, metadata, retention, policy, system prompt, …
     pub settings: Settings,
-    /// Makes a repeated request harmless.
+    /// A request repeated with the same key returns the existing conversation.
     pub idempotency_key: Option<String>,
     /// An id of the caller's choice; by default a new one.
     pub id: Option<ConversationId>,
@@ -51,14 +51,14 @@ impl From<Settings> for NewConversation {
     }
 }
 
-/// Which conversations to list: last changed first.
+/// Conversations to list, last changed first.
 #[derive(Clone, Debug)]
 pub struct ListQuery {
     /// Only those whose title contains this.
     pub text: Option<String>,
     /// Only those in this state.
     pub state: Option<Lifecycle>,
-    /// Where the page before ended.
+    /// End of the previous page.
     pub after: Option<(Timestamp, ConversationId)>,
     /// At most this many.
     pub limit: usize,
@@ -70,13 +70,13 @@ impl Default for ListQuery {
     }
 }
 
-/// A part of a list, and where the next part begins.
+/// A page of a list.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Page_{T}")]
 pub struct Page<T, C = u64> {
     /// The entries.
     pub data: Vec<T>,
-    /// Hand this in as `after` (or `before`, going backwards) to go on; null at the end.
+    /// Pass this as `after` (or `before`, going backwards) to get the next page; null at the end.
     pub next: Option<C>,
 }
 
@@ -94,7 +94,7 @@ impl Tenant {
         &self.shared
     }
 
-    /// Tells whose list of conversations has changed, as [`Everturn::listings`](crate::Everturn::listings) does.
+    /// Notifies of changed lists of conversations, as [`Everturn::listings`](crate::Everturn::listings) does.
     pub fn listings(&self) -> Arc<crate::listings::Listings> {
         self.shared.listings.clone()
     }
@@ -104,7 +104,7 @@ impl Tenant {
         crate::keys::Keys::new(self.shared.clone(), self._open.clone())
     }
 
-    /// Its name.
+    /// Name of the tenant.
     pub fn name(&self) -> &TenantName {
         &self.name
     }
@@ -113,7 +113,7 @@ impl Tenant {
         Key { tenant: self.name.clone(), id }
     }
 
-    /// One of its conversations.
+    /// Handle of a conversation of this tenant.
     pub fn conversation(&self, id: ConversationId) -> ConversationHandle {
         ConversationHandle::new(self.clone(), id)
     }
@@ -148,7 +148,7 @@ impl Tenant {
         }
     }
 
-    /// Writes the beginning of a conversation. An idempotency key may answer with an earlier one.
+    /// Writes the beginning of a conversation. With an idempotency key it may return an earlier one.
     pub(crate) fn begun(
         &self,
         id: ConversationId,
@@ -159,7 +159,7 @@ impl Tenant {
             .write(action, move |committed| Ok(tenant.conversation(committed.conversation.id)))
     }
 
-    /// The events for new settings: the prompt's fingerprint leads, where one is set.
+    /// Events for new settings; the prompt's fingerprint comes first, if one is set.
     pub(crate) fn setting_drafts(
         &self,
         kind: &'static str,
@@ -188,7 +188,7 @@ impl Tenant {
         Ok(Page { data, next })
     }
 
-    /// The id that a person means: a whole one, the beginning of one, or `@last` for the last changed.
+    /// Resolves an id as people write it: a whole one, the beginning of one, or `@last` for the last changed.
     pub fn resolve(&self, text: &str) -> Result<ConversationId, Error> {
         if text == "@last" {
             let query = ConversationQuery { limit: 1, ..ConversationQuery::default() };
@@ -228,17 +228,17 @@ impl Tenant {
         }
     }
 
-    /// What was deleted.
+    /// Tombstones of deleted conversations.
     pub fn tombstones(&self) -> Result<Vec<Tombstone>, Error> {
         self.shared().journal.index.tombstones(self.name())
     }
 
-    /// One turn and what it says.
+    /// A turn with its message.
     pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
         self.shared().journal.index.turn(self.name(), id)
     }
 
-    /// The conversation that a turn was said in, also if the turn itself cannot be read because it is damaged.
+    /// The conversation in which a turn was said, even if the turn itself is damaged.
     pub fn conversation_of(&self, id: TurnId) -> Result<ConversationId, Error> {
         Ok(self.shared().journal.index.stored_turn(self.name(), id)?.conversation)
     }
@@ -257,7 +257,7 @@ pub(crate) fn page_limit(limit: usize) -> Result<usize, Error> {
     }
 }
 
-/// One entry more than wanted was read: if it is there, the page is not the last.
+/// Cursor of the next page. One entry more than wanted was read: if it is there, the page is not the last.
 pub(crate) fn more<T, C>(data: &mut Vec<T>, limit: usize, cursor: impl Fn(&T) -> C) -> Option<C> {
     let more = data.len() > limit;
     data.truncate(limit);

@@ -1,4 +1,4 @@
-//! The one door to time and chance. Everything below takes both as arguments.
+//! The only access to time and randomness. Everything below takes both as arguments.
 
 use everturn_core::Error;
 use everturn_core::event::Body;
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use ulid::Ulid;
 
-/// Where time and randomness come from. The system's by default; a seeded one makes a run repeatable.
+/// Source of time and randomness. The system's by default; a seeded one makes a run repeatable.
 pub trait World: Send + Sync {
     /// The time now. It may jump back: order never depends on it.
     fn now(&self) -> Timestamp;
-    /// Fills the buffer with bytes nobody can guess.
+    /// Fills the buffer with unpredictable bytes.
     fn fill(&self, buffer: &mut [u8]) -> Result<(), Error>;
 }
 
@@ -58,7 +58,7 @@ impl Source {
         self.world.now()
     }
 
-    /// A new ULID, greater than every one before it, also when the clock stands or jumps back.
+    /// A new ULID, greater than every one before it, even if the clock stops or jumps back.
     pub fn ulid(&self) -> Result<Ulid, Error> {
         let mut state = self.state.lock();
         let random = u128::from_be_bytes(self.bytes(&mut state)?);
@@ -82,7 +82,7 @@ impl Source {
         Ok(Body { salt, text })
     }
 
-    /// Thirty-two bytes that nobody can guess.
+    /// Thirty-two unpredictable bytes.
     pub fn secret(&self) -> Result<[u8; 32], Error> {
         let mut secret = [0; 32];
         self.world.fill(&mut secret)?;
@@ -96,7 +96,7 @@ impl Source {
         }
         let mut out = [0; N];
         out.copy_from_slice(&state.pool[state.used..state.used + N]);
-        // A salt must not stay in memory after it was given out.
+        // A salt must not stay in memory after it was handed out.
         state.pool[state.used..state.used + N].fill(0);
         state.used += N;
         Ok(out)

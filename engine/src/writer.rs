@@ -1,4 +1,4 @@
-//! Group commit: one at a time writes; whatever waits goes into one transaction and one sync.
+//! Group commit: one thread writes at a time; all queued requests go into one transaction and one sync.
 
 use crate::journal::{Journal, Upload};
 use everturn_core::Error;
@@ -17,28 +17,28 @@ use std::time::{Duration, Instant};
 /// Most requests in one transaction: keeps the wait of the first of them short.
 const BATCH_WRITES_MAX: usize = 1024;
 
-/// A commit that takes no longer may be waited for by a thread that serves others as well.
+/// Longest commit for which a thread that serves others may wait.
 const QUICK_COMMIT: Duration = Duration::from_millis(1);
 
-/// How long nothing must come before the store may tidy up.
+/// Idle time after which the store may settle.
 const SETTLE_AFTER: Duration = Duration::from_millis(20);
 
 /// A request that waits for the writer.
 pub struct Job {
     pub write: Write,
-    /// When it was asked for.
+    /// Time of the request.
     pub since: Instant,
-    /// Bytes that were put for it and must not be collected before it is done.
+    /// Uploads that must not be collected before the request is done.
     pub uploads: Vec<Upload>,
     pub done: oneshot::Sender<Result<Committed, Error>>,
 }
 
-/// The requests that wait.
+/// Queued requests.
 #[derive(Default)]
 pub struct Queue {
     waiting: Mutex<Waiting>,
     changed: Condvar,
-    /// Held by whoever writes: the writer thread, or a caller that found it free.
+    /// Held while writing: by the writer thread, or by a caller that found it free.
     writing: Mutex<()>,
     last_commit_us: AtomicU64,
 }
@@ -49,7 +49,7 @@ struct Waiting {
     closed: bool,
     /// Commits since the store was last settled.
     unsettled: u64,
-    /// Whether the writer thread waits to be told. Telling it costs a system call, so it is told only then.
+    /// Whether the writer thread sleeps. Waking it costs a system call, so it is woken only then.
     asleep: bool,
 }
 
@@ -58,7 +58,7 @@ impl Queue {
         self.waiting.lock()
     }
 
-    /// Queues a job, or gives it back with the reason why not. The writer thread is not told yet.
+    /// Queues a job, or returns it with the reason for refusing it. Does not wake the writer thread.
     pub fn push(&self, job: Job) -> Result<(), Box<(Job, Error)>> {
         let mut waiting = self.waiting();
         if waiting.closed {
@@ -74,7 +74,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Tells the writer thread that something waits.
+    /// Wakes the writer thread.
     pub fn nudge(&self) {
         if std::mem::take(&mut self.waiting().asleep) {
             self.changed.notify_one();
@@ -88,7 +88,7 @@ impl Queue {
             && !self.writing.is_locked()
     }
 
-    /// No more jobs; the writer ends when it has written what waits.
+    /// Refuses further jobs; the writer ends once it has written the queued ones.
     pub fn close(&self) {
         self.waiting().closed = true;
         self.changed.notify_all();
@@ -100,7 +100,7 @@ impl Queue {
         waiting.jobs.drain(..count).collect()
     }
 
-    /// Waits until something is to be done.
+    /// Waits for the next thing to do.
     fn next(&self) -> Next {
         let mut waiting = self.waiting();
         loop {
@@ -132,7 +132,7 @@ enum Next {
     End,
 }
 
-/// What the writer thread does until the queue is closed and empty.
+/// Runs the writer thread, until the queue is closed and empty.
 pub fn run(journal: &Journal) {
     loop {
         match journal.queue.next() {
@@ -146,7 +146,7 @@ pub fn run(journal: &Journal) {
     }
 }
 
-/// A quiet moment, or the end. What is not settled is durable all the same.
+/// Settles the store in a quiet moment, or at the end. Unsettled commits are durable all the same.
 fn settle(journal: &Journal) {
     match journal.log.settle() {
         Ok(()) => metrics::gauge!("everturn_index_lag_commits").set(0),
@@ -154,12 +154,11 @@ fn settle(journal: &Journal) {
     }
 }
 
-/// Writes what waits on the caller's own thread, if nobody is writing. A caller who is alone is spared two changes of
-/// thread that way; with many callers, the others' requests go along, and what
-/// comes meanwhile is left to the writer thread.
+/// Writes the queued requests on the caller's own thread, if nobody is writing. It spares a lone caller two thread
+/// switches; with many callers, the others' requests go along, and later ones are left to the writer thread.
 fn lead(journal: &Journal) {
     let queue = &journal.queue;
-    // The one that writes looks once more at the queue when it is done.
+    // The current writer checks the queue once more when it is done.
     let Some(writing) = queue.writing.try_lock() else { return };
     write(journal, queue.take());
     drop(writing);
@@ -193,10 +192,10 @@ fn write(journal: &Journal, batch: Vec<Job>) {
         journal.uploaded(uploads);
     }
     let append_seconds = metrics::histogram!("everturn_append_seconds");
-    // All at once at the end: whoever is woken by the first finds the others done as well.
+    // All at once at the end: a caller woken by the first result finds the others done as well.
     for ((.., since, done), answer) in waiting.into_iter().zip(answers) {
         append_seconds.record(since.elapsed());
-        // Nobody may be waiting any more; what was asked for is done all the same.
+        // The caller may be gone; the request is done all the same.
         let _ = done.send(answer);
     }
     let mut queue = journal.queue.waiting();
@@ -205,7 +204,7 @@ fn write(journal: &Journal, batch: Vec<Job>) {
     metrics::gauge!("everturn_index_lag_commits").set(queue.unsettled as f64);
     drop(queue);
     if first {
-        // It sleeps without an end in sight; now it has something to look after.
+        // It sleeps without a timeout; now there is something to settle.
         journal.queue.nudge();
     }
 }
@@ -214,7 +213,7 @@ pub(crate) fn closed() -> Error {
     Error::busy("store.closed", "the store was closed; open it again")
 }
 
-/// A request that was queued, and whose writer thread has not been told of it.
+/// A queued request of which the writer thread has not been told.
 pub struct Submitted {
     answer: Option<oneshot::Receiver<Result<Committed, Error>>>,
     journal: Arc<Journal>,
@@ -225,14 +224,14 @@ impl Submitted {
         Submitted { answer: Some(answer), journal }
     }
 
-    /// Blocks until the answer is there.
+    /// Blocks until the result is there.
     fn wait(mut self) -> Result<Committed, Error> {
         let answer = self.answer.take().ok_or_else(closed)?;
         lead(&self.journal);
         answer.recv().map_err(|_| closed())?
     }
 
-    /// Leaves it to the writer thread.
+    /// Leaves the request to the writer thread.
     fn leave(mut self) -> Option<oneshot::Receiver<Result<Committed, Error>>> {
         self.journal.queue.nudge();
         self.answer.take()
@@ -241,21 +240,21 @@ impl Submitted {
 
 impl Drop for Submitted {
     fn drop(&mut self) {
-        // Nobody waits for it, but it was asked for.
+        // Nobody waits for it, but it was requested.
         if self.answer.is_some() {
             self.journal.queue.nudge();
         }
     }
 }
 
-/// An answer that is on its way. A sync caller [`wait`](Commit::wait)s for it, an async one `.await`s it. Once it is
-/// there, what it tells of is durable. Dropping it does not undo the request.
+/// A pending result. A sync caller [`wait`](Commit::wait)s for it, an async one `.await`s it. Once it is there, the
+/// write is durable. Dropping it does not undo the request.
 #[must_use = "the request may still fail: wait for it or await it"]
 pub struct Commit<T> {
     answer: Answer<T, Submitted>,
 }
 
-/// An answer that is known, or who will bring it and how to read it.
+/// A known result, or the source of a pending one and the function that reads it.
 enum Answer<T, R> {
     Known(Result<T, Error>),
     Coming(R, Read<T>),
@@ -274,12 +273,12 @@ impl<T: 'static> Commit<T> {
         }
     }
 
-    /// An answer that is known already.
+    /// A result that is known already.
     pub(crate) fn ready(answer: Result<T, Error>) -> Commit<T> {
         Commit { answer: Answer::Known(answer) }
     }
 
-    /// The answer read on.
+    /// Applies a function to the result.
     pub(crate) fn map<U: 'static>(
         self,
         on: impl FnOnce(T) -> Result<U, Error> + Send + 'static,
@@ -292,8 +291,8 @@ impl<T: 'static> Commit<T> {
         }
     }
 
-    /// Whether [`wait`](Commit::wait) takes so little time that an async caller may do it: nobody else writes or waits to
-    /// write, and the last commit was quick. It spares two changes of thread.
+    /// Whether [`wait`](Commit::wait) takes so little time that an async caller may block on it: nobody else writes
+    /// or waits to write, and the last commit was quick. It spares two thread switches.
     pub fn is_quick(&self) -> bool {
         match &self.answer {
             Answer::Known(_) => true,
@@ -301,14 +300,14 @@ impl<T: 'static> Commit<T> {
         }
     }
 
-    /// Has the writer thread begin, so that the caller can do something else before it waits.
+    /// Wakes the writer thread, so that the caller can do something else before it waits.
     pub(crate) fn begin(&self) {
         if let Answer::Coming(submitted, _) = &self.answer {
             submitted.journal.queue.nudge();
         }
     }
 
-    /// Blocks until the answer is there.
+    /// Blocks until the result is there.
     pub fn wait(self) -> Result<T, Error> {
         match self.answer {
             Answer::Known(answer) => answer,

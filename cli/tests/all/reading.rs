@@ -31,7 +31,7 @@ fn a_conversation_is_compacted_shown_and_taken_back() {
         "nothing is removed"
     );
     assert_eq!(shell.ok(&["compact", &id, "--revert"]), "reverted; nothing is summarized any more\n");
-    assert!(shell.refused(&["compact", &id, "--revert"]).contains("no compaction to take back"));
+    assert!(shell.refused(&["compact", &id, "--revert"]).contains("no compaction to revert"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Whether a store still has what a backup has.
+//! Comparison of a store with a backup.
 
 use super::{Progress, contents, open};
 use crate::erasing::erasures::{Erasures, Gone};
@@ -14,39 +14,39 @@ use serde::Serialize;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 
-/// Bodies that one read takes into memory, give or take one event.
+/// Bytes of bodies read into memory at once, plus at most one event.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// What a comparison found.
+/// Result of a comparison.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Comparison {
-    /// Conversations of the backup that are here.
+    /// Conversations of the backup that the store has.
     pub conversations: u64,
     /// Conversations that were deleted since, with a tombstone.
     pub deleted: u64,
-    /// Events of the backup that are here.
+    /// Events of the backup that the store has.
     pub events: u64,
-    /// Events whose bodies were erased since, with a record of it.
+    /// Events whose bodies were erased since, with a record of the erasure.
     pub erased: u64,
-    /// Assets whose bytes are here.
+    /// Assets whose bytes the store has.
     pub assets: u64,
-    /// Access keys that are here.
+    /// Access keys that the store has.
     pub keys: u64,
     /// Access keys that were revoked since.
     pub revoked: u64,
-    /// What is missing or different; empty if nothing is.
+    /// Missing or different parts; empty if the store has everything.
     pub differences: Vec<Difference>,
 }
 
-/// Something that is otherwise in the store than in the backup.
+/// A difference between the store and the backup.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Difference {
-    /// Whose.
+    /// The tenant.
     pub tenant: TenantName,
-    /// Which conversation, if it is about one.
+    /// The conversation, if the difference is in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationId>,
-    /// What is wrong.
+    /// Description of the difference.
     pub problem: String,
 }
 
@@ -93,11 +93,11 @@ pub fn compare(shared: &Shared, archives: &[PathBuf], progress: Progress<'_>) ->
     Ok(comparing.comparison)
 }
 
-/// The store's number of each conversation of the backup, by its number there.
+/// Conversations of the store, by their number in the backup.
 fn find(members: &[Member], contents: &Contents) -> HashMap<u64, Member> {
     let mut by_key: HashMap<&Key, &Member> = HashMap::new();
     for member in members {
-        // The newest, unless that one is deleted and an older one is not.
+        // The newest one, unless it is deleted and an older one is not.
         let known = by_key.get(&member.key);
         if known.is_none_or(|known| member.deleted.is_none() || known.deleted.is_some()) {
             by_key.insert(&member.key, member);
@@ -119,14 +119,14 @@ struct Comparing<'a> {
     shared: &'a Shared,
     contents: &'a Contents,
     found: HashMap<u64, Member>,
-    /// Conversations about which enough was said.
+    /// Conversations reported already.
     lost: HashSet<u64>,
-    /// Filled when the first body is missed.
+    /// Loaded when the first body is missing.
     erasures: Option<Erasures<'a>>,
     comparison: Comparison,
 }
 
-/// The store's events of one block.
+/// Events of the store that belong to one block.
 struct Page {
     block: Block,
     no: u64,
@@ -138,7 +138,7 @@ impl Comparing<'_> {
         self.comparison.differences.push(Difference { tenant: tenant.clone(), conversation, problem });
     }
 
-    /// Which conversations are here at all.
+    /// Checks that every conversation of the backup exists.
     fn conversations(&mut self) {
         let contents = self.contents;
         for (no, wanted) in contents.members.iter().filter(|(_, member)| member.deleted.is_none()) {
@@ -174,7 +174,7 @@ impl Comparing<'_> {
         Some(Page { block, no, events: VecDeque::new() })
     }
 
-    /// Holds one event against the store's.
+    /// Compares one event with the store's.
     fn event(&mut self, page: &mut Page, wanted: &Event) -> Result<(), Error> {
         let no = page.block.no;
         if self.lost.contains(&no) {
@@ -190,7 +190,7 @@ impl Comparing<'_> {
         }
         let (tenant, id) = (page.block.tenant.clone(), page.block.id);
         let Some(found) = page.events.pop_front() else {
-            // That it is cut was said already.
+            // The cut was reported already.
             self.lost.insert(no);
             return Ok(());
         };
@@ -209,7 +209,7 @@ impl Comparing<'_> {
                 self.differences(&tenant, Some(id), text);
             }
             Some(_) if wanted.body.is_some() && !expected => {
-                let text = format!("seq {}: was erased, and its words are here again", wanted.seq);
+                let text = format!("seq {}: was erased, and its body is back", wanted.seq);
                 self.differences(&tenant, Some(id), text);
             }
             None if expected => match self.unexplained(page.no, &found)? {
@@ -222,7 +222,7 @@ impl Comparing<'_> {
         Ok(())
     }
 
-    /// The event, if its body is gone and no erasure is recorded that explains it.
+    /// The event, if its body is missing and no recorded erasure explains it.
     fn unexplained(&mut self, no: u64, event: &Event) -> Result<Option<Gone>, Error> {
         let erasures = match &mut self.erasures {
             Some(erasures) => erasures,
@@ -250,7 +250,7 @@ impl Comparing<'_> {
 
     fn asset(&mut self, block: &Block, sha256: everturn_core::chain::Hash) -> Result<(), Error> {
         let tenant = &block.tenant;
-        // Bytes that the store itself says are unused were given up, not lost.
+        // Bytes that the store no longer refers to were deleted, not lost.
         if !self.shared.journal.index.asset_in_use(tenant, sha256)? {
             return Ok(());
         }

@@ -7,22 +7,22 @@ use everturn_core::Error;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A new full archive is due when the increments are together larger than the full one, and than this.
+/// A new full archive is due when the increments together exceed both the full one and this size.
 const INCREMENTS_BYTES_MIN: u64 = 64 * 1024 * 1024;
 
-/// How archives are named: `everturn-000001-full.jsonl.zst`, `everturn-000002-increment.jsonl.zst`, …
+/// Archive names: `everturn-000001-full.jsonl.zst`, `everturn-000002-increment.jsonl.zst`, …
 const PREFIX: &str = "everturn-";
 const FULL: &str = "-full.jsonl.zst";
 const INCREMENT: &str = "-increment.jsonl.zst";
 const PARTIAL: &str = ".partial";
 
-/// How a folder is kept.
+/// Options of a backup folder.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FolderOptions {
-    /// Begin anew with a full archive.
+    /// Start a new full archive.
     pub full: bool,
-    /// Afterwards keep only this many full archives with their increments, the newest ones. Nothing is removed unless the new
-    /// archive is whole and the store still has everything that would go.
+    /// Number of full archives to keep, with their increments; the newest stay. Nothing is removed unless the new
+    /// archive is complete and the store still has everything in those that would go.
     pub keep: Option<usize>,
 }
 
@@ -40,7 +40,7 @@ pub fn add(
     progress: Progress<'_>,
 ) -> Result<BackedUp, Error> {
     if !folder.is_dir() {
-        // Not those above it: a disk that is not mounted would be taken for a new place.
+        // Only the last component: with its parents, an unmounted disk would be taken for a new folder.
         std::fs::create_dir(folder).map_err(|error| cannot_write(folder, &error))?;
         private::close(folder, folder_of(folder));
     }
@@ -54,7 +54,7 @@ pub fn add(
     let previous = contents(&chain).map_err(|error| match error {
         Error::Corrupt(detail) => Error::corrupt(
             detail.code,
-            format!("{}; --full begins anew and leaves what is there", detail.text),
+            format!("{}; --full starts a new full archive and keeps the existing ones", detail.text),
         ),
         other => other,
     })?;
@@ -63,21 +63,21 @@ pub fn add(
     if let Some(keep) = options.keep {
         (done.removed, done.kept_because) = match done.problems.is_empty() {
             true => prune(store, folder, keep)?,
-            false => (Vec::new(), Some("the new archive is not whole".to_string())),
+            false => (Vec::new(), Some("the new archive is incomplete".to_string())),
         };
     }
     Ok(done)
 }
 
-/// The archives that make up the newest backup of a folder, the full one first. With `through`, a number or a name, as of
-/// that archive. Anything but a folder is an archive itself.
+/// Archives of the newest backup in a folder, the full one first; with `through`, a number or a name, up to that
+/// archive. A path that is not a folder is an archive itself.
 pub fn archives_of(path: &Path, through: Option<&str>) -> Result<Vec<PathBuf>, Error> {
     if !path.is_dir() {
         return match through {
             None => Ok(vec![path.to_path_buf()]),
             Some(_) => Err(Error::invalid(
                 "backup.through",
-                "an archive is chosen from a folder; leave --through out",
+                "--through chooses an archive from a folder, and this is none; leave it out",
             )),
         };
     }
@@ -108,8 +108,8 @@ pub fn archives_of(path: &Path, through: Option<&str>) -> Result<Vec<PathBuf>, E
     Ok(paths(chain))
 }
 
-/// Every backup of a folder, the oldest first: each full archive with the increments that follow it. Anything but a folder
-/// is an archive itself.
+/// Every backup in a folder, the oldest first: each full archive with its increments. A path that is not a folder is
+/// an archive itself.
 pub fn all_archives_of(path: &Path) -> Result<Vec<Vec<PathBuf>>, Error> {
     let newest = archives_of(path, None)?;
     if !path.is_dir() {
@@ -124,7 +124,7 @@ fn paths(archives: &[Archive]) -> Vec<PathBuf> {
     archives.iter().map(|archive| archive.path.clone()).collect()
 }
 
-/// The last full archive and what follows it.
+/// The last full archive and its increments.
 fn chain(archives: &[Archive]) -> &[Archive] {
     archives.iter().rposition(|archive| archive.full).map_or(&[], |full| &archives[full..])
 }
@@ -140,7 +140,7 @@ fn is_outgrown(chain: &[Archive]) -> Result<bool, Error> {
     Ok(increments > size(full)?.max(INCREMENTS_BYTES_MIN))
 }
 
-/// In the order in which they were made.
+/// Archives of a folder, in the order in which they were made.
 fn list(folder: &Path) -> Result<Vec<Archive>, Error> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|error| cannot_read(folder, &error))? {
@@ -160,12 +160,12 @@ fn list(folder: &Path) -> Result<Vec<Archive>, Error> {
         None => Ok(found),
         Some(pair) => Err(Error::invalid(
             "backup.order",
-            format!("{} has two archives with number {}; take one away", folder.display(), pair[0].number),
+            format!("{} has two archives with number {}; remove one", folder.display(), pair[0].number),
         )),
     }
 }
 
-/// One backup at a time writes into a folder.
+/// Locks a folder: one backup at a time writes into it.
 fn lock(folder: &Path) -> Result<File, Error> {
     let path = folder.join(".everturn-backup.lock");
     let is_new = !path.exists();
@@ -184,7 +184,7 @@ fn lock(folder: &Path) -> Result<File, Error> {
     }
 }
 
-/// Removes what a backup that was killed left behind. The lock is held, so nobody writes to it.
+/// Removes partial files of a killed backup. The lock is held, so nobody is writing them.
 fn remove_partial(folder: &Path) -> Result<(), Error> {
     for entry in std::fs::read_dir(folder).map_err(|error| cannot_read(folder, &error))? {
         let path = entry.map_err(|error| cannot_read(folder, &error))?.path();
@@ -197,9 +197,9 @@ fn remove_partial(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes all but the newest full archives and their increments, the newest file of each first: whatever is left when
-/// this is interrupted is a backup. Removes nothing, and says why, while they may be all that is left of something. Gives
-/// what was removed.
+/// Removes all but the newest `keep` full archives and their increments, the newest file of each first, so that an
+/// interruption leaves a valid backup. Removes nothing while an archive may be the only copy of something, and
+/// returns the reason. Also returns the removed files.
 fn prune(store: &Everturn, folder: &Path, keep: usize) -> Result<(Vec<PathBuf>, Option<String>), Error> {
     let archives = list(folder)?;
     let fulls: Vec<usize> =
@@ -218,7 +218,7 @@ fn prune(store: &Everturn, folder: &Path, keep: usize) -> Result<(Vec<PathBuf>, 
     Ok((paths(old), None))
 }
 
-/// Why a store cannot do without these archives.
+/// Reason why a store cannot do without these archives.
 fn needed_still(store: &Everturn, archives: &[PathBuf]) -> Result<Option<String>, Error> {
     let Some(newest) = archives.last() else { return Ok(None) };
     let newest = newest.display();

@@ -1,7 +1,8 @@
-//! Making a store from archives.
+//! Restoring a store from archives.
 //!
-//! The archives are read twice: once to their end, so that nothing is made of a damaged backup and everything is known
-//! that was erased or deleted later; then again to write. Words that a later archive erases never reach the new store.
+//! The archives are read twice. The first pass reads to the end, so that nothing is made from a damaged backup and
+//! later erasures and deletions are known. The second pass writes. Text that a later archive erases never reaches the
+//! new store.
 
 use super::{Progress, archives_of, cannot_write, contents, folder_of, open, sync_folder};
 use crate::everturn::{Location, assets_folder, close_new_store};
@@ -22,23 +23,23 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Events and bytes that are committed together.
+/// Most events and bytes of a transaction.
 const BATCH_EVENTS: usize = 1000;
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Restored {
-    /// The last archive.
+    /// Id of the last archive.
     pub id: Hash,
-    /// How many archives there were.
+    /// Number of archives.
     pub archives: usize,
-    /// What they add up to.
+    /// Combined contents of the archives, counted.
     #[serde(flatten)]
     pub counts: Counts,
 }
 
-/// Reads archives to their end and says what is in them. An error is the first thing that is wrong.
+/// Reads archives to the end and counts their contents. An error is the first problem found.
 pub fn check(archives: &[PathBuf]) -> Result<Restored, Error> {
     report(archives, &contents(archives)?)
 }
@@ -59,7 +60,7 @@ pub fn restore(url: &str, archives: &[PathBuf], progress: Progress<'_>) -> Resul
     let contents = contents(archives)?;
     let restored = report(archives, &contents)?;
     let name = path.file_name().ok_or_else(|| {
-        Error::invalid("restore.target", format!("{} names no file; name one in it", path.display()))
+        Error::invalid("restore.target", format!("{} does not name a file; add a file name", path.display()))
     })?;
     let folder = folder_of(&path);
     remove_unfinished(folder, &name.to_string_lossy());
@@ -74,18 +75,18 @@ pub fn restore(url: &str, archives: &[PathBuf], progress: Progress<'_>) -> Resul
             .run(archives, progress)?;
         store.settle()?;
         drop(store);
-        // Somebody may have made a store there meanwhile.
+        // Another process may have made a store there meanwhile.
         check_vacant(&path)?;
         move_into_place(&scratch, &path)
     })();
-    // What is left in it is the lock file, or, after an error, the unfinished store.
+    // Only the lock file is left in it or, after an error, the unfinished store.
     let _ = std::fs::remove_dir_all(&scratch);
-    // The store is known by the name that it will have.
+    // Errors name the final path, not the unfinished one.
     let (unfinished, name) = (scratch.join(name).display().to_string(), path.display().to_string());
     written.map_err(|error| error.reworded(|text| text.replace(&unfinished, &name))).map(|()| restored)
 }
 
-/// What later archives took away, and a restore up to an earlier one brings back.
+/// Removals by later archives that a restore up to an earlier one undoes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct LeftOut {
     /// Bodies that were erased.
@@ -96,7 +97,7 @@ pub struct LeftOut {
     pub revoked: u64,
 }
 
-/// Counts what the newest backup of a folder lacks of these archives, which are an earlier state of it.
+/// Counts the removals in the newest backup of a folder that these archives, an earlier state of it, lack.
 pub fn left_out(folder: &Path, archives: &[PathBuf]) -> Result<LeftOut, Error> {
     let newest = archives_of(folder, None)?;
     let mut left_out = LeftOut::default();
@@ -118,30 +119,30 @@ pub fn left_out(folder: &Path, archives: &[PathBuf]) -> Result<LeftOut, Error> {
     Ok(left_out)
 }
 
-/// A file in the folder of an unfinished restore that its process holds locked as long as it lives.
+/// Lock file in the folder of an unfinished restore, locked as long as its process lives.
 const ALIVE: &str = "restoring.lock";
 
 fn mark_alive(scratch: &Path) -> Result<File, Error> {
     let path = scratch.join(ALIVE);
     let file = File::create(&path).map_err(|error| cannot_write(&path, &error))?;
-    // Where files cannot be locked, nothing unfinished is ever removed.
+    // Where files cannot be locked, unfinished restores are never removed.
     let _ = file.try_lock();
     Ok(file)
 }
 
-/// Removes what a restore to the same place left behind when it was killed: it may hold conversations.
+/// Removes leftovers of a killed restore to the same path: they may hold conversations.
 fn remove_unfinished(folder: &Path, name: &str) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_unfinished = entry.file_name().to_string_lossy().starts_with(&format!(".{name}.restoring-"));
         let alive = || File::options().write(true).open(entry.path().join(ALIVE));
         if is_unfinished && alive().is_ok_and(|file| file.try_lock().is_ok()) {
-            // If this fails, it is tried again next time.
+            // If this fails, the next restore retries.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// A folder beside the target, so that moving out of it is one step.
+/// A folder beside the target, so that moving out of it is a rename.
 fn tempdir(folder: &Path, name: &str) -> Result<PathBuf, Error> {
     (0..100)
         .map(|n| folder.join(format!(".{name}.restoring-{}-{n}", std::process::id())))
@@ -159,8 +160,8 @@ fn tempdir(folder: &Path, name: &str) -> Result<PathBuf, Error> {
         })
 }
 
-/// Refuses a place where a store is, or where something of one is left: a write-ahead log or an index of another store
-/// beside a new database would become part of it.
+/// Refuses a path that holds a store or leftovers of one: a write-ahead log or an index of another store beside a new
+/// database would become part of it.
 fn check_vacant(path: &Path) -> Result<(), Error> {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let Ok(entries) = std::fs::read_dir(folder_of(path)) else { return Ok(()) };
@@ -176,14 +177,14 @@ fn check_vacant(path: &Path) -> Result<(), Error> {
     Err(Error::conflict(
         "restore.exists",
         format!(
-            "{} is not empty: there is {}; restore to another place with --store, or move those files away",
+            "{} is not empty: there is {}; restore to another path with --store, or move those files away",
             path.display(),
             there.join(", ")
         ),
     ))
 }
 
-/// Moves every file of the store, the database last: it is there when it is there.
+/// Moves every file of the store, the database last: the store exists once its database does.
 fn move_into_place(scratch: &Path, path: &Path) -> Result<(), Error> {
     let cannot = |error: std::io::Error| cannot_write(path, &error);
     let folder = folder_of(path);
@@ -203,7 +204,7 @@ fn move_into_place(scratch: &Path, path: &Path) -> Result<(), Error> {
     sync_folder(folder)
 }
 
-/// Where a restore writes to.
+/// Destination of a restore.
 #[derive(Clone, Copy)]
 pub(super) struct Parts<'a> {
     pub log: &'a dyn Log,
@@ -218,9 +219,9 @@ pub(super) struct Restoring<'a> {
     batch: Vec<Write>,
     batch_events: usize,
     batch_bytes: usize,
-    /// How far a fork of each conversation can begin.
+    /// Highest `seq` at which each conversation can be forked.
     reach: HashMap<u64, u64>,
-    /// Conversations that are there now and have to go: they are needed until their forks are there.
+    /// Conversations to delete once their forks are restored.
     to_bury: BTreeMap<Key, Tombstone>,
     events: u64,
 }
@@ -312,14 +313,14 @@ impl<'a> Restoring<'a> {
         reader.finish().map(drop)
     }
 
-    /// Begins a conversation that the archives before did not have.
+    /// Begins a conversation that earlier archives do not have.
     fn begin(&mut self, block: &Block) -> Result<(), Error> {
         if self.reach.contains_key(&block.no) {
             return Ok(());
         }
         let Some(member) = self.contents.members.get(&block.no) else { return Ok(()) };
         let key = &member.key;
-        // The id was used before, by a conversation that was deleted; its forks have lower numbers and are there by now.
+        // The id belonged to a conversation that was deleted; its forks have lower numbers and exist by now.
         if let Some(tombstone) = self.to_bury.remove(key) {
             self.push(Write { key: key.clone(), action: Action::Bury { tombstone } }, 0)?;
         }
@@ -334,7 +335,8 @@ impl<'a> Restoring<'a> {
         self.push(Write { key: key.clone(), action }, 0)
     }
 
-    /// Where it leaves its parent. A deleted fork that is only a tombstone may have left behind what is kept of that.
+    /// The parent and fork point. A deleted fork of which only the tombstone is left may have begun after the last
+    /// event that is kept of its parent: then it begins at that event.
     fn parent(&self, member: &Member) -> Result<Option<Parent>, Error> {
         let Some(parent) = member.parent else { return Ok(None) };
         let above = self.contents.members.get(&parent.no).zip(self.reach.get(&parent.no));
@@ -371,7 +373,7 @@ impl<'a> Restoring<'a> {
         self.push(Write { key: key.clone(), action: Action::Remember { requests } }, 0)
     }
 
-    /// Puts bytes that something still shows.
+    /// Stores an asset's bytes if something still refers to them.
     fn asset(&self, tenant: &TenantName, sha256: Hash, bytes: Vec<u8>) -> Result<(), Error> {
         let shown = self.contents.shown.get(&(tenant.clone(), sha256));
         let living = |(no, seq): &(u64, u64)| {
@@ -406,7 +408,7 @@ impl<'a> Restoring<'a> {
         Ok(())
     }
 
-    /// Each chain was checked event by event when it was written; this holds its end against what the backup says.
+    /// Compares the end of each chain with the backup's. Its events were checked one by one when they were written.
     fn verify(&self) -> Result<(), Error> {
         for member in self.contents.members.values().filter(|member| member.deleted.is_none()) {
             let head = self.parts.index.conversation(&member.key)?.head;

@@ -1,12 +1,12 @@
-//! Writing an archive of a store that goes on being written.
+//! Writing an archive of a store while it is written to.
 //!
-//! What belongs to the backup is decided at its start: every conversation with the place where its log ends then. Events
-//! are never rewritten, so they can be read in many short transactions afterwards. What is erased or deleted meanwhile
-//! is found at the end, and the archive says so: a restore never brings it back.
+//! The scope of the backup is fixed at its start: every conversation up to its head at that time. Events are never
+//! rewritten, so they can be read afterwards in many short transactions. Erasures and deletions that happen meanwhile
+//! are found at the end and recorded in the archive: a restore never brings that data back.
 //!
-//! A damaged store is backed up as far as it can be read: of an event whose body is damaged, the envelope; of what stands behind
-//! a damaged envelope, events that a restore leaves out. Bodies that are gone without a recorded erasure stay as they were
-//! archived.
+//! A damaged store is backed up as far as it can be read: of an event with a damaged body, the envelope; after a
+//! damaged envelope, events that a restore leaves out. Bodies that are missing without a recorded erasure stay as
+//! they were archived.
 
 use super::{BackedUp, Progress};
 use crate::erasing::erasures::{Erasures, Gone};
@@ -25,11 +25,11 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 
-/// Bodies that one read takes into memory, give or take one event.
+/// Bytes of bodies read into memory at once, plus at most one event.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// Requests that one read takes into memory.
+/// Requests read into memory at once.
 const REQUESTS_PAGE: usize = 1000;
-/// Conversations that an error names; the rest is counted.
+/// Conversations named in an error; the rest are counted.
 const NAMED_MAX: usize = 10;
 
 pub fn take<W: Write>(
@@ -38,7 +38,7 @@ pub fn take<W: Write>(
     previous: &Contents,
     progress: Progress<'_>,
 ) -> Result<(W, BackedUp), Error> {
-    // Before the members: then the event that opened each of these turns is part of the backup.
+    // Read before the members, so that the event that opened each of these turns is part of the backup.
     let mut open: HashMap<Key, Vec<TurnId>> = HashMap::new();
     for (key, turn) in shared.journal.index.open_turns()? {
         open.entry(key).or_default().push(turn);
@@ -74,7 +74,7 @@ pub fn take<W: Write>(
             events => format!("{events} events are"),
         };
         let text = format!(
-            "two processes wrote beside each other after seq {}: {events} beside the log and not in the backup; run `everturn doctor --repair`, then back up again",
+            "two processes wrote at the same time after seq {}: {events} beside the log and not in the backup; run `everturn doctor --repair`, then back up again",
             branch.at_seq
         );
         taking.problem(&branch.key, &text);
@@ -94,7 +94,7 @@ fn archived(previous: &Contents, no: u64) -> u64 {
     previous.members.get(&no).map_or(0, |member| member.through)
 }
 
-/// Refuses to continue a backup with a store that is not the one it was made of, or that has lost something since.
+/// Refuses an increment of a different store, or of one that has lost data since.
 fn check_continues(members: &[Member], previous: &Contents) -> Result<(), Error> {
     let mut lost = Vec::new();
     for (no, before) in &previous.members {
@@ -104,7 +104,7 @@ fn check_continues(members: &[Member], previous: &Contents) -> Result<(), Error>
             return Err(Error::conflict(
                 "backup.other_store",
                 format!(
-                    "the archives before are of another store: this one has no conversation {} of tenant {} in that place; name another target, since a folder holds the backups of one store",
+                    "the earlier archives are of another store: this one has no conversation {} of tenant {} at that position; name another target, since a folder holds the backups of one store",
                     before.key.id, before.key.tenant
                 ),
             ));
@@ -113,7 +113,7 @@ fn check_continues(members: &[Member], previous: &Contents) -> Result<(), Error>
             continue;
         }
         if before.deleted.is_some() {
-            lost.push(format!("{} was deleted and is here again", now.key.id));
+            lost.push(format!("{} was deleted and exists again", now.key.id));
         } else if now.through < before.through {
             lost.push(format!("{} ends at seq {} and had {}", now.key.id, now.through, before.through));
         } else if now.through == before.through && now.hash != before.hash {
@@ -129,18 +129,18 @@ fn check_continues(members: &[Member], previous: &Contents) -> Result<(), Error>
     Err(Error::corrupt(
         "backup.lost",
         format!(
-            "the store no longer has what was backed up: {}{more}. Nothing was written; `everturn verify --against` says more; keep the archives, and begin anew with --full once you know why",
+            "the store has lost data that was backed up: {}{more}. Nothing was written; `everturn verify --against` shows more; keep the archives, and start a new full backup with --full once you know why",
             lost.join("; ")
         ),
     ))
 }
 
-/// What the archives, this one included, have of a conversation.
+/// State of a conversation in the archives, this one included.
 struct State {
     through: u64,
-    /// How far a fork of it can begin: its own events, or what it inherited itself.
+    /// Highest `seq` at which it can be forked: of its own events, or of the inherited ones.
     reach: u64,
-    /// Events that this archive has without a body.
+    /// Events without a body in this archive.
     erased: Ranges,
 }
 
@@ -151,7 +151,7 @@ struct Taking<'a, W: Write> {
     /// Turns that were open when the backup began.
     open: HashMap<Key, Vec<TurnId>>,
     states: HashMap<u64, State>,
-    /// Bytes that this archive has.
+    /// Assets in this archive.
     assets: HashSet<(TenantName, Hash)>,
     problems: Vec<String>,
     total: u64,
@@ -159,7 +159,7 @@ struct Taking<'a, W: Write> {
 }
 
 impl<W: Write> Taking<'_, W> {
-    /// Writes what is new of a conversation.
+    /// Writes the new part of a conversation.
     fn member(&mut self, member: &Member) -> Result<(), Error> {
         let before = self.previous.members.get(&member.no);
         let after = before.map_or(0, |before| before.through);
@@ -167,9 +167,9 @@ impl<W: Write> Taking<'_, W> {
             None => 0,
             Some((parent, at_seq)) => {
                 let reach = self.states.get(&parent).map_or(0, |state| state.reach);
-                // A deleted fork without events of its own needs no more of its parent than there is.
+                // A deleted fork without events of its own needs only what is left of its parent.
                 if reach < at_seq && (member.deleted.is_none() || member.through > 0) {
-                    let text = "it was forked from a conversation that is damaged before that place";
+                    let text = "it was forked from a conversation that is damaged before the fork point";
                     self.problem(&member.key, text);
                     return self.loose(member, after.max(at_seq), member.through);
                 }
@@ -190,7 +190,7 @@ impl<W: Write> Taking<'_, W> {
             let start = match (before.and_then(|before| before.hash), member.parent) {
                 (Some(hash), _) => Some(Head { seq: after, hash }),
                 (None, None) => Some(Head::genesis(member.key.id)),
-                // A fork begins with an event of its parent, which a restore holds it against.
+                // A fork begins with an event of its parent, against which a restore checks it.
                 (None, Some(_)) => None,
             };
             let mut hash = before.and_then(|before| before.hash);
@@ -207,8 +207,8 @@ impl<W: Write> Taking<'_, W> {
         Ok(())
     }
 
-    /// Writes events up to a place, each held against the one before it. Ends early where the chain is broken, or where
-    /// the conversation was deleted meanwhile.
+    /// Writes events up to a `seq`, each checked against the one before. Ends early where the chain is broken or the
+    /// conversation was deleted meanwhile.
     fn events(
         &mut self,
         member: &Member,
@@ -221,7 +221,7 @@ impl<W: Write> Taking<'_, W> {
         while state.through < through {
             let page = match self.shared.backup.member_events(member.no, state.through, through, page_bytes) {
                 Ok(page) => page,
-                // Those before the one that cannot be read.
+                // Only the events before the unreadable one.
                 Err(Error::Corrupt(_)) if page_bytes > 1 => {
                     page_bytes = 1;
                     continue;
@@ -268,7 +268,7 @@ impl<W: Write> Taking<'_, W> {
         Ok(())
     }
 
-    /// Writes what can be read behind a place where the chain is broken.
+    /// Writes the readable events after a break in the chain.
     fn loose(&mut self, member: &Member, mut after: u64, through: u64) -> Result<(), Error> {
         let (before, mut unreadable) = (self.writer.counts().loose, Ranges::default());
         while after < through {
@@ -291,7 +291,7 @@ impl<W: Write> Taking<'_, W> {
                 continue;
             }
             unreadable.insert_range(after + 1, event.seq - 1);
-            // Its envelope cannot always be checked: that takes the hash of the event before it.
+            // Its envelope cannot always be checked, since that needs the hash of the event before it.
             match event.body.as_ref().is_none_or(|body| body_hash(body) == event.body_hash) {
                 true => self.writer.loose(&member.key.tenant, &event)?,
                 false => unreadable.insert(event.seq),
@@ -304,7 +304,7 @@ impl<W: Write> Taking<'_, W> {
         let loose = self.writer.counts().loose - before;
         if loose > 0 {
             let are = if loose == 1 { "event is" } else { "events are" };
-            let text = format!("{loose} {are} behind the damage: in the archive, but left out by a restore");
+            let text = format!("{loose} {are} after the damage: in the archive, but left out by a restore");
             self.problem(&member.key, &text);
         }
         Ok(())
@@ -323,7 +323,7 @@ impl<W: Write> Taking<'_, W> {
                 self.writer.asset(event.seq, sha256, Some(&bytes))
             }
             Err(Error::NotFound(_)) => {
-                // One that was imported without its bytes is not kept here.
+                // An asset imported without its bytes is not stored here.
                 let ours = everturn_store::assets::path(&member.key.tenant, sha256);
                 let is_kept = asset.storage.is_some_and(|storage| storage.path == Some(ours));
                 let now = self.shared.backup.member_events(member.no, event.seq - 1, event.seq, 1)?;
@@ -342,8 +342,8 @@ impl<W: Write> Taking<'_, W> {
         }
     }
 
-    /// Writes what open turns have said. If one ended since the backup began, its text is in an event now: then the
-    /// conversation is taken as it is now.
+    /// Writes the text of open turns. If one ended since the backup began, its text is in an event now, and the
+    /// conversation is taken up to its current head.
     fn open_texts(
         &mut self,
         member: &Member,
@@ -361,7 +361,7 @@ impl<W: Write> Taking<'_, W> {
                     Err(Error::NotFound(_)) => return Ok(()),
                     Err(error) => return Err(error),
                 };
-                // Asked after the text was read: as long as the turn is open, nothing of the text goes away.
+                // Checked after the text was read: while the turn is open, none of its text is removed.
                 match self.shared.journal.index.turn_in(&member.key, *turn) {
                     Ok(found) if found.status == Status::Pending => {
                         texts.push(OpenText { turn: *turn, text })
@@ -382,7 +382,7 @@ impl<W: Write> Taking<'_, W> {
             self.events(member, now.through, state, hash, verifier)?;
             let turns = self.shared.journal.index.open_turns()?;
             open = turns.into_iter().filter(|(key, _)| *key == member.key).map(|(_, turn)| turn).collect();
-            // One that was opened after that place is not in the archive.
+            // A turn opened after that `seq` is not in the archive.
             let before = state.through;
             open.retain(|turn| {
                 self.shared.journal.index.turn_in(&member.key, *turn).is_ok_and(|turn| turn.seq <= before)
@@ -400,7 +400,7 @@ impl<W: Write> Taking<'_, W> {
         Ok(())
     }
 
-    /// Writes what was deleted and erased, as it is now: of what this archive has, and of what those before it have.
+    /// Writes the current deletions and erasures: of events in this archive, and in earlier ones.
     fn removals(&mut self) -> Result<(), Error> {
         let mut kept: HashMap<u64, u64> = HashMap::new();
         for member in self.shared.backup.members()? {
@@ -435,7 +435,7 @@ impl<W: Write> Taking<'_, W> {
                 let found = self.shared.backup.member_events(no, seq - 1, seq, 1)?;
                 let gone = found.first().and_then(Gone::of);
                 let explained = gone.map(|gone| erasures.explain(no, &gone)).transpose()?;
-                // One that is not there any more was deleted.
+                // A conversation that no longer exists was deleted.
                 if explained.unwrap_or(true) { recorded.insert(seq) } else { lost.insert(seq) }
             }
             if !recorded.is_empty() {

@@ -1,4 +1,4 @@
-//! Hard limits: what happens when an append would make a conversation's messages view too large.
+//! Hard limits of the messages view. An append that would exceed one is refused, or room is made first.
 //!
 //! Under the policy `reject`, `core::write` refuses what goes over the number of turns or events. Under the others, the
 //! engine makes room first: it compacts or trims the view. It also counts bytes, which takes reading the turns.
@@ -23,24 +23,24 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::ControlFlow;
 
-/// Compactions that may be needed until there is room.
+/// Most compactions for one append.
 const ROUNDS_MAX: usize = 16;
-/// A rejection for the same reason is recorded at most this often.
+/// Rejections for the same reason are recorded at most once in this time.
 const REJECTION_RECORDED_EVERY_US: i64 = 60 * 1_000_000;
-/// Conversations share this many locks.
+/// Number of locks that conversations share.
 const LOCKS: usize = 16;
 
-/// What appends that meet a limit at the same time need to know of each other.
+/// State shared by appends that reach a limit at the same time.
 #[derive(Default)]
 pub struct Budgets {
-    /// Each is shared by some of the conversations.
+    /// Held while room is made; each lock serves several conversations.
     making_room: [Mutex<()>; LOCKS],
-    /// When a rejection was last recorded, by conversation and limit. Older entries than a minute are dropped.
+    /// Time of the last recorded rejection, by conversation and limit. Entries older than a minute are dropped.
     rejections: Mutex<HashMap<(Key, &'static str), Timestamp>>,
 }
 
 impl Budgets {
-    /// Held while room is made in a conversation, so that it is made once.
+    /// Lock held while room is made in a conversation, so that it is made once.
     pub fn alone(&self, key: &Key) -> MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
@@ -48,7 +48,7 @@ impl Budgets {
         lock.lock()
     }
 
-    /// Whether a rejection is to be recorded now; the next within a minute is not.
+    /// Whether to record a rejection now; at most one a minute is.
     fn records(&self, key: &Key, limit: &'static str, now: Timestamp) -> bool {
         let mut rejections = self.rejections.lock();
         rejections.retain(|_, at| is_recent(*at, now));
@@ -61,7 +61,7 @@ impl Budgets {
         }
     }
 
-    /// The conversation was deleted.
+    /// Drops the state of a deleted conversation.
     pub fn forget(&self, key: &Key) {
         let mut rejections = self.rejections.lock();
         rejections.retain(|(of, _), _| of != key);
@@ -73,7 +73,7 @@ fn is_recent(at: Timestamp, now: Timestamp) -> bool {
 }
 
 impl ConversationCompaction<'_> {
-    /// What the messages view of a conversation retains.
+    /// Usage of a conversation's messages view.
     pub fn usage(&self) -> Result<Usage, Error> {
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let (start, _) = conversation.view_start();
@@ -84,15 +84,15 @@ impl ConversationCompaction<'_> {
 }
 
 impl ConversationHandle {
-    /// Makes room for drafts, or refuses them where the policy is to reject. The events that it returns go in front of the
-    /// drafts, in the same batch.
+    /// Makes room for drafts, or refuses them if the policy is to reject. The returned events go before the drafts,
+    /// in the same batch.
     pub(crate) fn make_room(
         &self,
         conversation: &Conversation,
         drafts: &[Draft],
         source: &str,
     ) -> Result<Vec<Draft>, Error> {
-        // More than one append takes is refused for that, and advice about the budget would not help.
+        // A batch that is too large is refused for that reason; advice about the budget would not help.
         if drafts.len() > BATCH_EVENTS_MAX {
             return Ok(Vec::new());
         }
@@ -107,7 +107,7 @@ impl ConversationHandle {
         let key = self.tenant.key(conversation.id);
         let _alone = self.shared().compaction.budgets.alone(&key);
         match self.make_room_alone(drafts, incoming, source) {
-            // What is damaged can be neither summarized nor paired, and must not keep anybody from writing.
+            // Damaged turns can be neither summarized nor paired, and must not block appends.
             Err(error @ Error::Corrupt(_)) if !policy.rejects() => {
                 tracing::warn!(%error, conversation = %key.id, "no room made; the append goes over the budget");
                 Ok(Vec::new())
@@ -150,7 +150,8 @@ impl ConversationHandle {
             let conversation = self.shared().journal.index.conversation(self.key())?;
             match self.trim(&conversation, &policy, keep_last, incoming, messages(drafts))? {
                 Some((trimmed, left)) => (action.trimmed, after) = (Some(trimmed), left),
-                // One pair of call and result spans the whole view, or what is too much are events and not turns.
+                // A single pair of tool call and result spans the whole view, or the excess is in events and not in
+                // turns.
                 None => return Ok(Vec::new()),
             }
         }
@@ -158,14 +159,14 @@ impl ConversationHandle {
         action.action = what.into();
         action.removed_messages = before.messages.saturating_sub(after.messages);
         action.removed_events = before.events.saturating_sub(after.events);
-        // The event itself is in the view as well.
+        // This event is in the view as well.
         action.usage_after = Usage { events: after.events + 1, ..after };
         metrics::counter!("everturn_budget_actions_total", "action" => what).increment(1);
         Ok(vec![self.shared().draft(kind::BUDGET, &action)?])
     }
 
-    /// Compacts until there is room or nothing more can be covered. An append never waits for a model: checkpoints are
-    /// extracted.
+    /// Compacts until there is room or nothing more can be covered. An append never waits for a model, so checkpoints
+    /// are extractive.
     fn compact_for(&self, policy: &Policy, keep_last: u64, incoming: Usage) -> Result<(), Error> {
         let keep_last = usize::try_from(keep_last).unwrap_or(usize::MAX);
         for _ in 0..ROUNDS_MAX {
@@ -186,8 +187,8 @@ impl ConversationHandle {
         Ok(())
     }
 
-    /// The error for an append that goes over, which becomes an event as well, at most once a minute for each limit:
-    /// `last_action` survives a restart, and a client that tries again and again does not fill the log.
+    /// Error for an append over the limit. It is also recorded as an event, at most once a minute for each limit:
+    /// `last_action` survives a restart, and a client that keeps retrying does not fill the log.
     fn reject(&self, conversation: &Conversation, policy: &Policy, action: Action) -> Error {
         metrics::counter!("everturn_budget_actions_total", "action" => "reject").increment(1);
         let error = policy.refuse(&action.usage_attempted);
@@ -216,8 +217,9 @@ impl ConversationHandle {
         error
     }
 
-    /// Where the view must begin so that the last turns that are to be kept stay, and fewer if they do not fit either. Pairs
-    /// stay together, also those of which one half is only coming now. Gives also what the view retains then.
+    /// The `seq` after which the view must begin to retain the turns that are to be kept, or fewer if those do not
+    /// fit. Pairs of tool call and result stay together, including those that the drafts complete. Also returns the
+    /// resulting usage.
     fn trim(
         &self,
         conversation: &Conversation,
@@ -236,7 +238,7 @@ impl ConversationHandle {
         let wanted = pairs.cut_at_or_before(standing.len().saturating_sub(keep));
         let mut cut = pairs.cut_at_or_after(wanted.max(1), values.len());
         loop {
-            // A view without any turn would help nobody.
+            // A view without turns would be useless.
             let last = (1..values.len()).contains(&cut).then(|| standing.get(cut - 1)).flatten();
             let Some(last) = last else { return Ok(None) };
             let turns = all.iter().filter(|turn| turn.seq <= last.seq).count() as u64;
@@ -250,7 +252,7 @@ impl ConversationHandle {
         }
     }
 
-    /// The same as [`Tenant::usage`], but with bytes only where they are limited: otherwise no turn needs to be read.
+    /// As `usage`, but counts bytes only where they are limited: otherwise no turn needs to be read.
     fn counted(&self, conversation: &Conversation, policy: &Policy) -> Result<Usage, Error> {
         if policy.max_bytes.is_some() {
             return self.tenant.conversation(conversation.id).compaction().usage();
@@ -270,7 +272,7 @@ impl ConversationHandle {
         Ok(turns)
     }
 
-    /// `metadata.transcript_budget`: the policy, what is used of it, and what was done about it last.
+    /// `metadata.transcript_budget`: policy, usage and last action.
     pub(crate) fn budget_metadata(&self, conversation: &Conversation) -> Result<Raw, Error> {
         let _key = self.tenant.key(conversation.id);
         let last = match conversation.budget {
@@ -287,13 +289,13 @@ impl ConversationHandle {
     }
 }
 
-/// Whether so many turns surely fit, without counting what the view retains.
+/// Whether this many more turns certainly fit, without counting the view.
 pub(crate) fn has_room_for(conversation: &Conversation, turns: usize) -> bool {
     let incoming = Usage { messages: turns as u64, events: turns as u64, ..Usage::default() };
     fits(conversation, &conversation.limits(), incoming)
 }
 
-/// Superseded turns are counted too, which costs nothing and settles nearly every append.
+/// Also counts superseded turns, which costs nothing and settles nearly every append.
 fn fits(conversation: &Conversation, policy: &Policy, incoming: Usage) -> bool {
     let roughly = write::usage(conversation, 0).plus(incoming);
     policy.max_bytes.is_none() && policy.exceeded(&roughly).is_none()
@@ -304,7 +306,7 @@ fn names(reason: &str, limit: &str) -> bool {
     reason.strip_prefix("policy.budget.").is_some_and(|rest| rest.starts_with(limit))
 }
 
-/// What a view that begins after a place retains, with these turns standing in it.
+/// Usage of a view that begins after `start` and contains these turns.
 fn retained(conversation: &Conversation, start: u64, standing: &[&Turn]) -> Usage {
     Usage {
         messages: standing.len() as u64,
@@ -318,7 +320,7 @@ fn stands(turn: &Turn) -> bool {
     turn.superseded_by.is_none() && turn.status != Status::Aborted
 }
 
-/// What drafts would add.
+/// Usage that drafts would add.
 fn incoming(drafts: &[Draft], with_bytes: bool) -> Usage {
     let mut usage = Usage { events: drafts.len() as u64, ..Usage::default() };
     let mut superseded = 0;
@@ -334,7 +336,7 @@ fn incoming(drafts: &[Draft], with_bytes: bool) -> Usage {
     usage
 }
 
-/// What drafts say.
+/// Messages of drafts.
 fn messages(drafts: &[Draft]) -> Vec<Value> {
     let turns = drafts.iter().filter(|draft| kind::begins_turn(&draft.kind));
     let body = |draft: &Draft| serde_json::from_str::<TurnBody>(&draft.body.text).ok()?.message?.read();

@@ -1,4 +1,4 @@
-//! Compaction: older turns give way to a checkpoint. Only ever appends, and only after the checkpoint exists.
+//! Compaction: a checkpoint replaces older turns in prompts. It only appends, and only once the checkpoint exists.
 
 use super::ConversationCompaction;
 use crate::conversation::ConversationHandle;
@@ -27,77 +27,77 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most turns that one compaction covers. What is left over is the next one's.
+/// Most turns that one compaction covers. The next one takes the rest.
 pub const COVERED_TURNS_MAX: usize = 4096;
 /// A message with more bytes is read in part: see [`shortened`].
 const LARGE_MESSAGE_BYTES: usize = 256 * 1024;
 /// Bytes that are read at either end of a large message's texts.
 const LARGE_TEXT_END_BYTES: usize = 16 * 1024;
-/// How often a checkpoint is written anew because something was erased meanwhile.
+/// Most attempts at a checkpoint while text it covers is being erased.
 const ERASED_ATTEMPTS: usize = 5;
-/// Turns that are summarized anew before an erasure returns; more follow in the background.
+/// Most turns that are summarized again before an erasure returns; the rest follow in the background.
 const ANEW_AT_ONCE_TURNS_MAX: u64 = 256;
-/// How often a summarizer is asked before the checkpoint is extracted.
+/// Most requests to a summarizer before the checkpoint is extracted instead.
 const ATTEMPTS: usize = 2;
 
-/// How to compact by hand.
+/// Options of a manual compaction.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactOptions {
-    /// Only say what would happen.
+    /// Write nothing; only return what would be written.
     pub dry_run: bool,
-    /// Leave this many turns at the end as they are, instead of what the policy says.
+    /// Number of turns at the end to leave as they are, instead of the policy's.
     pub keep_last: Option<usize>,
     /// Do not ask a model.
     pub extractive: bool,
 }
 
-/// What a compaction did, or would do.
+/// Result of a compaction or of its dry run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Compacted {
     /// The event; null for a dry run.
     pub event: Option<EventId>,
-    /// What the model will read instead of the turns.
+    /// The checkpoint that replaces the turns in prompts.
     pub checkpoint: Checkpoint,
-    /// The turns that are new in it.
+    /// The newly covered turns.
     pub covers: Covers,
     /// The model, or `extractive`.
     pub summarizer: String,
-    /// What a prompt needed for what is covered.
+    /// Prompt tokens of the covered turns and the previous checkpoint.
     pub tokens_before: u64,
-    /// What it needs for the checkpoint.
+    /// Prompt tokens of the checkpoint.
     pub tokens_after: u64,
     /// Turns whose content was erased because the conversation's retention asks for it.
     pub erased: usize,
 }
 
-/// A summary of a part of a conversation that changes nothing.
+/// A summary of a part of a conversation. Nothing is written.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// The turns it is about.
+    /// The summarized turns.
     pub covers: Covers,
     /// The model, or `extractive`.
     pub summarizer: String,
-    /// What it says.
+    /// The summary.
     pub checkpoint: Checkpoint,
 }
 
-/// The turns that no summary covers yet, read once.
+/// Turns that no summary covers yet, read once.
 pub(crate) struct Unsummarized {
     shared: Arc<Shared>,
-    /// Erasures before they were read.
+    /// Number of erasures before the turns were read.
     mark: u64,
     pub conversation: Conversation,
-    /// What the turns before them were summarized as. Not there if that was erased: then they are not summarized.
+    /// Checkpoint of the turns before them. None if it was erased: then those turns have no summary.
     previous: Option<Checkpoint>,
     turns: Vec<Turn>,
     /// Bytes of their messages.
     bytes: u64,
-    /// What those cost whose messages are read in part.
+    /// Token counts of turns whose messages are read in part.
     large: HashMap<TurnId, u64>,
-    /// What each of them says and costs, found out when it is asked for: most often there are too few to look into them.
+    /// Message and token count of each turn, computed on demand: usually there are too few turns to need them.
     contents: OnceCell<Vec<(Option<Value>, u64)>>,
-    /// Turns that do not stand any more, by their places: they are covered with the rest, but not summarized.
+    /// `seq` of superseded and aborted turns: covered with the rest, but not summarized.
     fallen: Vec<u64>,
     barrier: Option<u64>,
 }
@@ -129,7 +129,7 @@ impl Unsummarized {
             .collect()
     }
 
-    /// Whether nothing can be due, seen without counting tokens: a text has no more tokens than bytes.
+    /// Whether nothing can be due, without counting tokens: a text has no more tokens than bytes.
     fn is_short(&self, policy: &CompactionPolicy) -> bool {
         policy.strategy != Strategy::Threshold
             && self.turns.len() as u64 <= policy.max_turns
@@ -140,7 +140,7 @@ impl Unsummarized {
         self.contents().iter().map(|(_, tokens)| tokens).sum()
     }
 
-    /// What the checkpoint before them costs.
+    /// Token count of the previous checkpoint.
     fn previous_tokens(&self) -> u64 {
         let previous = self.previous.as_ref();
         previous.map_or(0, |checkpoint| Family::default().count(&compaction::render(checkpoint)))
@@ -151,7 +151,8 @@ impl Unsummarized {
     }
 }
 
-/// A message with the beginning and the end of its long texts, so that a conversation of large ones fits into memory.
+/// Keeps only the beginning and the end of a message's long texts, so that a conversation of large messages fits into
+/// memory.
 fn shortened(message: Value) -> Value {
     match message {
         Value::String(text) if text.len() > 2 * LARGE_TEXT_END_BYTES => {
@@ -180,7 +181,7 @@ impl Tenant {
         let previous = unsummarized.previous.as_ref();
         let candidates = unsummarized.candidates();
         let covered = &candidates[..cut.turns];
-        let asked = Asked { extractive: options.extractive, ..Asked::default() };
+        let asked = CheckpointRequest { extractive: options.extractive, ..CheckpointRequest::default() };
         let written = self.write_checkpoint(policy, previous, covered, asked);
         let tokens_before = cut.tokens + unsummarized.previous_tokens();
         let tokens_after = Family::default().count(&compaction::render(&written.checkpoint));
@@ -226,13 +227,13 @@ impl Tenant {
         Ok(compacted)
     }
 
-    /// Asks the summarizer, twice if need be; without one, or when it failed, the checkpoint is extracted.
+    /// Asks the summarizer, up to twice. Without one, or if it fails, the checkpoint is extracted.
     fn write_checkpoint(
         &self,
         policy: &CompactionPolicy,
         previous: Option<&Checkpoint>,
         covered: &[Candidate<'_>],
-        asked: Asked<'_>,
+        asked: CheckpointRequest<'_>,
     ) -> Written {
         let mut prompt = compaction::prompt(previous, covered);
         if let Some(style) = asked.style {
@@ -286,19 +287,19 @@ impl Tenant {
 }
 
 impl ConversationCompaction<'_> {
-    /// Compacts by hand: the oldest turns that no summary covers give way to a checkpoint. Blocks while a model writes
-    /// it. Nothing is removed: the history still has every turn.
+    /// Compacts now: a checkpoint replaces the oldest turns that no summary covers. Blocks while a model writes it.
+    /// Nothing is removed: the history still has every turn.
     pub fn compact(&self, options: CompactOptions) -> Result<Compacted, Error> {
         unless_erased(|| self.0.compact_once(&options))
     }
 
-    /// Takes the last compaction back: the checkpoint before it is in force again. Nothing is removed, this too is an
-    /// event.
+    /// Reverts the last compaction: the checkpoint before it is in force again. Nothing is removed; the revert is an
+    /// event too.
     pub fn revert(&self) -> Result<Conversation, Error> {
         let key = self.0.key();
         let conversation = self.0.shared().journal.index.conversation(key)?;
         let Some(current) = conversation.checkpoint else {
-            let text = format!("{} has no compaction to take back", self.0.id());
+            let text = format!("{} has no compaction to revert", self.0.id());
             return Err(Error::invalid("compaction.none", text));
         };
         let body = self.0.event_at(current.seq)?.and_then(|event| event.read::<CompactionBody>());
@@ -310,7 +311,8 @@ impl ConversationCompaction<'_> {
         self.0.shared().journal.index.conversation(key)
     }
 
-    /// A summary of the turns between two places. Touches nothing. `style` is what to tell a model beside the rules.
+    /// A summary of the turns from `from_seq` to `to_seq`. Writes nothing. `style` is added to a model's
+    /// instructions.
     pub fn summarize(&self, from_seq: u64, to_seq: u64, style: Option<&str>) -> Result<Summary, Error> {
         let part = self.0.unsummarized(Some((from_seq, to_seq)))?;
         let candidates = part.candidates();
@@ -320,7 +322,7 @@ impl ConversationCompaction<'_> {
         };
         let covers = Covers { from_seq: first.seq, to_seq: last.seq, turns: candidates.len() as u64 };
         let policy = part.conversation.compaction();
-        let asked = Asked { style, ..Asked::default() };
+        let asked = CheckpointRequest { style, ..CheckpointRequest::default() };
         let written = self.0.tenant.write_checkpoint(&policy, None, &candidates, asked);
         Ok(Summary { covers, summarizer: written.summarizer, checkpoint: written.checkpoint })
     }
@@ -338,8 +340,8 @@ impl ConversationHandle {
         self.tenant.compact_to(&unsummarized, &policy, cut, options)
     }
 
-    /// Compacts if the policy says that it is time. What the newest turn says is never covered: it may not even have been
-    /// answered.
+    /// Compacts if the policy says that it is due. The newest turn is never covered: it may not have been answered
+    /// yet.
     pub(crate) fn compact_if_due(&self) -> Result<Option<Compacted>, Error> {
         unless_erased(|| self.compact_once_if_due())
     }
@@ -365,7 +367,7 @@ impl ConversationHandle {
         self.tenant.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
     }
 
-    /// Compacts what was said before a place, because a prompt was too long. `None` if nothing there can be covered.
+    /// Compacts turns before `seq`, because a prompt was too long. `None` if none of them can be covered.
     pub(crate) fn compact_before(&self, seq: u64) -> Result<Option<Compacted>, Error> {
         unless_erased(|| self.compact_once_before(seq))
     }
@@ -380,7 +382,7 @@ impl ConversationHandle {
         self.tenant.compact_to(&unsummarized, &policy, cut, &CompactOptions::default()).map(Some)
     }
 
-    /// The turns after the checkpoint, or those between two places.
+    /// Turns after the checkpoint, or in a range of `seq`.
     fn unsummarized(&self, range: Option<(u64, u64)>) -> Result<Unsummarized, Error> {
         let key = self.key();
         let mark = self.shared().journal.index.erasures(&key.tenant)?;
@@ -466,12 +468,12 @@ impl ConversationHandle {
             reverts: Some(current.event),
             restores,
         };
-        // It has no words.
+        // A revert contains no text that an erasure could affect.
         self.append_compaction(&revert, self.shared().journal.index.erasures(&self.key().tenant)?).map(drop)
     }
 
-    /// After the checkpoint in force was erased, and the log says which one is in force instead: what it covered is
-    /// summarized anew from what is left of it. Where that is much, it is done in the background.
+    /// After the checkpoint in force was erased, and the log names its replacement: summarizes what is left of the
+    /// turns it covered. Large amounts are left to the background.
     pub(crate) fn summarize_anew(&self, lost: CheckpointRef) -> Result<Head, Error> {
         let key = self.key();
         let conversation = self.shared().journal.index.conversation(key)?;
@@ -484,11 +486,11 @@ impl ConversationHandle {
         self.summarize_through(lost.through_seq)
     }
 
-    /// Extracts checkpoints until everything up to a place is covered.
+    /// Extracts checkpoints until everything up to `through_seq` is covered.
     pub(crate) fn summarize_through(&self, through_seq: u64) -> Result<Head, Error> {
         let key = self.key();
         let conversation = self.shared().journal.index.conversation(key)?;
-        // A revert may have put a checkpoint in force that is erased now.
+        // A revert may have put a checkpoint in force that was erased since.
         if let Some(erased) = conversation.checkpoint
             && self.checkpoint(Some(erased))?.is_none()
         {
@@ -501,7 +503,7 @@ impl ConversationHandle {
                 let conversation = &unsummarized.conversation;
                 let policy =
                     CompactionPolicy { strategy: Strategy::Tail, keep_last: 0, ..conversation.compaction() };
-                // Where nothing is left to be covered, it is done.
+                // Done once nothing is left to cover.
                 match compaction::plan(&policy, &unsummarized.candidates(), Some(through_seq + 1), true) {
                     Some(cut) => self.tenant.compact_to(&unsummarized, &policy, cut, &options).map(|_| None),
                     None => Ok(Some(conversation.head)),
@@ -514,7 +516,7 @@ impl ConversationHandle {
     }
 }
 
-/// Makes something of the log's words again if some of them were erased meanwhile.
+/// Repeats `make` if text of the log was erased meanwhile.
 fn unless_erased<T>(make: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 1..ERASED_ATTEMPTS {
         match make() {
@@ -525,7 +527,7 @@ fn unless_erased<T>(make: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     make()
 }
 
-/// What a compaction does, in numbers and names only.
+/// Tracing span of a compaction, with numbers and names only.
 fn compaction_span(id: ConversationId, cut: &Cut) -> tracing::Span {
     tracing::info_span!(
         "everturn.compaction",
@@ -537,12 +539,12 @@ fn compaction_span(id: ConversationId, cut: &Cut) -> tracing::Span {
     )
 }
 
-/// What is asked of whoever writes a checkpoint.
+/// Request for a checkpoint.
 #[derive(Clone, Copy, Default)]
-struct Asked<'a> {
-    /// Not a model.
+struct CheckpointRequest<'a> {
+    /// Do not ask a model.
     extractive: bool,
-    /// What to tell a model beside the rules.
+    /// Style instructions for a model, beside the rules.
     style: Option<&'a str>,
 }
 
@@ -564,7 +566,7 @@ fn nothing_to_compact(unsummarized: &Unsummarized, keep_last: Option<usize>) -> 
             Some(keep) => {
                 format!("there are {turns} turns that no summary covers, and {keep} are to be kept")
             }
-            None => format!("the {turns} turns that no summary covers cannot be parted"),
+            None => format!("the {turns} turns that no summary covers cannot be split"),
         },
     };
     Error::invalid("compaction.nothing", format!("nothing to compact: {text}"))

@@ -1,8 +1,8 @@
-//! What follows an append without being asked: folds are kept, what is over its policy is compacted, and facts are learned
-//! where that is wanted.
+//! Background work after appends: stores folds, compacts conversations over their policy, and extracts facts where
+//! the policy asks for it.
 //!
-//! A conversation is looked at when it has been quiet for a moment, or when much has been appended, so that a burst of
-//! appends is not slowed down by looking at each.
+//! A conversation is checked once it has been quiet for a moment, or after many events, so that a burst of appends is
+//! not slowed down by a check after each.
 
 use super::budget::Budgets;
 use crate::everturn::Shared;
@@ -16,22 +16,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a conversation must be quiet.
+/// Quiet time after which a conversation is checked.
 const QUIET: Duration = Duration::from_millis(200);
-/// So many events make a look due also while more come.
+/// Number of events after which a conversation is checked even while more come.
 const EVENTS_MAX: u64 = 1000;
-/// So many cannot wait for a quiet moment either: soon the conversation is full, and an append would have to compact it.
+/// Number of events after which a check cannot wait for a quiet moment: the conversation will soon be full, and an
+/// append would have to compact it.
 const EVENTS_URGENT: u64 = 3000;
-/// While requests keep coming, a conversation that can wait does so for no longer than this.
+/// While requests keep coming, a check that can wait is delayed for at most this long.
 const REST_MAX: Duration = Duration::from_secs(10);
-/// Conversations that are looked at side by side: a summarizer is mostly waited for.
+/// Conversations checked in parallel: most of the time is spent waiting for a summarizer.
 pub const WORKERS: usize = 2;
 
-/// Conversations to look at, and what appends that meet a limit know of each other.
+/// Conversations to check, and the state shared by appends that reach a limit.
 #[derive(Default)]
 pub struct Compactions {
     pub budgets: Budgets,
-    /// Whether this process compacts by itself.
+    /// Whether this process compacts automatically.
     automatic: bool,
     waiting: Mutex<HashMap<Key, Waiting>>,
     news: Condvar,
@@ -40,9 +41,9 @@ pub struct Compactions {
 struct Waiting {
     last: Instant,
     events: u64,
-    /// An erasure took the checkpoint that reached up to here.
+    /// Last `seq` covered by a checkpoint that was erased.
     lost: Option<u64>,
-    /// Somebody is looking at it.
+    /// A worker is checking it.
     busy: bool,
 }
 
@@ -66,7 +67,7 @@ impl Compactions {
         self.waiting.lock()
     }
 
-    /// Something was appended.
+    /// Notes an append.
     fn note(&self, key: &Key, events: usize) {
         let mut waiting = self.waiting();
         if let Some(known) = waiting.get_mut(key) {
@@ -82,7 +83,7 @@ impl Compactions {
         self.news.notify_one();
     }
 
-    /// A checkpoint is to be written anew.
+    /// Notes that an erased checkpoint must be replaced.
     pub fn note_lost(&self, key: &Key, through_seq: u64) {
         self.note(key, 1);
         if let Some(known) = self.waiting().get_mut(key) {
@@ -94,19 +95,19 @@ impl Compactions {
         self.waiting().get_mut(key).and_then(|known| known.lost.take())
     }
 
-    /// Wakes the worker to see that the store closes.
+    /// Wakes the workers, so that they see the store closing.
     pub fn wake(&self) {
-        // Whoever has looked and does not wait yet would miss it.
+        // A worker that has checked the flag but does not wait yet would miss the notification.
         drop(self.waiting());
         self.news.notify_all();
     }
 
-    /// The next conversation to look at; waits for it, and before `rest` only while requests keep coming. `None` at the
-    /// end.
+    /// The next conversation to check. Blocks until there is one, and before `rest` also while requests keep coming.
+    /// `None` at the end.
     fn next(&self, shared: &Shared, rest: Instant) -> Option<Key> {
         let mut waiting = self.waiting();
         loop {
-            if shared.pauses.are_over() {
+            if shared.pauses.ended() {
                 return None;
             }
             let now = Instant::now();
@@ -141,7 +142,7 @@ impl Compactions {
     }
 }
 
-/// Looks at conversations until the store closes.
+/// Checks conversations until the store closes.
 pub fn run(shared: &Arc<Shared>) {
     let mut rest = Instant::now();
     while let Some(key) = shared.compaction.next(shared, rest) {
@@ -152,7 +153,7 @@ pub fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// The last look before the store closes, where no model would have to be waited for.
+/// The last check before the store closes, unless it would wait for a model.
 pub fn finish(shared: &Arc<Shared>) {
     if shared.options.summarizers.is_empty() {
         let left: Vec<Key> = shared.compaction.waiting().drain().map(|(key, _)| key).collect();
@@ -169,19 +170,19 @@ fn look(shared: &Arc<Shared>, key: &Key, with_models: bool) {
             conversation.summarize_through(through_seq)?;
         }
         {
-            // An append that needs room now would do the same work again; for a model it need not wait.
+            // An append that needs room now would do the same work, so it waits; but it must not wait for a model.
             let _alone = shared.options.summarizers.is_empty().then(|| shared.compaction.budgets.alone(key));
             while conversation.compact_if_due()?.is_some() {}
         }
-        let goes_on = || with_models && !shared.pauses.are_over();
+        let goes_on = || with_models && !shared.pauses.ended();
         while goes_on() && conversation.extract_if_due()? {}
         Ok(())
     })();
     match looked {
-        // Deleted, or compacted by somebody else, in this very moment.
+        // It has just been deleted, or compacted by somebody else.
         Ok(()) | Err(Error::NotFound(_) | Error::Conflict(_)) => {}
         Err(error) => {
-            tracing::warn!(%error, conversation = %key.id, "not compacted or read for facts; it is tried after the next append")
+            tracing::warn!(%error, conversation = %key.id, "compaction or fact extraction failed; it is retried after the next append")
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Building what a model call is given, and giving it back later from its receipt.
+//! Building the context of a model call, and rebuilding it from its receipt.
 
 use super::ConversationContexts;
 use super::projecting::prompt_hash;
@@ -28,12 +28,13 @@ use std::borrow::Cow;
 
 /// Turns of the tail read at a time.
 const PAGE: usize = 64;
-/// With a projection, the tail is gathered up to this many times the budget: what it hides makes room for more.
+/// With a projection, the tail is gathered up to this many times the budget: hidden messages make room for more.
 const PROJECTED_BUDGETS: u64 = 4;
-/// Rendering may cost a little more than was counted; so often the budget is lowered by that and tried again.
+/// Rendering may cost a little more than was counted; the budget is lowered by the difference and the build repeated
+/// at most this often.
 const ATTEMPTS: usize = 4;
-/// The version of the renderers: a change to what they write changes it. From 2 on, prompts for Anthropic are marked for
-/// its cache. From 3 on, turns are attributed to their speakers.
+/// Version of the renderers; a change of their output changes it. Since version 2, prompts for Anthropic carry cache
+/// marks; since version 3, turns are attributed to their speakers.
 pub(super) const RENDERER_VERSION: u32 = 3;
 
 /// The names in a prompt of this version.
@@ -41,43 +42,43 @@ pub(crate) fn names(version: u32) -> Names {
     if version < 3 { Names::Roles } else { Names::Speakers }
 }
 
-/// What a context is built from. Everything but the budget may be left out.
+/// Options of a context. Only the budget is required.
 #[derive(Clone)]
 pub struct ContextOptions {
     /// Most tokens.
     pub token_budget: u64,
     /// Most turns of the tail.
     pub last_n: Option<usize>,
-    /// Whose view: these actors' turns are the assistant's, the others' the user's.
+    /// Actors whose turns are the assistant's; the others' are the user's.
     pub participants: Vec<String>,
-    /// How the tail is projected.
+    /// Projection of the tail.
     pub projection: Option<projection::Options>,
-    /// Which sections, and how much of the room each may fill.
+    /// Sections, and the share of the room that each may fill.
     pub sections: Sections,
     /// Instructions for this call, after the system prompt.
     pub instructions: Option<String>,
-    /// Texts of the caller's: a work board, a memory, a scratchpad. The most important first.
+    /// Texts supplied by the caller: a work board, a memory, a scratchpad. The most important first.
     pub digests: Vec<Digest>,
-    /// What is asked now, as messages of any shape.
+    /// Input of this call, as messages of any shape.
     pub input: Vec<Raw>,
-    /// Content blocks that go with it: images, files.
+    /// Content blocks that go with the input: images, files.
     pub attachments: Vec<Raw>,
-    /// The schemas of the tools that are sent along: they cost tokens and are in the receipt.
+    /// Schemas of the tools sent along: they cost tokens and are in the receipt.
     pub tools: Vec<Raw>,
-    /// Whose shape the messages get.
+    /// Provider whose message shape is used.
     pub provider: Provider,
-    /// Which model will read it; decides who counts.
+    /// Model that will read the context; selects the tokenizer.
     pub model: Option<String>,
-    /// What is recalled for it from further back than the tail.
+    /// Recall of facts, and of turns older than the tail.
     pub recall: Option<RecallRequest>,
-    /// As it was when the log ended here.
+    /// Build the context as of this `seq`.
     pub at_seq: Option<u64>,
-    /// Turns from this place on are what is asked now: they never give way, nor do the calls that they answer.
+    /// Turns from this `seq` on are the input: they are never left out, nor are the tool calls that they answer.
     pub input_from: Option<u64>,
 }
 
 impl ContextOptions {
-    /// A budget, and nothing else.
+    /// Options with this budget and defaults for the rest.
     pub fn new(token_budget: u64) -> ContextOptions {
         ContextOptions {
             token_budget,
@@ -98,7 +99,7 @@ impl ContextOptions {
         }
     }
 
-    /// Who counts: the model's family, else the provider's.
+    /// Tokenizer family: the model's, else the provider's.
     pub fn family(&self) -> Family {
         match (&self.model, self.provider) {
             (Some(model), _) => Family::of_model(model),
@@ -108,55 +109,55 @@ impl ContextOptions {
     }
 }
 
-/// What is recalled into a context.
+/// Recall into a context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "ContextRecall")]
 pub struct RecallRequest {
-    /// At most so many turns of this conversation, older than the tail.
+    /// Most turns of this conversation, all older than the tail.
     pub turns: usize,
-    /// At most so many facts.
+    /// Most facts.
     pub facts: usize,
-    /// What to look for; by default what is asked now, or what a user said last.
+    /// Query; by default the input, or the last user turn.
     #[serde(skip_serializing)]
     pub query: Option<String>,
 }
 
-/// A text of the caller's.
+/// A text supplied by the caller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Digest {
-    /// What stands above it.
+    /// Heading of the text.
     pub title: String,
     /// Plain text, or JSON.
     pub text: String,
 }
 
-/// What a model call is given.
+/// Context of a model call.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Context {
-    /// In the provider's shape.
+    /// Messages in the provider's shape.
     pub messages: Vec<Raw>,
-    /// What goes into the provider's field for it; absent where it is the first message, or there is none.
+    /// System prompt for the provider's field; absent if it is the first message, or there is none.
     pub system: Option<Raw>,
-    /// What it costs.
+    /// Token counts.
     pub tokens: Tokens,
-    /// What went in, in order.
+    /// Included blocks, in order.
     pub included: Vec<Block>,
-    /// What did not, and why.
+    /// Blocks left out, with the reasons.
     pub left_out: Vec<LeftOut>,
-    /// The hash of system and messages: the same log and the same options give the same.
+    /// Hash of system prompt and messages: the same log and the same options give the same hash.
     pub prefix_hash: String,
-    /// What a prompt cache still covers of it, compared with the last recorded call.
+    /// Part of the context that a prompt cache still covers, compared with the last recorded call.
     pub cache: Cache,
-    /// Proof of all this, to be recorded when the context is used.
+    /// Proof of the context, to be recorded when it is used.
     pub receipt: Receipt,
     #[serde(skip)]
     pub(super) given: Vec<(Hash, String)>,
 }
 
 impl Context {
-    /// Refuses a context that has no room for some of the turns.
+    /// Refuses a context that leaves turns out for lack of room.
     pub fn check_whole(&self) -> Result<(), Error> {
         match self.left_out.iter().any(LeftOut::lacked_room) {
             false => Ok(()),
@@ -172,14 +173,14 @@ impl Context {
     }
 }
 
-/// What was gathered, before it is decided what fits.
+/// Material gathered before it is decided what fits.
 struct Gathered {
     material: Material,
     projection: Option<Value>,
 }
 
 impl ConversationContexts<'_> {
-    /// Builds what a model call is given, inside the budget. Reads the checkpoint and the tail, not the history.
+    /// Builds the context of a model call within the budget. Reads the checkpoint and the tail, not the history.
     pub fn build(&self, options: &ContextOptions) -> Result<Context, Error> {
         self.0.context_with(options, None)
     }
@@ -212,7 +213,7 @@ impl ConversationHandle {
         match (recorded, &options.recall) {
             (Some(receipt), _) => self.recalled_before(receipt, &mut material)?,
             (None, Some(recall)) => {
-                // How far back the tail can go decides what is further back; what is recalled only makes it shorter.
+                // The reach of the tail decides which turns are older than it; recalled text only makes it shorter.
                 let alone = context::assemble(&request, &material)?;
                 let begins = alone.messages.iter().filter_map(|said| said.seq).min().unwrap_or(through + 1);
                 self.recalled_now(options, recall, (begins, through), &mut material)?;
@@ -230,7 +231,7 @@ impl ConversationHandle {
                 request.token_budget = request.token_budget.saturating_sub(over);
                 continue;
             }
-            // Joined sections cost a little less than each by itself; what is told adds up.
+            // Joined sections cost a little less than each by itself; the reported counts add up.
             let used = used.max(assembled.tokens.used);
             let assembled = Assembled { tokens: Tokens { used, ..assembled.tokens }, ..assembled };
             let mut context = self.finish(&fold, options, assembled, rendered, projection)?;
@@ -240,7 +241,7 @@ impl ConversationHandle {
         Err(Error::too_large(
             "context.budget_too_small",
             format!(
-                "token_budget is {}, and what is fixed does not fit once rendered; raise it",
+                "token_budget is {}, and the fixed parts do not fit once rendered; raise it",
                 options.token_budget
             ),
         ))
@@ -341,7 +342,7 @@ impl ConversationHandle {
             let summary = || -> Result<Option<String>, Error> {
                 Ok(self.checkpoint(fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md))
             };
-            // Only a projection needs them apart from their turns.
+            // Only a projection needs messages apart from their turns.
             let apart = if projected { &turns[..] } else { &[] };
             let messages: Vec<Message> = apart.iter().map(|turn| turn.message.clone()).collect();
             let view = match (&options.projection, recorded) {
@@ -436,7 +437,7 @@ impl ConversationHandle {
                 let Some(raw) = turn.message.take().filter(|_| turn.status != Status::Pending) else {
                     continue;
                 };
-                // One group more than asked for, so that the first one is whole.
+                // One group more than asked for, so that the first one is complete.
                 let enough = options.last_n.is_some_and(|n| turns.len() >= n.saturating_add(PAGE));
                 let asked = options.input_from.is_some_and(|from| turn.seq >= from);
                 if (tokens > room || enough) && !asked {
@@ -479,13 +480,13 @@ impl ConversationHandle {
             .iter()
             .map(|text| provider::Section { name: text.section.as_str(), text: &text.text })
             .collect();
-        let messages: Vec<Spoken<'_>> = assembled.messages.iter().copied().map(Spoken).collect();
+        let messages: Vec<RenderInput<'_>> = assembled.messages.iter().copied().map(RenderInput).collect();
         let media = StoredMedia { conversation: self };
         provider::render(provider, &provider::Input { system: &system, messages: &messages, media: &media })
     }
 }
 
-/// Takes what is asked now off the end of the tail, with the calls that it answers.
+/// Splits the input off the end of the tail, with the tool calls that it answers.
 fn take_input(tail: &mut Vec<Said>, from: u64) -> Vec<Said> {
     let first = tail.iter().position(|said| said.seq.is_some_and(|seq| seq >= from)).unwrap_or(tail.len());
     let first = pairing::pair(tail.iter().map(|said| &said.message)).cut_at_or_before(first);
@@ -517,10 +518,10 @@ impl Tailed {
     }
 }
 
-/// A message for the renderers: its exact text, and what it says also where a number in it fits no double.
-struct Spoken<'a>(&'a Said);
+/// A message for the renderers: its exact text, and its content even if a number in it does not fit a double.
+struct RenderInput<'a>(&'a Said);
 
-impl provider::Message for Spoken<'_> {
+impl provider::Message for RenderInput<'_> {
     fn text(&self) -> Cow<'_, str> {
         Cow::Borrowed(self.0.raw.get())
     }
@@ -553,8 +554,8 @@ impl Media for StoredMedia<'_> {
     }
 }
 
-/// Has Anthropic keep what the next prompt is likely to begin with: up to the end of the system prompt, of the state, and
-/// of the tail. A caller whose tools or turns carry marks of their own is left alone, since only four are allowed.
+/// Marks for Anthropic's cache what the next prompt is likely to begin with: up to the end of the system prompt, of
+/// the state, and of the tail. Adds no marks if the caller's tools or turns have some, since only four are allowed.
 fn mark_cache(
     options: &ContextOptions,
     assembled: &Assembled,
@@ -569,7 +570,7 @@ fn mark_cache(
     provider::mark_cache(rendered, &ends, assembled.tail)
 }
 
-/// What a rendered prompt costs without its frame.
+/// Token count of a rendered prompt without its frame.
 fn rendered_cost(family: Family, rendered: &provider::Rendered) -> u64 {
     let cost =
         |raw: &Raw| raw.read::<Value>().map_or_else(|| family.count(raw.get()), |m| family.message(&m));
@@ -603,7 +604,7 @@ fn input_messages(options: &ContextOptions) -> Result<Vec<Raw>, Error> {
     Ok(messages)
 }
 
-/// Everything that the caller handed in, by its hash.
+/// Everything that the caller supplied, by its hash.
 fn given(options: &ContextOptions) -> Vec<(Hash, String)> {
     let texts = options.instructions.iter().cloned().chain(options.digests.iter().map(digest_text));
     let raws = input_messages(options).unwrap_or_default().into_iter().chain(options.tools.iter().cloned());

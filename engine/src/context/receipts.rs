@@ -1,4 +1,4 @@
-//! Receipts: what was in a prompt, kept with the call it was for, and the same prompt again from the log.
+//! Receipts: the contents of a prompt, recorded with its model call, from which the same prompt is rebuilt.
 
 use super::ConversationContexts;
 use super::build::{Context, ContextOptions, Digest, RENDERER_VERSION};
@@ -15,39 +15,39 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a model call was given, as hashes: the body of a `context.receipt` event.
+/// Contents of a prompt as hashes: the body of a `context.receipt` event.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Receipt {
-    /// The version of this.
+    /// Version of the receipt.
     pub version: u32,
-    /// The provider's shape.
+    /// Provider whose message shape was used.
     pub renderer: String,
     /// The version of the renderer.
     pub renderer_version: u32,
-    /// Which model.
+    /// Model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Who counted.
+    /// Tokenizer.
     pub tokenizer: String,
-    /// What was asked for, apart from what was given.
+    /// Options of the context, without its material.
     pub policy: Policy,
-    /// The last event that was taken into account.
+    /// Last event taken into account.
     pub through_seq: u64,
-    /// What went in, in order.
+    /// Included blocks, in order.
     pub blocks: Vec<Block>,
-    /// The schemas of the tools, by their hashes.
+    /// Hashes of the tool schemas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Hash>,
-    /// What the projection of the tail decided.
+    /// Decisions of the projection of the tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub projection: Option<Value>,
-    /// What it cost.
+    /// Tokens used.
     pub used: u64,
-    /// The hash of system and messages.
+    /// Hash of system prompt and messages.
     pub prefix_hash: String,
 }
 
-/// The part of a request that is not material.
+/// Options of a context, without its material.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ReceiptPolicy")]
 pub struct Policy {
@@ -56,22 +56,23 @@ pub struct Policy {
     /// Most turns of the tail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_n: Option<usize>,
-    /// Whose view.
+    /// Actors whose turns are the assistant's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub participants: Vec<String>,
-    /// Which sections.
+    /// Sections and their shares.
     #[serde(default)]
     pub sections: Value,
-    /// From which place on turns were what was asked.
+    /// First `seq` of the input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_from: Option<u64>,
-    /// How much was to be recalled.
+    /// Recall into the context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recall: Option<super::RecallRequest>,
 }
 
 impl ConversationContexts<'_> {
-    /// Records that a context was used for a model call. What was given is kept once, whatever the number of calls.
+    /// Records that a context was used for a model call. Texts supplied by the caller are stored once, whatever the
+    /// number of calls.
     pub fn record(&self, context: &Context) -> Result<Event, Error> {
         let key = self.0.key();
         let (mut drafts, mut uploads) = (Vec::new(), Vec::new());
@@ -112,7 +113,7 @@ impl ConversationContexts<'_> {
         }
     }
 
-    /// Gives back, byte for byte, what a model call was given; or says which part of it was erased since.
+    /// Rebuilds the context of a model call, byte for byte; or reports which part of it was erased since.
     pub fn replay_at(&self, seq: u64) -> Result<Context, Error> {
         let _key = self.0.key();
         let event = self.0.event_at(seq)?.filter(|event| event.kind == kind::RECEIPT);
@@ -122,7 +123,7 @@ impl ConversationContexts<'_> {
         self.0.contexts().replay(&receipt)
     }
 
-    /// The same for a receipt that is at hand.
+    /// The same for a given receipt.
     pub fn replay(&self, receipt: &Receipt) -> Result<Context, Error> {
         let _key = self.0.key();
         if receipt.version > context::VERSION || receipt.renderer_version > RENDERER_VERSION {
@@ -166,7 +167,7 @@ impl ConversationContexts<'_> {
 }
 
 impl ConversationHandle {
-    /// Refuses where something that went in is gone, and names it.
+    /// Refuses a receipt with an erased source, and names it.
     fn check_sources(&self, receipt: &Receipt) -> Result<(), Error> {
         for block in &receipt.blocks {
             let Source::Ids(ids) = &block.source else { continue };
@@ -203,13 +204,13 @@ impl ConversationHandle {
     }
 }
 
-/// The answer where something that went in is gone.
+/// Error for an erased source.
 pub(crate) fn erased(what: &str) -> Error {
-    let text = format!("{what} was erased; what the model was given cannot be shown any more");
+    let text = format!("{what} was erased; the model's prompt can no longer be shown");
     Error::not_found("receipt.erased", text)
 }
 
-/// The id under which a given text is kept. It is the same for the same text, so that it is kept once.
+/// Id under which a supplied text is stored. The same text has the same id, so that it is stored once.
 fn given_id(sha256: Hash) -> String {
     format!("given_{sha256}")
 }

@@ -21,18 +21,18 @@ use std::sync::Arc;
 pub struct AppendOptions {
     /// Refuse unless the log ends at this `seq`.
     pub expected_seq: Option<u64>,
-    /// Repeated with the same key, also after a restart, the append is answered as before and writes nothing.
+    /// An append repeated with the same key, also after a restart, returns the first result and writes nothing.
     pub idempotency_key: Option<String>,
 }
 
-/// Answer to an append.
+/// Result of an append.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Appended {
-    /// The turns, with their ids and places.
+    /// The turns, with their ids and `seq`.
     pub turns: Vec<Turn>,
-    /// Where the log ends now.
+    /// New end of the log.
     pub head: Head,
-    /// Whether this had been appended before, under the same idempotency key.
+    /// Whether this was appended before, under the same idempotency key.
     pub repeated: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Append {
 }
 
 impl Append {
-    /// Names the actor of each turn that names none.
+    /// Sets the actor of each turn that has none.
     pub fn by(mut self, actor: impl Into<String>) -> Append {
         let actor = actor.into();
         self.turns.iter_mut().for_each(|turn| _ = turn.actor.get_or_insert_with(|| actor.clone()));
@@ -63,15 +63,15 @@ impl Append {
         self.submit().wait()
     }
 
-    /// Hands the turns to the writer. Blocks only while it prepares them: if the conversation must be read first, payloads become
-    /// assets or room has to be made.
+    /// Hands the turns to the writer. Blocks only to prepare them: if the conversation must be read first, payloads
+    /// become assets or room has to be made.
     pub fn submit(self) -> Commit<Appended> {
         let conversation = self.conversation.shared().journal.conversation(self.conversation.key());
         self.submit_to(conversation)
     }
 
-    /// [`submit`](Append::submit)s if that does not block, as for nearly every append; otherwise gives the append back, to be submitted on a
-    /// thread that may block.
+    /// [`submit`](Append::submit)s if that does not block, as for nearly every append; otherwise returns the append,
+    /// to be submitted on a thread that may block.
     pub fn try_submit(self) -> Result<Commit<Appended>, Box<Append>> {
         let bytes: usize = self.turns.iter().map(|turn| turn.message.len()).sum();
         match self.conversation.shared().journal.known_conversation(self.conversation.key()) {
@@ -121,7 +121,7 @@ impl ConversationHandle {
         }
     }
 
-    /// Appends turns, or ends an open one, with everything that goes along.
+    /// Appends turns, or ends an open one, in one batch with the events that belong to them.
     pub(crate) fn append_with(
         &self,
         options: AppendOptions,

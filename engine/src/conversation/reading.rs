@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-/// In which direction a page goes.
+/// Direction of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub enum Order {
     /// Oldest first.
@@ -29,17 +29,17 @@ pub enum Order {
     Descending,
 }
 
-/// Which part of a history to read.
+/// Part of a history to read.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryQuery {
-    /// Only what comes before this place.
+    /// Only entries before this `seq`.
     #[serde(deserialize_with = "everturn_core::json::place")]
     pub before: Option<u64>,
-    /// Only what comes after this place.
+    /// Only entries after this `seq`.
     #[serde(deserialize_with = "everturn_core::json::place")]
     pub after: Option<u64>,
-    /// At most this many.
+    /// Most entries of a page.
     #[schemars(range(min = 1, max = 1000))]
     pub limit: usize,
     /// Oldest or newest first.
@@ -71,13 +71,13 @@ impl Default for HistoryQuery {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Entry {
-    /// Something said.
+    /// A turn.
     Turn(Box<Turn>),
-    /// Something else that happened.
+    /// An event that is not a turn.
     Event(Box<Event>),
 }
 
-/// Only an event says of which kind it is. The text is kept until that is known: what is said keeps its bytes.
+/// Only an event has a `kind`. The text is kept until that is known, so that a message keeps its exact bytes.
 impl<'de> Deserialize<'de> for Entry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
         #[derive(Deserialize)]
@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for Entry {
 }
 
 impl Entry {
-    /// Its place in the log.
+    /// `seq` in the log.
     pub fn seq(&self) -> u64 {
         match self {
             Entry::Turn(turn) => turn.seq,
@@ -107,21 +107,21 @@ impl Entry {
 const TURNS_PAGE: usize = 500;
 
 impl ConversationLog<'_> {
-    /// Events after a place, oldest first. A page may end before `limit`, at `PAGE_BYTES_MAX`; only an empty one is the
-    /// end.
+    /// Events after a `seq`, oldest first. A page may end before `limit`, at `PAGE_BYTES_MAX`; only an empty one is
+    /// the end.
     pub fn read(&self, after: u64, limit: usize) -> Result<Vec<Event>, Error> {
         self.0.shared().journal.log.events(self.0.key(), after, page_limit(limit)?)
     }
 }
 
 impl ConversationHandle {
-    /// One turn as a conversation sees it: a fork sees what it inherited as it was.
+    /// One turn as the conversation sees it: a fork sees inherited turns as they were.
     pub fn turn(&self, id: TurnId) -> Result<Turn, Error> {
         self.shared().journal.index.turn_in(self.key(), id)
     }
 
-    /// Every turn that a query asks for, oldest first, read page by page so that a long history is not held at once.
-    /// `each` says whether to go on.
+    /// Every turn of a query, oldest first, read page by page so that a long history is not held at once. `each`
+    /// returns whether to go on.
     pub(crate) fn each_turn(
         &self,
         mut query: TurnQuery,
@@ -165,13 +165,13 @@ impl ConversationHandle {
             .into_iter()
             .map(|turn| Entry::Turn(Box::new(turn)))
             .collect();
-        // A page that ends early, because of its bytes, is not known to be the last.
+        // A page cut by its byte limit is not known to be the last.
         let (last, full) = (data.last().map(Entry::seq), bytes(&data) >= PAGE_BYTES_MAX);
         let next = more(&mut data, limit, Entry::seq).or(last.filter(|_| full));
         Ok(Page { data, next })
     }
 
-    /// With events there is an entry at every place, so a page is a range of places. Turns that were not asked for are
+    /// With events there is an entry at every `seq`, so a page is a range of `seq`. Turns that were not asked for are
     /// left out of it, so that a page may be shorter than its limit and still not the last.
     fn history_with_events(&self, query: &HistoryQuery, limit: usize) -> Result<Page<Entry>, Error> {
         let conversation = self.shared().journal.index.conversation(self.key())?;
@@ -190,9 +190,9 @@ impl ConversationHandle {
         let events = loop {
             let events = self.shared().journal.log.events(self.key(), from, (through - from) as usize)?;
             match events.last() {
-                // Cut short by its bytes: the part that is there is the page.
+                // Cut by the byte limit: the part that was read is the page.
                 Some(last) if last.seq < through && query.order == Order::Ascending => through = last.seq,
-                // The part that is wanted is the other one.
+                // The other part is wanted.
                 Some(last) if last.seq < through => {
                     from = through - (through - from).div_ceil(2);
                     continue;
@@ -239,14 +239,15 @@ impl ConversationHandle {
         Ok(Page { data, next })
     }
 
-    /// Everything after a `seq`, then what comes: no gap, no repeat. With the [`Position`] that an earlier subscription came to, also
-    /// one before a restart, the open turn that it names goes on where it was; of others the whole text comes again.
+    /// Everything after a `seq`, then live updates: no gap, no repeat. With the [`Position`] of an earlier
+    /// subscription, also one before a restart, the open turn that it names continues there; of others the whole text
+    /// comes again.
     pub fn subscribe(&self, after: impl Into<Position>) -> Result<Subscription, Error> {
         Subscription::new(self.shared().clone(), self.key().clone(), after.into())
     }
 }
 
-/// Bytes of the messages of a page.
+/// Bytes of the messages in a page.
 fn bytes(page: &[Entry]) -> usize {
     let length = |entry: &Entry| match entry {
         Entry::Turn(turn) => turn.message.as_ref().map_or(0, |message| message.get().len()),

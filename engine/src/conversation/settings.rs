@@ -16,7 +16,7 @@ use everturn_core::write::{Action, StateBody, stale_seq};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A change of settings and state. [`Settings`] or a [`Lifecycle`] alone become one.
+/// A change of settings and state. [`Settings`] or a [`Lifecycle`] converts into one.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
     /// Title, metadata, retention, policy, system prompt, …
@@ -41,12 +41,12 @@ impl From<Lifecycle> for Change {
     }
 }
 
-/// Options of a fork. A `seq` alone becomes them.
+/// Options of a fork. A `seq` converts into them.
 #[derive(Clone, Debug, Default)]
 pub struct ForkOptions {
     /// Last `seq` of the shared history; the newest event by default.
     pub at_seq: Option<u64>,
-    /// Repeated with the same key, the fork that exists is returned.
+    /// A fork repeated with the same key returns the existing one.
     pub idempotency_key: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl ConversationState<'_> {
 }
 
 impl ConversationHandle {
-    /// A conversation; its metadata shows the system prompt with its text.
+    /// The conversation; its metadata includes the text of the system prompt.
     pub fn get(&self) -> Result<Conversation, Error> {
         let mut conversation = self.shared().journal.index.conversation(self.key())?;
         if let Some(prompt) = self.prompt_of(&conversation)? {
@@ -111,12 +111,13 @@ impl ConversationHandle {
             }
             check_by_hand(&change.settings)?;
             let mut settings = change.settings.normalise()?;
-            // Not the one that is remembered: whoever names a place has read the index, which may be a moment ahead of it.
+            // Not the cached one: an expected `seq` was read from the index, which may be a moment ahead of the
+            // cache.
             let current = self.shared().journal.index.conversation(self.key())?;
             if let Some(expected) = change.expected_seq.filter(|expected| *expected != current.head.seq) {
                 return Err(stale_seq(current.head.seq, expected));
             }
-            leave_out_what_is_so(&mut settings, &current);
+            remove_unchanged(&mut settings, &current);
             let mut drafts = Vec::new();
             if settings != Settings::default() {
                 drafts = self.tenant.setting_drafts(kind::UPDATED, &settings)?;
@@ -165,8 +166,9 @@ impl ConversationHandle {
         })
     }
 
-    /// A new conversation that shares this one's history up to a `seq`, by default up to the newest event, without copying it. What
-    /// happens on one side afterwards does not show on the other; only an erasure does, because the words are kept once.
+    /// A new conversation that shares this one's history up to a `seq`, by default up to the newest event, without
+    /// copying it. Later events on one side do not show on the other, except erasures, because shared text is stored
+    /// once.
     pub fn fork(&self, options: impl Into<ForkOptions>) -> Commit<ConversationHandle> {
         match self.shared().journal.source.ulid() {
             Ok(new) => self.fork_as(ConversationId(new), options.into()),
@@ -174,7 +176,7 @@ impl ConversationHandle {
         }
     }
 
-    /// The same, under an id that follows from something else.
+    /// As `fork`, under a derived id.
     pub(crate) fn fork_as(
         &self,
         new: ConversationId,
@@ -199,7 +201,7 @@ impl ConversationHandle {
                 budget,
                 ..self.settings_of(&parent)?
             };
-            // In an event of its own, so that erasing the turn that it was made of leaves the rest.
+            // In an event of its own, so that erasing the turn it was made from leaves the other settings.
             let title = settings.title.take();
             let mut drafts = vec![self.shared().draft(kind::FORKED, &settings)?];
             if title.is_some() {
@@ -211,14 +213,14 @@ impl ConversationHandle {
         self.tenant.begun(new, prepared)
     }
 
-    /// The conversation that the event at a place was written in. A fork that leaves its parent within what that one
-    /// inherited itself is a fork of the ancestor: its file then holds everything that an import needs.
+    /// The conversation in which the event at a `seq` was written. A fork within inherited history is a fork of the
+    /// ancestor, whose file then holds everything that an import needs.
     fn owner_of(&self, conversation: &Conversation, seq: u64) -> ConversationId {
         match conversation.parent.filter(|parent| seq <= parent.at_seq) {
             Some(parent) => {
                 match self.shared().journal.index.conversation(&self.tenant.key(parent.conversation)) {
                     Ok(above) => self.owner_of(&above, seq),
-                    // Deleted: its events are there for its forks only.
+                    // Deleted: its events remain for its forks only.
                     Err(_) => conversation.id,
                 }
             }
@@ -226,7 +228,7 @@ impl ConversationHandle {
         }
     }
 
-    /// Deletes it whole. A tombstone stays: id, head hash, when and why. Forks of it keep what they inherited.
+    /// Deletes the conversation. A tombstone stays: id, head hash, time and reason. Forks keep what they inherited.
     pub fn delete(&self, reason: &str) -> Commit<Tombstone> {
         let (at, reason) = (self.shared().now(), reason.to_string());
         let action = Action::Delete { at, reason: reason.clone(), only_expired: false };
@@ -240,7 +242,7 @@ impl ConversationHandle {
     }
 }
 
-/// Settings carry also what only we may write: a parent that was made up would show another conversation's events.
+/// Refuses settings that only Everturn may write: a forged parent would show another conversation's events.
 pub(crate) fn check_by_hand(settings: &Settings) -> Result<(), Error> {
     if settings.parent.is_some()
         || settings.predecessor.is_some()
@@ -257,8 +259,8 @@ pub(crate) fn check_by_hand(settings: &Settings) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes out of new settings what the conversation has already.
-fn leave_out_what_is_so(settings: &mut Settings, current: &Conversation) {
+/// Removes settings that the conversation already has.
+fn remove_unchanged(settings: &mut Settings, current: &Conversation) {
     settings.owner.take_if(|owner| *owner == current.owner);
     settings.title.take_if(|title| *title == current.title);
     settings.ttl.take_if(|ttl| *ttl == current.ttl);

@@ -17,14 +17,14 @@ use std::collections::BTreeMap;
 pub struct ConversationState<'a>(pub(crate) &'a ConversationHandle);
 
 impl ConversationState<'_> {
-    /// What the conversation needs to go on, as of its last event.
+    /// State as of the last event.
     pub fn read(&self) -> Result<State, Error> {
         let head = self.0.shared().journal.index.conversation(self.0.key())?.head.seq;
         let fold = self.0.shared().fold(self.0.key(), head)?;
         self.0.read_state(&fold)
     }
 
-    /// The same as it was when the log ended at a place.
+    /// State as of a `seq`.
     pub fn at(&self, seq: u64) -> Result<State, Error> {
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         if seq == 0 || seq > conversation.head.seq {
@@ -34,13 +34,13 @@ impl ConversationState<'_> {
         self.0.read_state(&fold)
     }
 
-    /// Pins a truth: every prompt says it until it is unpinned or pinned anew, whatever is summarized.
+    /// Pins a value: every prompt includes it until it is unpinned or replaced, whatever is summarized.
     pub fn pin(&self, name: &str, value: impl serde::Serialize) -> Commit<Event> {
         let pinned = (|| {
             let head = self.0.shared().journal.conversation(self.0.key())?.head.seq;
             let fold = self.0.shared().fold(self.0.key(), head)?;
             if fold.pins.len() >= PINS_MAX && !fold.pins.contains_key(name) {
-                let advice = "unpin what is not true any more";
+                let advice = "unpin what no longer holds";
                 return Err(Error::limit("PINS_MAX", PINS_MAX as u64, fold.pins.len() as u64 + 1, advice));
             }
             Raw::of(&PinBody { name: name.to_string(), value: Some(Raw::of(&value)?) })
@@ -51,37 +51,37 @@ impl ConversationState<'_> {
         }
     }
 
-    /// Takes a pin away.
+    /// Removes a pin.
     pub fn unpin(&self, name: &str) -> Commit<Event> {
         self.0.state_event(kind::UNPIN, &PinBody { name: name.to_string(), value: None })
     }
 
-    /// Asks for an approval: it is pending until [`resolve_approval`](Tenant::resolve_approval).
+    /// Requests an approval: it is pending until [`resolve_approval`](ConversationState::resolve_approval).
     pub fn request_approval(&self, request: ApprovalBody) -> Commit<Event> {
         self.0.state_event(kind::APPROVAL_REQUESTED, &request)
     }
 
-    /// Answers an approval.
+    /// Resolves an approval.
     pub fn resolve_approval(&self, approval_id: &str, state: Approval) -> Commit<Event> {
         let body =
             ApprovalBody { approval_id: approval_id.into(), state: Some(state), ..ApprovalBody::default() };
         self.0.state_event(kind::APPROVAL_RESOLVED, &body)
     }
 
-    /// A tool works on something: it is pending until [`tool_finished`](Tenant::tool_finished), or until a turn brings its
-    /// result.
+    /// Records that a tool runs: it is pending until [`tool_finished`](ConversationState::tool_finished), or until a
+    /// turn brings its result.
     pub fn tool_started(&self, tool: ToolBody) -> Commit<Event> {
         self.0.state_event(kind::TOOL_STARTED, &tool)
     }
 
-    /// A tool is done, or will never answer.
+    /// Records that a tool has finished, or will never return a result.
     pub fn tool_finished(&self, tool: ToolBody) -> Commit<Event> {
         self.0.state_event(kind::TOOL_FINISHED, &tool)
     }
 }
 
 impl ConversationHandle {
-    /// Puts the words back to a fold. What was erased since is absent.
+    /// Adds the text from the log to a fold. Erased text is absent.
     pub(crate) fn read_state(&self, fold: &Fold) -> Result<State, Error> {
         let checkpoint = self.checkpoint(fold.checkpoint)?;
         let after = fold.checkpoint.map_or(0, |at| at.through_seq);
@@ -119,7 +119,7 @@ impl ConversationHandle {
         })
     }
 
-    /// What a compaction said; `None` if there was none, or it was erased.
+    /// Checkpoint of a compaction; `None` if there was none, or it was erased.
     pub(crate) fn checkpoint(&self, at: Option<CheckpointRef>) -> Result<Option<Checkpoint>, Error> {
         let Some(at) = at else { return Ok(None) };
         let body = self.event_at(at.seq)?.and_then(|event| event.read::<CompactionBody>());

@@ -1,4 +1,4 @@
-//! Events of the caller's own, and superseding.
+//! Custom events, and superseding.
 
 use super::{AppendOptions, Appended, ConversationHandle};
 use crate::ingest::{NewTurn, Place};
@@ -10,7 +10,7 @@ use everturn_core::json::Raw;
 use everturn_core::write::{Action, SupersededBody};
 
 impl ConversationHandle {
-    /// Appends an event of the caller's own kind: an audit note, a snapshot, anything that is not a turn.
+    /// Appends an event of a custom kind: an audit note, a snapshot, anything that is not a turn.
     pub fn append_event(
         &self,
         kind: &str,

@@ -1,4 +1,4 @@
-//! Folders outside the store that repeat its words: mirrors, and records of sessions.
+//! Folders outside the store that hold copies of its text: mirrors, and records of sessions.
 //!
 //! A process that writes such a folder notes it beside the database, in `PATH-copies`, one JSON object a line. So an erasure
 //! by another process, which was started without those settings, reaches the folder as well. Notes are never removed; a
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// A folder with copies of words. Frozen: this is a line of the file.
+/// A folder with copies of text. Frozen: this is a line of the file.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Copy {
@@ -24,9 +24,9 @@ enum Copy {
 
 /// The folders that were noted for a store.
 pub struct Copies {
-    /// Where they are noted; a store in memory has no such file.
+    /// File in which they are noted; none for a store in memory.
     file: Option<PathBuf>,
-    /// Those that this process noted.
+    /// Folders noted by this process.
     noted: Mutex<BTreeSet<Copy>>,
 }
 
@@ -62,7 +62,7 @@ impl Copies {
         self.noted.lock()
     }
 
-    /// Durable before anything is written into the folder.
+    /// Notes a folder, durably, before anything is written into it.
     fn note(&self, copy: Copy) -> Result<(), Error> {
         let mut noted = self.noted();
         if noted.contains(&copy) {
@@ -98,7 +98,7 @@ impl Copies {
     fn read(&self) -> Result<BTreeSet<Copy>, Error> {
         let Some(path) = &self.file else { return Ok(BTreeSet::new()) };
         match std::fs::read_to_string(path) {
-            // A line that was cut by a crash names a folder that nothing was written into.
+            // A line cut by a crash names a folder into which nothing was written.
             Ok(text) => Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeSet::new()),
             Err(error) => Err(failed("read", path, &error)),
@@ -115,7 +115,7 @@ fn absolute(folder: &Path) -> Result<PathBuf, Error> {
 
 fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
     let text = format!(
-        "cannot {what} {}: {error}; an erasure has to find every folder that repeats words, so make it writable",
+        "cannot {what} {}: {error}; an erasure has to find every folder with copies of the text, so make it writable",
         path.display()
     );
     Error::invalid("copies.file", text)

@@ -1,4 +1,5 @@
-//! Erasing: words leave every file of the store, together with everything that repeats them. Envelopes and hashes stay.
+//! Erasing: text is removed from every file of the store, together with everything that repeats it. Envelopes and
+//! hashes stay.
 
 use crate::compaction::ConversationCompaction;
 use crate::conversation::ConversationHandle;
@@ -24,10 +25,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Turns that one step erases.
+/// Turns erased in one step.
 const TURNS_AT_ONCE: usize = 500;
 
-/// What erasing everything of an actor did.
+/// Result of erasing everything of an actor.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ErasedActor {
     /// The actor. Its name stays in the envelopes.
@@ -40,23 +41,24 @@ pub struct ErasedActor {
     pub events: u64,
 }
 
-/// What is erased in one step.
+/// Content to erase in one step.
 #[derive(Default)]
 struct Erasure {
     turns: Vec<TurnId>,
     /// Other events.
     events: Vec<Place>,
-    /// Calls that the turns answered.
+    /// Tool calls that the turns answered.
     answered: Vec<String>,
-    /// Whether checkpoints that cover the turns go as well.
+    /// Whether checkpoints that cover the turns are erased as well.
     summaries: bool,
-    /// What the turns and events say.
+    /// Text of the turns and events.
     words: Vec<Words>,
 }
 
 impl Tenant {
-    /// Erases everything that an actor said in any conversation of the tenant, with everything that repeats it. Open turns
-    /// are aborted first. `progress` is told after each step. Repeating it is harmless, and finishes what a crash cut off.
+    /// Erases everything that an actor said in any conversation of the tenant, with everything that repeats it. Open
+    /// turns are aborted first. `progress` is called after each step. Repeating it is harmless, and completes an
+    /// erasure that a crash interrupted.
     pub fn erase_actor(
         &self,
         actor: &str,
@@ -105,7 +107,7 @@ impl Tenant {
         Ok(done)
     }
 
-    /// The tenant's session files below a folder. From now on erasures reach them, also those by other processes.
+    /// Session files of the tenant below a folder. From now on erasures reach them, also those by other processes.
     pub fn records_in(&self, folder: &Path) -> Result<Records, Error> {
         self.shared().note_records(folder)?;
         Ok(Records::of(folder, self.name()))
@@ -123,7 +125,7 @@ impl Tenant {
         })
     }
 
-    /// Takes erased words out of mirrors, also those that nobody keeps up to date at the moment.
+    /// Removes erased text from mirrors, also those that no process keeps up to date at the moment.
     fn erase_in_mirrors(&self, ids: impl IntoIterator<Item = ConversationId>) -> Result<(), Error> {
         self.change_mirrors(ids, Change { erased: true, deleted: false })
     }
@@ -141,11 +143,11 @@ impl Tenant {
         Ok(())
     }
 
-    /// Says the settings of a conversation once more, because an event that holds some of them will be erased.
+    /// Writes the settings of a conversation again, because an event that holds some of them will be erased.
     fn restate(&self, event: &Event, change: impl FnOnce(&Conversation, &mut Settings)) -> Result<(), Error> {
         let key = self.key(event.conversation);
         let conversation = match self.shared().journal.index.conversation(&key) {
-            // Only forks still read it, and they have settings of their own.
+            // Only forks still read it, and they have their own settings.
             Err(Error::NotFound(_)) => return Ok(()),
             conversation => conversation?,
         };
@@ -166,9 +168,9 @@ impl Tenant {
         self.conversation(conversation.id).write_for_erasure(action)
     }
 
-    /// Unsets what a settings event set, as far as it still holds.
+    /// Unsets the settings of an event, as far as they are still in force.
     fn unset(&self, event: &Event) -> Result<(), Error> {
-        // Of a damaged event nothing is known but that it may have set any of them.
+        // A damaged event may have set any of them.
         let held: Settings = event.read().unwrap_or_default();
         let null = Raw::of(&())?;
         self.restate(event, |conversation, settings| {
@@ -189,9 +191,9 @@ impl Tenant {
 }
 
 impl ConversationCompaction<'_> {
-    /// What retention asks for once everything up to `through` is covered by a summary: with `audit-only` or `ephemeral`
-    /// the bodies of those turns are erased; with `full` nothing happens. Inherited turns are their owner's to keep.
-    /// Gives how many were erased.
+    /// Applies retention once a summary covers everything up to `through`: with `audit-only` or `ephemeral` the
+    /// bodies of those turns are erased; with `full` nothing happens. Inherited turns are left to their owner.
+    /// Returns the number of erased turns.
     pub fn apply_retention(&self, through: u64) -> Result<usize, Error> {
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         if conversation.retention == Retention::Full {
@@ -211,7 +213,7 @@ impl ConversationCompaction<'_> {
             Ok(ControlFlow::Continue(()))
         })?;
         for turns in due.chunks(TURNS_AT_ONCE) {
-            // The summary is what is meant to remain.
+            // The summary is meant to remain.
             let erasure = Erasure { turns: turns.to_vec(), ..Erasure::default() };
             let reason = format!("retention {}", conversation.retention);
             self.0.commit_erasure(erasure, None, &reason)?;
@@ -224,17 +226,18 @@ impl ConversationCompaction<'_> {
 }
 
 impl ConversationHandle {
-    /// Erases a turn's content from every file of the store. Its envelope and hash stay: the chain still verifies. Whatever
-    /// repeats its words goes as well, here and in forks: checkpoints that cover it (written anew from what is left), facts
-    /// learned from it with their corrections, titles made of it, and imported lines that repeat it. A turn that was erased
-    /// before gets no second record; only copies outside the store are looked through again.
+    /// Erases a turn's content from every file of the store. Its envelope and hash stay: the chain still verifies.
+    /// Everything that repeats its text is erased as well, here and in forks: checkpoints that cover it (written
+    /// again from what is left), facts learned from it with their corrections, titles made from it, and imported
+    /// lines that repeat it. A turn that was erased before gets no second record; only copies outside the store are
+    /// searched again.
     pub fn erase(&self, turn: TurnId, by: Option<String>, reason: &str) -> Commit<Head> {
         let erased = self.erase_turns(vec![turn], by, reason);
         Commit::ready(erased.and_then(|head| self.tenant.erase_in_mirrors([self.id()]).map(|()| head)))
     }
 
-    /// Erases events that are no turns, by their places: notes, pins, facts, imported lines, settings. What a settings event
-    /// set of title, metadata and system prompt is unset.
+    /// Erases events that are not turns, by `seq`: notes, pins, facts, imported lines, settings. Title, metadata and
+    /// system prompt set by an erased event are unset.
     pub fn erase_events(&self, places: &[u64], by: Option<String>, reason: &str) -> Result<Head, Error> {
         let head = self.erase_places(places, by, reason)?;
         self.tenant.erase_in_mirrors([self.id()])?;
@@ -250,7 +253,7 @@ impl ConversationHandle {
             let mut event = stored.ok_or_else(|| no_such_seq(&conversation, *seq))?;
             gone.extend(Gone::of(&event));
             match chain::check(&event) {
-                // Erasing is the way to go on from a damaged body, so it does without one.
+                // Erasing is the remedy for a damaged body, so it does without one.
                 Err(error) if error.code() == "chain.body_mismatch" => event.body = None,
                 checked => checked?,
             }
@@ -280,7 +283,7 @@ impl ConversationHandle {
         let key = self.key();
         let mut erasure = Erasure { summaries: true, ..Erasure::default() };
         for turn in &turns {
-            // Erasing is the way to go on from a damaged body, so it does without one.
+            // Erasing is the remedy for a damaged body, so it does without one.
             let (status, message) = match self.shared().journal.index.turn_in(key, *turn) {
                 Ok(said) if said.erased => {
                     let place = Place { conversation: said.conversation, seq: said.seq };
@@ -307,7 +310,7 @@ impl ConversationHandle {
             erasure.turns.push(*turn);
         }
         if erasure.turns.is_empty() {
-            // A crash may have come between the erasure and this.
+            // A crash may have come between the erasure and this step.
             let ids = turns.iter().map(TurnId::to_string).chain([self.id().to_string()]).collect();
             self.tenant.erase_in_records(&Erased { ids, words: Vec::new() })?;
             return Ok(self.shared().journal.index.conversation(key)?.head);
@@ -343,7 +346,7 @@ impl ConversationHandle {
         ids.push(self.id().to_string());
         let mut erased = Erased { ids, words };
         self.shared().journal.writable()?;
-        // Before the commit too: if we are killed right after it, nobody looks for these words again.
+        // Also before the commit: if the process is killed right after it, nothing searches for this text again.
         self.tenant.records()?.iter().try_for_each(|records| records.erase(&erased))?;
         let action = prepared.map(|draft| Action::Erase { turns, events, summaries, draft });
         let committed = self.write(action, Ok).wait()?;
@@ -355,7 +358,7 @@ impl ConversationHandle {
         forgotten.map(|()| (*committed.conversation).clone())
     }
 
-    /// Of events without a body, the places whose erasure is recorded.
+    /// Of events without a body, those whose erasure is recorded.
     fn erased_before(&self, gone: impl IntoIterator<Item = Gone>) -> Result<BTreeSet<Place>, Error> {
         let (mut erasures, mut recorded) = (None, BTreeSet::new());
         for gone in gone {
@@ -370,14 +373,14 @@ impl ConversationHandle {
         Ok(recorded)
     }
 
-    /// Takes a deleted conversation out of records and mirrors.
+    /// Removes a deleted conversation from records and mirrors.
     pub(crate) fn delete_copies(&self) -> Result<(), Error> {
         self.tenant.erase_in_records(&Erased { ids: vec![self.id().to_string()], words: Vec::new() })?;
         self.tenant.change_mirrors([self.id()], Change { erased: false, deleted: true })
     }
 
-    /// Events that repeat a turn without naming it. A title among them is taken from its conversation first, so that no fork
-    /// takes it over any more; whatever else that event set is said once more.
+    /// Events that repeat a turn without naming it. A title among them is unset first, so that no fork inherits it;
+    /// the other settings of that event are written again.
     fn echoes(&self, turn: TurnId) -> Result<Vec<Place>, Error> {
         let find = || self.shared().journal.index.echoes(self.key(), turn);
         let mut found = find()?;
@@ -392,16 +395,16 @@ impl ConversationHandle {
             })?;
         }
         if !titles.is_empty() {
-            // A fork may have come meanwhile.
+            // A fork may have been made meanwhile.
             found = find()?;
         }
         Ok(found.iter().map(place_of).collect())
     }
 
-    /// The state without the reason that somebody gave for it.
+    /// Writes the lifecycle state again, without its reason.
     fn restate_state(&self) -> Result<(), Error> {
         let state = self.shared().journal.index.conversation(self.key())?.state;
-        // One that is closed has said so later, without a reason.
+        // A closed conversation has a later state event, without a reason.
         if state == Lifecycle::Closed {
             return Ok(());
         }
@@ -420,7 +423,7 @@ fn place_of(event: &Event) -> Place {
     Place { conversation: event.conversation, seq: event.seq }
 }
 
-/// Refuses events that cannot be erased by their place.
+/// Refuses events that cannot be erased by `seq`.
 fn check_event(event: &Event) -> Result<(), Error> {
     match event.turn {
         Some(turn) if kind::is_of_turn(&event.kind) => {
@@ -428,7 +431,7 @@ fn check_event(event: &Event) -> Result<(), Error> {
             Err(Error::invalid("erase.turn", text))
         }
         _ if !kind::is_of_turn(&event.kind) && !kind::has_words(&event.kind) => {
-            let text = format!("seq {} is a {}, which holds no words; it stays", event.seq, event.kind);
+            let text = format!("seq {} is a {}, which holds no text; it stays", event.seq, event.kind);
             Err(Error::invalid("erase.wordless", text))
         }
         _ => Ok(()),

@@ -1,6 +1,6 @@
-//! Bodies that may be missing because a `turn.erased` event records it.
+//! Recorded erasures: a body may be missing because a `turn.erased` event records it.
 //!
-//! A body that is gone without a record was not erased, it was lost.
+//! A body that is missing without a record was lost, not erased.
 
 use crate::everturn::Shared;
 use everturn_core::Error;
@@ -10,17 +10,17 @@ use everturn_core::write::{ErasedBody, Place};
 use everturn_store::Member;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Bodies that one read takes into memory, give or take one event.
+/// Bytes of bodies read into memory at once, plus at most one event.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// What was recorded as erased.
+/// Recorded erasures.
 #[derive(Default)]
 pub struct Recorded {
     turns: HashSet<TurnId>,
     places: HashSet<Place>,
     /// Whether there is any record.
     any: bool,
-    /// A record may have gone together with the conversation in which it was.
+    /// Whether records may be missing, because their conversation was deleted.
     incomplete: bool,
 }
 
@@ -37,7 +37,7 @@ impl Gone {
         event.body.is_none().then(|| Gone { place, kind: event.kind.clone(), turn: event.turn })
     }
 
-    /// Whether it goes with turns that it does not name: a summary, a fact, an asset.
+    /// Whether it is erased with turns that it does not name: a summary, a fact, an asset.
     fn is_derived(&self) -> bool {
         kind::is_fact(&self.kind)
             || matches!(self.kind.as_str(), kind::COMPACTION | kind::PROJECTION | kind::ASSET_ADDED)
@@ -49,7 +49,7 @@ impl Gone {
 }
 
 impl Recorded {
-    /// Takes in what an event records, if it does.
+    /// Adds the erasures that an event records, if any.
     pub fn add(&mut self, event: &Event) {
         if event.kind != kind::ERASED {
             return;
@@ -64,7 +64,7 @@ impl Recorded {
         }
     }
 
-    /// Whether an erasure explains that a body is gone.
+    /// Whether a recorded erasure explains the missing body.
     pub fn explains(&self, gone: &Gone) -> bool {
         self.incomplete
             || self.places.contains(&gone.place)
@@ -72,14 +72,14 @@ impl Recorded {
             || gone.is_derived() && self.any
     }
 
-    /// Takes in what a conversation records.
+    /// Adds the erasures that a conversation records.
     fn add_member(&mut self, shared: &Shared, member: &Member) -> Result<(), Error> {
         self.incomplete |= member.deleted.is_some();
         let mut after = 0;
         while after < member.through {
             let page = match shared.backup.member_events(member.no, after, member.through, PAGE_BYTES) {
                 Ok(page) => page,
-                // An event that cannot be read records nothing.
+                // An unreadable event records nothing.
                 Err(Error::Corrupt(_)) => break,
                 Err(error) => return Err(error),
             };
@@ -91,8 +91,8 @@ impl Recorded {
     }
 }
 
-/// The records of all conversations, read when they are needed. An erasure may be recorded in a fork and reach an ancestor, or
-/// the other way round, so those that share events are looked at together.
+/// Erasures recorded in all conversations, read on demand. An erasure recorded in a fork may reach an ancestor, or
+/// the other way round, so conversations that share events are looked at together.
 pub struct Erasures<'a> {
     shared: &'a Shared,
     members: Vec<Member>,
@@ -114,7 +114,7 @@ impl<'a> Erasures<'a> {
         Ok(Erasures { shared, members, roots, recorded: HashMap::new() })
     }
 
-    /// Whether an erasure explains that a conversation lacks a body.
+    /// Whether a recorded erasure explains a missing body of a conversation.
     pub fn explain_in(&mut self, key: &Key, gone: &Gone) -> Result<bool, Error> {
         let living = |member: &&Member| member.key == *key && member.deleted.is_none();
         match self.members.iter().find(living).map(|member| member.no) {
@@ -123,13 +123,13 @@ impl<'a> Erasures<'a> {
         }
     }
 
-    /// The same for the conversation with a number.
+    /// The same, by the conversation's number.
     pub fn explain(&mut self, no: u64, gone: &Gone) -> Result<bool, Error> {
         let Some(root) = self.roots.get(&no).copied() else { return Ok(false) };
         if self.recorded(root)?.explains(gone) {
             return Ok(true);
         }
-        // A correction goes with its fact, which may be in another conversation of the tenant.
+        // A correction is erased with its fact, which may be in another conversation of the tenant.
         if kind::is_fact(&gone.kind) {
             let tenant = self.members.iter().find(|member| member.no == no).map(|member| &member.key.tenant);
             let others = self.members.iter().filter(|member| Some(&member.key.tenant) == tenant);

@@ -1,12 +1,12 @@
-//! Session files that record what was asked of a tenant: `<folder>/<tenant>/sessions/….jsonl`.
+//! Session files that record requests to a tenant: `<folder>/<tenant>/sessions/….jsonl`.
 //!
-//! They hold arguments and answers, so they hold words of turns. A record that names a conversation or a turn of which
-//! something was erased, or that repeats its words, loses its content. The line is overwritten in place and keeps its length:
-//! whoever is writing the file goes on at its end.
+//! They hold arguments and results, and so text of turns. A record loses its content if it names a conversation or a
+//! turn of which something was erased, or repeats erased text. The line is overwritten in place and keeps its length:
+//! another process may be appending to the file.
 //!
-//! An answer may be made before an erasure and recorded after it, also by another process. So each erasure adds a line to
-//! `<folder>/<tenant>/erasures` before it looks through the files, and whoever records compares the length of that file
-//! with the one from before the words were read.
+//! A result may be computed before an erasure and recorded after it, also by another process. So each erasure adds a
+//! line to `<folder>/<tenant>/erasures` before it searches the files, and a recorder compares the length of that file
+//! with the one from before the text was read.
 
 use everturn_core::Error;
 use everturn_core::echo::Words;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Fields of a record that stay.
 const KEPT: [&str; 7] = ["type", "timestamp", "ts", "tool", "call_id", "method", "duration_ms"];
 
-/// What records must not hold any more.
+/// Content that must leave the records.
 #[derive(Default)]
 pub struct Erased {
     /// Ids of turns and conversations.
@@ -52,13 +52,13 @@ impl Records {
         self.folder.join("erasures")
     }
 
-    /// A mark to take before words are read that will be recorded.
+    /// A mark to take before reading text that will be recorded.
     pub fn mark(&self) -> u64 {
         fs::metadata(self.erasures_file()).map_or(0, |file| file.len())
     }
 
-    /// Runs `write`, which records something, and tells it whether anything was erased since the mark was taken: then words
-    /// from before must not be recorded. What it writes is seen by every erasure that comes later.
+    /// Runs `write`, which records something. Its argument is true if anything was erased since the mark was taken:
+    /// then text from before must not be recorded. Every later erasure sees what it writes.
     pub fn write<T>(&self, mark: u64, write: impl FnOnce(bool) -> T) -> T {
         let file = File::options().create(true).append(true).open(self.erasures_file()).ok();
         // Where files cannot be locked, the mark alone leaves a gap of microseconds.
@@ -68,16 +68,16 @@ impl Records {
         written
     }
 
-    /// Takes the content out of what a file recorded about a call.
+    /// Removes the content of a call's records from a file.
     pub fn erase_call(&self, file: &Path, call: &str) -> io::Result<()> {
         erase_in(file, &Erased::default(), HashSet::from([call.to_string()]))
     }
 
-    /// Takes words out of the session files.
+    /// Removes text from the session files.
     pub(crate) fn erase(&self, erased: &Erased) -> Result<(), Error> {
         let cannot = |path: &Path, error: io::Error| {
             let text = format!(
-                "{} could not be changed ({error}) and may still have the words; delete the file, or make it writable and erase again",
+                "{} could not be changed ({error}) and may still have the text; delete the file, or make it writable and erase again",
                 path.display()
             );
             Error::internal("erase.record", text)
@@ -91,9 +91,9 @@ impl Records {
         Ok(())
     }
 
-    /// Notes an erasure that is committed, so that no answer from before it is recorded from now on.
+    /// Notes a committed erasure, so that no result from before it is recorded from now on.
     pub(crate) fn note_erasure(&self) -> Result<(), Error> {
-        // Whoever records makes the folder before reading any words.
+        // A recorder makes the folder before it reads any text.
         if !self.folder.is_dir() {
             return Ok(());
         }
@@ -111,7 +111,7 @@ impl Records {
     }
 }
 
-/// Blanks lines with erased words, and all lines of the calls that they belong to.
+/// Blanks lines with erased text, and all lines of the same calls.
 fn erase_in(path: &Path, erased: &Erased, mut calls: HashSet<String>) -> io::Result<()> {
     each_line(path, |_, line| {
         if erased.in_line(line) {
@@ -138,7 +138,7 @@ fn each_line(path: &Path, mut look: impl FnMut(u64, &str) -> io::Result<()>) -> 
     let mut reader = BufReader::new(File::open(path)?);
     let (mut at, mut line) = (0, Vec::new());
     while reader.read_until(b'\n', &mut line)? > 0 {
-        // A line without an end is just being written, by somebody who has compared marks.
+        // A line without an end is being written, by a recorder that has compared marks.
         if line.last() == Some(&b'\n') {
             look(at, &String::from_utf8_lossy(&line[..line.len() - 1]))?;
         }

@@ -1,7 +1,7 @@
-//! Facts that a model learns from turns: asked for by hand, or in the background where the policy says so.
+//! Facts that a model extracts from turns: on request, or in the background where the policy asks for it.
 //!
-//! Only turns of the log are read. What was recalled into a prompt is none, and what an answer repeats of it is no
-//! evidence (see `views::facts::news`). Which parts were read is in the log, so that nothing is read twice.
+//! Only turns of the log are read. Text recalled into a prompt is not a turn, and a reply that repeats it is no
+//! evidence (see `views::facts::news`). The log records which parts were read, so that nothing is read twice.
 
 use super::ConversationFacts;
 use super::statements::Extraction;
@@ -27,23 +27,23 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a model is asked before it is left at that.
+/// Most requests to a model for one batch.
 const ATTEMPTS: usize = 2;
-/// So many unread turns are read also when nobody has answered yet.
+/// Number of unread turns that are read even if nobody has replied yet.
 const DUE_TURNS: usize = 16;
 
-/// Which turns to read for facts.
+/// Turns to extract facts from.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExtractOptions {
-    /// The first place; without one, only what was not read before.
+    /// First `seq`; by default only turns that were not read before.
     pub from: Option<u64>,
-    /// The last place; by default the end.
+    /// Last `seq`; by default the end.
     pub to: Option<u64>,
 }
 
 impl Tenant {
-    /// The model that reads: one that writes checkpoints, or one that conversations are continued with.
+    /// The model that extracts facts: a summarizer, or a model that continues conversations.
     fn fact_model(&self, policy: &FactsPolicy) -> Result<Arc<dyn Summarize>, Error> {
         let name = policy.model.as_deref();
         match self.shared().options.summarizers.get(name.unwrap_or("default")) {
@@ -57,8 +57,8 @@ impl Tenant {
 }
 
 impl ConversationFacts<'_> {
-    /// Lets a model read turns and keeps the facts that they support. Blocks while it answers. If it gives no usable answer
-    /// twice, that is the error, and nothing is written for those turns.
+    /// Extracts facts from turns with a model, and keeps those that the turns support. Blocks meanwhile. Two unusable
+    /// replies are an error, and nothing is written for those turns.
     pub fn extract(&self, options: ExtractOptions) -> Result<Extraction, Error> {
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
         let policy = conversation.facts();
@@ -100,14 +100,15 @@ impl ConversationFacts<'_> {
 }
 
 impl ConversationHandle {
-    /// Reads what is new, if the policy says so and an exchange is complete. Says whether something was read.
+    /// Extracts facts from new turns, if the policy asks for it and an exchange is complete. Returns whether any were
+    /// read.
     pub(crate) fn extract_if_due(&self) -> Result<bool, Error> {
         let conversation = self.shared().journal.conversation(self.key())?;
         let policy = conversation.facts();
         if !policy.extract {
             return Ok(false);
         }
-        // Without a model there is nothing to try, and nothing to complain about with every append.
+        // Without a model there is nothing to try, and nothing to log after every append.
         let Ok(model) = self.tenant.fact_model(&policy) else { return Ok(false) };
         let reader = Reader { conversation: self, model, policy };
         let head = self.shared().journal.index.conversation(self.key())?.head.seq;
@@ -120,7 +121,7 @@ impl ConversationHandle {
             }
             match reader.learn(&batch).and_then(|learned| reader.keep(&batch, learned)) {
                 Ok(_) => {}
-                // It would answer the same with the next look, and with every look after that.
+                // The model would reply the same at every later attempt.
                 Err(error) if error.code() == "facts.answer" => {
                     tracing::warn!(%error, conversation = %self.id(), "no facts from these turns");
                     reader.give_up(&batch, &error)?;
@@ -133,23 +134,23 @@ impl ConversationHandle {
     }
 }
 
-/// Who reads what, and how.
+/// An extraction: the conversation, the model and the policy.
 struct Reader<'a> {
     conversation: &'a ConversationHandle,
     model: Arc<dyn Summarize>,
     policy: FactsPolicy,
 }
 
-/// Turns that are read at once.
+/// Turns read at once.
 struct Batch {
     from: u64,
     to: u64,
-    /// Erasures before they were read.
+    /// Number of erasures before they were read.
     mark: u64,
     turns: Vec<Turn>,
 }
 
-/// What a model found in them.
+/// Facts that a model found in a batch.
 struct Found {
     learned: Vec<Learned>,
     dropped: Dropped,
@@ -162,13 +163,13 @@ impl Reader<'_> {
         self.conversation.key()
     }
 
-    /// How far can be read: up to what is still being said.
+    /// End of the readable part, before any open turn.
     fn end(&self, head: u64) -> Result<u64, Error> {
         let fold = self.conversation.shared().fold(self.key(), head)?;
         Ok(fold.open.iter().map(|place| place.seq - 1).min().unwrap_or(head).min(head))
     }
 
-    /// The next turns of a part of the log.
+    /// The next turns in a range of `seq`.
     fn batch(&self, from: u64, to: u64) -> Result<Batch, Error> {
         let query = TurnQuery {
             after: Some(from.saturating_sub(1)),
@@ -179,7 +180,7 @@ impl Reader<'_> {
         let mut batch = Batch { from, to, mark, turns: Vec::new() };
         self.conversation.each_turn(query, |turn| {
             let stands = matches!(turn.status, Status::Complete | Status::Interrupted) && !turn.erased;
-            // Instructions say what is to be done, not what is so; what is private is not for everybody who recalls.
+            // Instructions are no statements of fact; private turns are not for everybody who recalls.
             if stands && turn.role != Role::System && turn.visibility != Visibility::Private {
                 if batch.turns.len() == limits::TURNS_MAX {
                     batch.to = turn.seq - 1;
@@ -192,7 +193,7 @@ impl Reader<'_> {
         Ok(batch)
     }
 
-    /// Asks the model, and drops what the turns do not support and what must not be kept.
+    /// Asks the model, and drops facts that the turns do not support or that must not be kept.
     fn learn(&self, batch: &Batch) -> Result<Found, Error> {
         let messages: Vec<Option<Value>> = batch.turns.iter().map(Turn::value).collect();
         let candidates: Vec<Candidate<'_>> = batch.turns.iter().zip(&messages).map(candidate).collect();
@@ -203,7 +204,7 @@ impl Reader<'_> {
             (Hash::of(prompt.system.as_bytes()), Hash::of(prompt.user.as_bytes()));
         let (learned, mut dropped) = self.ask(&prompt, |answer| facts::read(answer, &candidates))?;
         let mut redactor = Redactor { personal: self.policy.redact, named: Vec::new() };
-        // What has a shape goes first: the model that decides about the rest does not get to see it.
+        // Secrets of a known shape are removed first, so that the model that judges the rest does not see them.
         let mut learned = redactor.redact(learned, &mut dropped);
         if let Some(rule) = self.policy.redact_prompt.as_deref().filter(|_| !learned.is_empty()) {
             redactor.named = self.ask(&facts::redaction_prompt(rule, &learned), facts::read_redaction)?;
@@ -212,7 +213,7 @@ impl Reader<'_> {
         Ok(Found { learned, dropped, prompt_hash, input_hash })
     }
 
-    /// The model's answer as `read` takes it; asked again, with what was wrong, if it does not.
+    /// The model's reply as parsed by `read`; if that fails, the model is asked again with the error.
     fn ask<T>(&self, prompt: &Prompt, read: impl Fn(&str) -> Result<T, Error>) -> Result<T, Error> {
         let time = Duration::from_secs(self.policy.timeout_s);
         let mut system = prompt.system.clone();
@@ -237,8 +238,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Writes down what is news, and that these turns were read, in one step. If something was erased since they were
-    /// read, nothing is written and no facts are given: what is left has to be read again.
+    /// Writes the new facts, and that these turns were read, in one batch. If something was erased since they were
+    /// read, writes nothing and returns no facts: the rest has to be read again.
     fn keep(&self, batch: &Batch, found: Found) -> Result<(Option<Vec<Fact>>, Dropped), Error> {
         let Found { learned, mut dropped, prompt_hash, input_hash } = found;
         let conversation = self.conversation;
@@ -247,7 +248,7 @@ impl Reader<'_> {
         let mut standing = Vec::new();
         let mut gone = Dropped::default();
         for learned in learned {
-            // It was read a while ago.
+            // It may have changed since it was read.
             let turn = conversation.shared().journal.index.turn_in(self.key(), learned.turn)?;
             if turn.erased || turn.superseded_by.is_some() {
                 gone.no_such_turn += 1;
@@ -300,7 +301,7 @@ impl Reader<'_> {
         Ok((Some(facts), dropped))
     }
 
-    /// Notes that these turns were read to no avail.
+    /// Records that these turns were read without a result.
     fn give_up(&self, batch: &Batch, error: &Error) -> Result<(), Error> {
         let failed = Some(error.code().to_string());
         let body = ReadBody { failed, ..self.read_body(batch, Dropped::default()) };

@@ -1,4 +1,4 @@
-//! Which facts can be found: what events change about it.
+//! Changes of facts in the recall index.
 
 use crate::everturn::Shared;
 use everturn_core::Error;
@@ -11,25 +11,25 @@ use everturn_views::recall::{Entry, EntryId};
 use std::collections::BTreeSet;
 
 impl Shared {
-    /// What an event changes about the facts that can be found. Only facts of the conversation that it was written in are in
-    /// the index: a fork finds what it inherited there.
+    /// Changes that an event makes to the indexed facts. The index holds facts under the conversation in which they
+    /// were written: a fork finds inherited facts there.
     pub fn fact_changes(&self, key: &Key, event: &Event) -> Result<Vec<IndexChange>, Error> {
         let changes = match event.kind.as_str() {
             kind if kind::is_fact(kind) => {
-                self.facts_at(key, event.seq).map(|facts| told(key, event, &facts))
+                self.facts_at(key, event.seq).map(|facts| stated_changes(key, event, &facts))
             }
             kind::SUPERSEDED => self.forgotten(key, event.seq, []),
             kind::ERASED => self.erased_facts(key, event),
             _ => return Ok(Vec::new()),
         };
         match changes {
-            // Deleted since: whatever it had is taken out as a whole.
+            // Deleted since: all its entries are removed together.
             Err(Error::NotFound(_)) => Ok(Vec::new()),
             changes => changes,
         }
     }
 
-    /// With turns went what was learned from them, wherever that was stated.
+    /// Facts learned from erased turns are erased too, wherever they were stated.
     fn erased_facts(&self, key: &Key, event: &Event) -> Result<Vec<IndexChange>, Error> {
         let body: Option<ErasedBody> = event.read();
         let learned = body.map(|body| body.learned).unwrap_or_default();
@@ -52,7 +52,7 @@ impl Shared {
         Ok(changes)
     }
 
-    /// Takes out what does not stand any more, and puts back what stands again because of that.
+    /// Removes facts that no longer hold, and restores those that hold again because of that.
     fn forgotten(
         &self,
         key: &Key,
@@ -82,8 +82,8 @@ impl Shared {
     }
 }
 
-/// What a statement, a correction or a retraction changes.
-fn told(key: &Key, event: &Event, facts: &[Fact]) -> Vec<IndexChange> {
+/// Changes made by a statement, a correction or a retraction.
+fn stated_changes(key: &Key, event: &Event, facts: &[Fact]) -> Vec<IndexChange> {
     let own = facts.iter().filter(|fact| fact.conversation == key.id);
     own.filter_map(|fact| {
         let (key, id) = (key.clone(), EntryId::Fact(fact.id));

@@ -1,4 +1,4 @@
-//! Facts: listed, and stated, corrected and taken back by hand. What a model learns is in `learning`.
+//! Facts: listing, and adding, correcting and retracting by hand. `extract` has a model learn them.
 
 use crate::conversation::ConversationHandle;
 use crate::everturn::Shared;
@@ -14,17 +14,17 @@ use everturn_views::speech;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which facts to list: in the order in which they were taken down.
+/// Facts to list, in the order in which they were recorded.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FactQuery {
-    /// As they were when the log ended here.
+    /// Facts as of this `seq`.
     pub as_of: Option<u64>,
     /// Also superseded ones.
     pub include_superseded: bool,
-    /// Also those that were taken back.
+    /// Also retracted ones.
     pub include_retracted: bool,
-    /// Only those that were taken down after this place: the `next` of the page before.
+    /// Only those recorded after this `seq`: the `next` of the previous page.
     #[serde(deserialize_with = "everturn_core::json::place")]
     pub after: Option<u64>,
     /// At most this many.
@@ -42,50 +42,50 @@ impl Default for FactQuery {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewFact {
-    /// About whom or what.
+    /// The person or thing that the fact is about.
     pub subject: String,
-    /// What is said of it.
+    /// Property of the subject, such as `lives in`.
     pub predicate: String,
-    /// What it is said to be.
+    /// Value of the property, such as `Oslo`.
     pub object: String,
-    /// How sure, from 0 to 1; certain by default.
+    /// Confidence from 0 to 1; 1 by default.
     pub confidence: Option<f64>,
-    /// The turn that says so. When it is erased, so is the fact.
+    /// Source turn. Erasing it erases the fact.
     pub source_turn: Option<TurnId>,
-    /// The words of that turn that say so.
+    /// Words of that turn that support the fact.
     pub quote: Option<String>,
-    /// Who adds it.
+    /// Actor who adds it.
     pub by: Option<String>,
 }
 
-/// What is to be different about a fact.
+/// Changes to a fact.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Correction {
-    /// About whom or what.
+    /// The person or thing that the fact is about.
     pub subject: Option<String>,
-    /// What is said of it.
+    /// Property of the subject.
     pub predicate: Option<String>,
-    /// What it is said to be.
+    /// Value of the property.
     pub object: Option<String>,
-    /// How sure, from 0 to 1; certain by default.
+    /// Confidence from 0 to 1; 1 by default.
     pub confidence: Option<f64>,
-    /// Who corrects it.
+    /// Actor who corrects it.
     pub by: Option<String>,
 }
 
 impl Shared {
-    /// Everything that is known of facts at a place. The words are read from the log each time: nothing that is erased
-    /// there can be left over here.
+    /// All facts as of a `seq`. Their text is read from the log each time: nothing that is erased there can be left
+    /// over here.
     pub fn facts_at(&self, key: &Key, through: u64) -> Result<Vec<Fact>, Error> {
         Ok(add_up(&self.statements_at(key, through)?))
     }
 
-    /// What was stated, corrected and retracted up to a place, as far as it stands there.
+    /// Statements, corrections and retractions as of a `seq`.
     pub fn statements_at(&self, key: &Key, through: u64) -> Result<Vec<Event>, Error> {
         let fold = self.fold(key, through)?;
         let mut events = Vec::with_capacity(fold.facts.len());
-        // Statements of the same turns stand next to each other: each run is one read.
+        // Statements from the same turns are adjacent: each run is one read.
         for run in fold.facts.chunk_by(|one, next| one.seq + 1 == next.seq) {
             events.extend(self.journal.events_between(
                 key,
@@ -112,7 +112,7 @@ impl Tenant {
 }
 
 impl ConversationFacts<'_> {
-    /// Facts of a conversation, those of its ancestors up to where it left them included.
+    /// Facts of a conversation, including those inherited from its ancestors.
     pub fn list(&self, query: FactQuery) -> Result<Page<Fact>, Error> {
         let limit = page_limit(query.limit)?;
         let conversation = self.0.shared().journal.index.conversation(self.0.key())?;
@@ -132,8 +132,8 @@ impl ConversationFacts<'_> {
         Ok(Page { data, next })
     }
 
-    /// Adds a fact by hand. One that is known is made surer, or stays as it is; one that says something else of the same
-    /// subject and predicate takes the older one's place.
+    /// Adds a fact by hand. A known fact gains confidence or stays as it is; another object for the same subject and
+    /// predicate supersedes the older fact.
     pub fn add(&self, new: NewFact) -> Result<Fact, Error> {
         let redactor = self.0.redactor()?;
         let [subject, predicate, object] = redacted(&redactor, [&new.subject, &new.predicate, &new.object])?;
@@ -182,8 +182,8 @@ impl ConversationFacts<'_> {
         self.0.facts().get(fact)
     }
 
-    /// Corrects a fact: a new one takes its place, and the old one stays readable. It goes with the fact that it corrects:
-    /// once every turn that this was learned from is erased, so is the correction.
+    /// Corrects a fact: a new one supersedes it, and the old one stays readable. The correction depends on the fact
+    /// that it corrects: once every source turn of that is erased, so is the correction.
     pub fn correct(&self, wrong: FactId, correction: Correction) -> Result<Fact, Error> {
         let mark = self.0.shared().journal.index.erasures(&self.0.key().tenant)?;
         let old = self.0.facts().get(wrong)?;
@@ -227,7 +227,7 @@ impl ConversationFacts<'_> {
         self.0.facts().get(body.fact)
     }
 
-    /// Takes a fact back. It stays readable for whoever asks for those too; erasing its turns removes its words.
+    /// Retracts a fact. It stays readable with `include_retracted`; erasing its turns removes its text.
     pub fn retract(&self, fact: FactId, by: Option<String>, reason: Option<String>) -> Result<Fact, Error> {
         if self.0.facts().get(fact)?.status == Status::Retracted {
             return Err(taken_back(fact));
@@ -237,7 +237,7 @@ impl ConversationFacts<'_> {
         self.0.facts().get(fact)
     }
 
-    /// A fact as a conversation sees it: what it inherited, as it stands here.
+    /// A fact as the conversation sees it, including inherited ones.
     pub fn get(&self, fact: FactId) -> Result<Fact, Error> {
         let head = self.0.shared().journal.index.conversation(self.0.key())?.head.seq;
         find(self.0.facts_at(head)?, fact)
@@ -249,18 +249,18 @@ impl ConversationHandle {
         self.shared().facts_at(self.key(), through)
     }
 
-    /// What must not be kept in facts of a conversation, as far as it is known by its shape.
+    /// Redactor of text that must not be kept in a conversation's facts, as far as it is known by its shape.
     fn redactor(&self) -> Result<Redactor, Error> {
         let conversation = self.shared().journal.conversation(self.key())?;
         Ok(Redactor { personal: conversation.facts().redact, ..Redactor::default() })
     }
 
-    /// An id for a statement, and where the log ends; refuses when there are too many.
+    /// A statement id and the end of the log; refused if there are too many facts.
     pub(crate) fn room_for_facts(&self, count: usize) -> Result<(ulid::Ulid, u64), Error> {
         let head = self.shared().journal.index.conversation(self.key())?.head.seq;
         let statements = self.shared().fold(self.key(), head)?.facts.len() + count;
         if statements > limits::STATEMENTS_MAX {
-            let advice = "begin a new conversation; this one knows enough";
+            let advice = "begin a new conversation for more facts";
             return Err(Error::limit(
                 "STATEMENTS_MAX",
                 limits::STATEMENTS_MAX as u64,
@@ -277,7 +277,7 @@ impl ConversationHandle {
         self.write(Ok(action), |_| Ok(())).wait()
     }
 
-    /// A turn may have been erased while something was learned from it: then that goes as well.
+    /// Erases facts learned from a turn that was erased meanwhile.
     pub(crate) fn forget_if_erased(&self, turns: impl IntoIterator<Item = TurnId>) -> Result<(), Error> {
         for turn in turns {
             if self.shared().journal.index.turn_in(self.key(), turn)?.erased {
@@ -293,35 +293,35 @@ fn find(facts: Vec<Fact>, id: FactId) -> Result<Fact, Error> {
 }
 
 fn taken_back(id: FactId) -> Error {
-    Error::conflict("fact.retracted", format!("{id} was taken back already; add it anew if it holds"))
+    Error::conflict("fact.retracted", format!("{id} is retracted already; add it again if it holds"))
 }
 
-/// The words of a fact without what must not be kept. Nothing may be left of them: then there is no fact.
+/// Redacts the text of a fact. Refused if nothing is left of it.
 fn redacted(redactor: &Redactor, words: [&str; 3]) -> Result<[String; 3], Error> {
     let [subject, predicate, object] = words;
     let (Some(subject), Some(object)) = (redactor.clean_name(subject), redactor.clean_name(object)) else {
-        let text = "nothing is left of it without what must not be kept in facts; see policy.facts.redact";
+        let text = "redaction leaves nothing of this fact; see policy.facts.redact";
         return Err(Error::invalid("fact.redacted", text));
     };
     let predicate = redactor.clean(predicate);
     fact::check(&subject, &predicate, &object)
 }
 
-/// What reading turns for facts brought.
+/// Result of extracting facts.
 #[derive(Clone, Debug, Serialize, serde::Deserialize, JsonSchema)]
 pub struct Extraction {
-    /// Who read.
+    /// Model that read the turns.
     pub model: String,
-    /// How many turns were read.
+    /// Number of turns read.
     pub turns: u64,
-    /// The first place that was read; absent if nothing was.
+    /// First `seq` read; absent if nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_seq: Option<u64>,
-    /// The last place that was read; absent if nothing was.
+    /// Last `seq` read; absent if nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_seq: Option<u64>,
-    /// The facts that are new, or have another source now.
+    /// New facts, and known ones with a new source.
     pub facts: Vec<Fact>,
-    /// What the model found that was not kept, counted by why.
+    /// Facts that were found but not kept, counted by reason.
     pub dropped: fact::Dropped,
 }

@@ -1,7 +1,7 @@
-//! Answers on their way: which run, how each ended, and what whoever waits for one is shown.
+//! Running generations: their state, their end, and the updates for their readers.
 //!
-//! An answer belongs to its conversation and not to whoever asked for it: it goes on when nobody listens, and ends when
-//! it is stopped, when its turn is ended by somebody else, or when the store closes.
+//! A reply belongs to its conversation and not to the caller: it continues when nobody listens, and ends when it is
+//! stopped, when its turn is ended by somebody else, or when the store closes.
 
 use crate::journal::{Observed, Observer};
 use crate::model::{Answer, Delta, wait};
@@ -25,86 +25,85 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Generations that ended and are remembered; the oldest give way.
+/// Most ended generations remembered; the oldest are dropped first.
 const ENDED_MAX: usize = 1024;
 
-/// How long closing the store waits for answers to be let go.
+/// Longest time that closing the store waits for generations to end.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
-/// An answer on its way: pieces, and at last what was committed or an error. Dropping it does not stop the generation:
-/// [`stop`](crate::TenantGenerations::stop) does.
+/// A running generation: pieces of the reply, and finally the committed turns or an error. Dropping it does not stop
+/// the generation: [`stop`](crate::TenantGenerations::stop) does.
 ///
-/// Whoever reads slowly gets pieces of the same kind joined to longer ones.
+/// A slow reader gets pieces of the same kind joined to longer ones.
 pub struct Generating {
-    /// Which generation it is.
+    /// Id of the generation.
     pub id: GenerationId,
-    /// Where.
+    /// The conversation.
     pub conversation: ConversationId,
-    /// The turns that were appended for it.
+    /// Turns appended as input.
     pub input: Vec<Turn>,
-    /// The answer, which is open until the end.
+    /// Turn of the reply, open until the end.
     pub turn: TurnId,
-    /// The receipt of what the model is given.
+    /// `seq` of the prompt's receipt.
     pub receipt_seq: u64,
     pub(crate) news: Arc<News>,
 }
 
-/// What comes next of an answer.
+/// Next update of a generation.
 #[derive(Clone, Debug)]
 pub enum Progress {
     /// Another piece.
     Delta(Delta),
-    /// The whole of it, durable; nothing follows.
+    /// The complete reply, durable; nothing follows.
     Done(Box<Generated>),
 }
 
-/// An answer that was committed.
+/// A committed reply.
 #[derive(Clone, Debug)]
 pub struct Generated {
-    /// What was committed, oldest first. The first is the turn that was open; an answer in several items has one for
-    /// each.
+    /// Committed turns, oldest first. The first is the turn that was open; a reply of several items has one for each.
     pub turns: Vec<Turn>,
-    /// What the model said.
+    /// The model's reply.
     pub answer: Answer,
-    /// The receipt of what it was given: another one than at first, if the prompt had to be made shorter.
+    /// `seq` of the prompt's receipt: not the first one, if the prompt had to be shortened.
     pub receipt_seq: u64,
 }
 
-/// Where a generation is.
+/// Status of a generation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Generation")]
 pub struct GenerationStatus {
     /// Its id.
     pub id: GenerationId,
-    /// The conversation that it answers in.
+    /// The conversation.
     pub conversation: ConversationId,
-    /// The turn that it writes; null until it is open.
+    /// Turn of the reply; null until it is open.
     pub turn: Option<TurnId>,
-    /// How far it has come.
+    /// State of the generation.
     #[serde(flatten)]
     pub state: GenerationState,
 }
 
-/// How far a generation has come.
+/// State of a generation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum GenerationState {
-    /// On its way.
+    /// The reply is being written.
     Running,
-    /// The answer is committed.
+    /// The reply is committed.
     Done,
-    /// There is no answer.
+    /// There is no reply.
     Failed {
-        /// The error's code.
+        /// Error code.
         code: Cow<'static, str>,
-        /// Its sentence: why it failed.
+        /// Error message.
         text: String,
     },
-    /// It was asked to stop, and did.
+    /// Stopped on request.
     Stopped,
 }
 
-/// One object for all states: what only a failure has is left out of the others.
+/// One object for all states: only a failure has `code` and `text`.
 impl JsonSchema for GenerationState {
     fn inline_schema() -> bool {
         true
@@ -119,18 +118,18 @@ impl JsonSchema for GenerationState {
             "type": "object",
             "properties": {
                 "state": {"type": "string", "enum": ["running", "done", "failed", "stopped"]},
-                "code": {"type": "string", "description": "Why it failed."},
-                "text": {"type": "string", "description": "The same in words."},
+                "code": {"type": "string", "description": "Error code."},
+                "text": {"type": "string", "description": "Error message."},
             },
             "required": ["state"],
         })
     }
 }
 
-/// Why an answer ends before the model says so.
+/// Reason for which a reply ends before the model ends it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Halt {
-    /// Somebody asked for it.
+    /// Stopped on request.
     Stopped,
     /// Its turn was ended by somebody else, or is gone.
     TurnEnded,
@@ -139,12 +138,12 @@ pub enum Halt {
 }
 
 impl Generating {
-    /// The next piece; blocks until there is one. `None` after the last.
+    /// The next update; blocks until there is one. `None` after the last.
     pub fn recv(&mut self) -> Result<Option<Progress>, Error> {
         wait(self.next()).transpose()
     }
 
-    /// The whole; blocks until it is there.
+    /// The committed reply; blocks until it is there.
     pub fn wait(mut self) -> Result<Generated, Error> {
         while let Some(progress) = self.recv()? {
             if let Progress::Done(generated) = progress {
@@ -159,7 +158,7 @@ impl Stream for Generating {
     type Item = Result<Progress, Error>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        // Registered first, looked second: what comes between wakes.
+        // Registered before looking, so that an update in between wakes the task.
         self.news.waker.register(context.waker());
         let mut waiting = self.news.waiting();
         match waiting.steps.pop_front() {
@@ -184,7 +183,7 @@ impl fmt::Debug for Generating {
     }
 }
 
-/// What is on its way to whoever listens. It holds no more than the answer does: see [`News::tell`].
+/// Updates waiting for the reader. They take no more room than the reply does: see [`News::tell`].
 #[derive(Default)]
 pub struct News {
     waiting: Mutex<Waiting>,
@@ -195,7 +194,7 @@ pub struct News {
 struct Waiting {
     steps: VecDeque<Result<Progress, Error>>,
     ended: bool,
-    /// Nobody listens any more.
+    /// The reader is gone.
     unheard: bool,
 }
 
@@ -204,8 +203,8 @@ impl News {
         self.waiting.lock()
     }
 
-    /// Another piece. If the one before was not taken yet, it grows: many small pieces must not take more room than
-    /// their words.
+    /// Adds a piece. If the one before was not read yet, the two are joined: many small pieces must not take more
+    /// room than their text.
     pub fn tell(&self, delta: Delta) {
         let mut waiting = self.waiting();
         if waiting.unheard || waiting.ended {
@@ -220,7 +219,7 @@ impl News {
         self.waker.wake();
     }
 
-    /// The end. A second one changes nothing.
+    /// Adds the end. A second one changes nothing.
     pub fn end(&self, last: Result<Generated, Error>) {
         let mut waiting = self.waiting();
         if !waiting.ended {
@@ -234,7 +233,7 @@ impl News {
     }
 }
 
-/// Adds a piece to the one before; gives it back if the two do not belong together.
+/// Joins a piece to the one before; returns it if the two do not belong together.
 fn join(last: &mut Delta, next: Delta) -> Option<Delta> {
     match (last, next) {
         (Delta::Text(said), Delta::Text(more))
@@ -261,7 +260,7 @@ struct Known {
     running: HashMap<GenerationId, Running>,
     /// Oldest first.
     ended: VecDeque<(TenantName, GenerationStatus)>,
-    /// How many still hold on to the store; an ended one does for a moment.
+    /// Number of generations that still hold the store; an ended one does for a moment.
     at_work: usize,
     closed: bool,
 }
@@ -269,7 +268,7 @@ struct Known {
 struct Running {
     key: Key,
     turn: Option<TurnId>,
-    /// Taken by whoever ends it first.
+    /// Taken by the first to end it.
     halt: Option<oneshot::Sender<Halt>>,
 }
 
@@ -280,13 +279,13 @@ impl Running {
 
     fn halt(&mut self, why: Halt) {
         if let Some(halt) = self.halt.take() {
-            // It may have ended in this very moment.
+            // It may have just ended.
             let _ = halt.send(why);
         }
     }
 }
 
-/// A running generation's place among the others. Whoever has it must let the store go before it.
+/// Registration of a running generation. The holder must release the store before dropping it.
 pub struct Seat {
     generations: Arc<Generations>,
     id: GenerationId,
@@ -309,7 +308,7 @@ impl Generations {
         self.known.lock()
     }
 
-    /// Takes a seat, unless another answer runs in that conversation.
+    /// Registers a generation, unless another one runs in that conversation.
     pub fn begin(
         self: &Arc<Self>,
         id: GenerationId,
@@ -335,14 +334,14 @@ impl Generations {
         Ok((Seat { generations: self.clone(), id }, halted))
     }
 
-    /// The answer's turn is open.
+    /// Notes that the turn of the reply is open.
     pub fn opened(&self, id: GenerationId, turn: TurnId) {
         if let Some(running) = self.known().running.get_mut(&id) {
             running.turn = Some(turn);
         }
     }
 
-    /// It runs no longer.
+    /// Notes that a generation has ended.
     pub fn ended(&self, id: GenerationId, state: GenerationState) {
         let mut known = self.known();
         let Some(running) = known.running.remove(&id) else { return };
@@ -353,14 +352,14 @@ impl Generations {
         }
     }
 
-    /// A turn was ended, or all of a conversation's are gone: an answer that was to be said there has no place.
+    /// Ends generations whose turn was ended, or whose conversation was deleted.
     pub fn turn_ended(&self, key: &Key, turn: Option<TurnId>) {
         let mut known = self.known();
         let of = |running: &&mut Running| running.key == *key && (turn.is_none() || running.turn == turn);
         known.running.values_mut().filter(of).for_each(|running| running.halt(Halt::TurnEnded));
     }
 
-    /// Asks one to stop.
+    /// Asks a generation to stop.
     pub fn stop(&self, tenant: &TenantName, id: GenerationId) -> Result<GenerationStatus, Error> {
         let mut known = self.known();
         if let Some(running) = known.running.get_mut(&id).filter(|running| running.key.tenant == *tenant) {
@@ -370,11 +369,11 @@ impl Generations {
         let status = known.ended(tenant, id)?;
         Err(Error::conflict(
             "generation.ended",
-            format!("{id} has ended already; {} has it", status.conversation),
+            format!("{id} has ended already; read {}", status.conversation),
         ))
     }
 
-    /// Where one is.
+    /// Status of a generation.
     pub fn status(&self, tenant: &TenantName, id: GenerationId) -> Result<GenerationStatus, Error> {
         let known = self.known();
         match known.running.get(&id).filter(|running| running.key.tenant == *tenant) {
@@ -383,7 +382,7 @@ impl Generations {
         }
     }
 
-    /// Those that run in a conversation, oldest first.
+    /// Generations that run in a conversation, oldest first.
     pub fn running(&self, key: &Key) -> Vec<GenerationStatus> {
         let known = self.known();
         let here = known.running.iter().filter(|(_, running)| running.key == *key);
@@ -392,7 +391,7 @@ impl Generations {
         here
     }
 
-    /// Ends all of them and waits until they have let the store go. Their turns stay open, for the recovery to end.
+    /// Ends all generations and waits until they release the store. Their turns stay open, for the recovery to end.
     pub fn close(&self) {
         let mut known = self.known();
         known.closed = true;
@@ -408,7 +407,7 @@ impl Known {
         let known = self.ended.iter().rev().find(|(of, status)| of == tenant && status.id == id);
         known.map(|(_, status)| status.clone()).ok_or_else(|| {
             let text = format!(
-                "no generation {id} here; those that run are known, and the last {ENDED_MAX} that ended since the store was opened"
+                "no generation {id} here; known are the running ones, and the last {ENDED_MAX} that ended since the store was opened"
             );
             Error::not_found("generation.absent", text)
         })
@@ -417,8 +416,8 @@ impl Known {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let text = "the generation broke down; ask again".to_string();
-        // Only if nobody said how it ended.
+        let text = "the generation failed unexpectedly; ask again".to_string();
+        // Only if no end was noted.
         self.generations.ended(self.id, GenerationState::Failed { code: "generation.broken".into(), text });
         self.generations.known().at_work -= 1;
         self.generations.left.notify_all();

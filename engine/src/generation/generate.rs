@@ -1,7 +1,7 @@
-//! Generating: input becomes durable, a context is built for it, a model is asked, and what it says is appended while it
-//! comes.
+//! Generation: the input is made durable, a context is built for it, a model is asked, and its reply is appended as
+//! it arrives.
 //!
-//! What waits for the disk runs on threads of its own; the answer is followed on the runtime of the model clients.
+//! Disk access runs on threads of its own; the reply is read on the runtime of the model clients.
 
 use super::account::{Generated, Generating, GenerationState, GenerationStatus, Halt, News, Seat};
 use crate::context::{Context, ContextOptions};
@@ -32,45 +32,45 @@ use tokio::sync::oneshot;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
-/// The model that is asked where nobody says which.
+/// Name of the default model.
 const DEFAULT: &str = "default";
 
-/// Room that is left for the answer where nobody says how long it may be, and at most a quarter of what the model takes.
+/// Tokens reserved for the reply by default, and at most a quarter of the model's context.
 const OUTPUT_TOKENS_DEFAULT: u64 = ANTHROPIC_OUTPUT_TOKENS_DEFAULT;
 
-/// The provider's word that a prompt does not fit.
+/// Error code for a prompt that does not fit.
 const OVERFLOW: &str = "model.context_overflow";
 
-/// Turns looked at, at most, to see what a request consists of. Where tools ran for it, their results are the newest.
+/// Most turns read to find the parts of a request. Where tools ran for it, their results are the newest.
 const LOOK_BACK: usize = 16;
 
-/// What a model is asked, and how.
+/// Options of a generation.
 #[derive(Clone)]
 pub struct GenerateOptions {
-    /// What is said first. Without any, the model answers what the log ends with.
+    /// Turns to append first. Without any, the model replies to the end of the log.
     pub input: Vec<NewTurn>,
-    /// How the input is appended.
+    /// Conditions of appending the input.
     pub append: AppendOptions,
     /// The configured model, by name.
     pub model: Option<String>,
-    /// The model that the provider is asked for, instead of the configured one.
+    /// Model name sent to the provider, instead of the configured one.
     pub served_model: Option<String>,
-    /// What the model is given. A `token_budget` of 0 is what the model takes, less the room for its answer. `provider`
-    /// and `model` follow from whom is asked; `at_seq` and `input_from` must be left out.
+    /// Options of the context. A `token_budget` of 0 is the model's context less the room for its reply. `provider`
+    /// and `model` follow from the model; `at_seq` and `input_from` must be left out.
     pub context: ContextOptions,
-    /// Most tokens of the answer.
+    /// Most tokens of the reply.
     pub max_output_tokens: Option<u64>,
-    /// How freely the model chooses its words.
+    /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// Further fields of the request.
+    /// Further fields of the request to the provider.
     pub extra: BTreeMap<String, Raw>,
-    /// Who answers.
+    /// Actor of the reply.
     pub actor: Option<String>,
-    /// Whatever is to be kept with the answer. `generation` is added: its id, receipt, end and usage.
+    /// Metadata of the reply. `generation` is added: its id, receipt, end and usage.
     pub metadata: BTreeMap<String, Raw>,
-    /// Also while another answer runs in the conversation.
+    /// Start even while another generation runs in the conversation.
     pub parallel: bool,
-    /// Refuse, rather than leave turns out of a prompt that has no room for them.
+    /// Refuse a prompt without room for every turn, instead of leaving turns out.
     pub whole: bool,
 }
 
@@ -119,13 +119,13 @@ impl TenantGenerations<'_> {
         self.0.shared().generations.running(&self.0.key(conversation))
     }
 
-    /// The configured models: their names, and what their servers call them.
+    /// Configured models: their names, and their names at the servers.
     pub fn models(&self) -> Vec<(String, String)> {
         let models = self.0.shared().options.models.iter();
         models.map(|(name, model)| (name.clone(), model.client.model().to_string())).collect()
     }
 
-    /// A configured model, to be asked without a conversation; without a name the one that `generate` would take.
+    /// A configured model, for use without a conversation; without a name the one that `generate` would use.
     pub fn model(&self, name: Option<&str>) -> Result<Configured, Error> {
         let models = &self.0.shared().options.models;
         if models.is_empty() {
@@ -147,7 +147,7 @@ impl TenantGenerations<'_> {
     }
 }
 
-/// Fills in what follows from the model, and refuses what cannot be.
+/// Fills in options that follow from the model, and refuses invalid ones.
 fn complete(model: &Configured, options: &mut GenerateOptions) -> Result<(), Error> {
     let context = &mut options.context;
     if context.at_seq.is_some() || context.input_from.is_some() {
@@ -170,14 +170,14 @@ fn complete(model: &Configured, options: &mut GenerateOptions) -> Result<(), Err
 }
 
 impl ConversationHandle {
-    /// Appends the input, asks a model, and appends its answer. Begins at once and goes on whether or not anybody waits;
-    /// the future is there once the input is durable, the receipt of what the model is given is recorded, and the turn
-    /// of the answer is open. A sync caller hands it to [`model::wait`](crate::model::wait).
+    /// Appends the input, asks a model, and appends its reply. Begins at once and continues whether or not anybody
+    /// waits; the future resolves once the input is durable, the receipt of the prompt is recorded, and the turn of
+    /// the reply is open. A sync caller passes it to [`model::wait`](crate::model::wait).
     ///
-    /// What goes wrong later ends that turn as aborted, with the reason and with what was said so far; the input stays.
-    /// If the provider says that the prompt is too long, the conversation is compacted and the model asked once more,
-    /// unless the policy says otherwise or tools ran already for this request: a result of a tool is in the input, or
-    /// stands after the last thing that a user said.
+    /// A later failure ends that turn as aborted, with the reason and the text so far; the input stays. If the
+    /// provider reports that the prompt is too long, the conversation is compacted and the model asked once more,
+    /// unless the policy forbids it or tools already ran for this request: a tool result is in the input, or after
+    /// the last user turn.
     pub fn generate(&self, options: GenerateOptions) -> BoxFuture<'static, Result<Generating, Error>> {
         match self.begin_generation(options) {
             Ok(begun) => async { begun.await.unwrap_or_else(|_| Err(closed())) }.boxed(),
@@ -229,7 +229,7 @@ impl ConversationHandle {
                         receipt_seq: ready.receipt_seq,
                         news: work.news.clone(),
                     };
-                    // Whoever asked may be gone; the answer is wanted all the same.
+                    // The caller may be gone; the reply is wanted all the same.
                     let _ = tell.send(Ok(generating));
                     runtime.spawn(follow(Arc::new(work), ready, halted, seat).instrument(span));
                 }
@@ -239,7 +239,7 @@ impl ConversationHandle {
     }
 }
 
-/// A generation: what is asked, and of whom.
+/// A generation: its request and its model.
 struct Work {
     /// Does not keep the store open.
     conversation: ConversationHandle,
@@ -250,22 +250,22 @@ struct Work {
     span: Span,
 }
 
-/// What the model is given.
+/// A prepared model call.
 #[derive(Clone)]
 struct Ready {
-    /// The open answer.
+    /// The open turn of the reply.
     turn: TurnId,
     receipt_seq: u64,
-    /// As the context was built.
+    /// Options with which the context was built.
     built: ContextOptions,
     used: u64,
-    /// Whether tools ran already for this request.
+    /// Whether tools already ran for this request.
     tools_ran: bool,
     system: Option<Raw>,
     messages: Vec<Raw>,
 }
 
-/// Why there is no answer.
+/// Reason why there is no reply.
 enum End {
     Failed(Error),
     Halted(Halt),
@@ -277,9 +277,9 @@ impl From<Error> for End {
     }
 }
 
-/// Follows an answer to its end. The store is let go before the seat.
+/// Follows a reply to its end. Releases the store before the registration.
 async fn follow(work: Arc<Work>, ready: Ready, mut halted: oneshot::Receiver<Halt>, seat: Seat) {
-    let (turn, last) = (ready.turn, LastWord(work.news.clone()));
+    let (turn, last) = (ready.turn, EndReport(work.news.clone()));
     let (receipt_seq, outcome) = work.clone().answered(ready, &mut halted).await;
     let finishing = work.clone();
     let ended = aside(move || finishing.finish(turn, receipt_seq, outcome)).await.flatten();
@@ -288,17 +288,17 @@ async fn follow(work: Arc<Work>, ready: Ready, mut halted: oneshot::Receiver<Hal
     last.0.end(ended);
 }
 
-/// Whoever listens hears of an end also if there was none.
-struct LastWord(Arc<News>);
+/// Reports an end to the reader even if the generation broke off without one.
+struct EndReport(Arc<News>);
 
-impl Drop for LastWord {
+impl Drop for EndReport {
     fn drop(&mut self) {
         self.0.end(Err(broken()));
     }
 }
 
 impl Work {
-    /// Everything up to the open turn: input, context, receipt.
+    /// Prepares everything up to the open turn: input, context, receipt.
     fn prepare(&self) -> Result<(Vec<Turn>, Ready), Error> {
         let input = self.append_input()?;
         let recent = self.recent()?;
@@ -306,8 +306,7 @@ impl Work {
         let built = ContextOptions { input_from: from, ..self.options.context.clone() };
         let context = self.conversation.contexts().build(&built)?;
         if !context.included.iter().any(|block| matches!(block.section, Section::Tail | Section::Input)) {
-            let text =
-                format!("{} has nothing that could be answered; give some input", self.conversation.id());
+            let text = format!("{} has nothing to reply to; give some input", self.conversation.id());
             return Err(Error::invalid("generate.nothing", text));
         }
         if self.options.whole {
@@ -355,7 +354,7 @@ impl Work {
         Ok(appended.turns)
     }
 
-    /// The last turns that stand, newest first.
+    /// The last turns that are neither superseded nor aborted, newest first.
     fn recent(&self) -> Result<Vec<Turn>, Error> {
         let query = TurnQuery { descending: true, limit: LOOK_BACK, ..TurnQuery::default() };
         let mut turns = self.conversation.shared().journal.index.turns(self.conversation.key(), &query)?;
@@ -363,14 +362,14 @@ impl Work {
         Ok(turns)
     }
 
-    /// What is kept with a turn of the answer.
+    /// Metadata of a turn of the reply.
     fn metadata(&self, generation: serde_json::Value) -> Result<BTreeMap<String, Raw>, Error> {
         let mut metadata = self.options.metadata.clone();
         metadata.entry("generation".to_string()).or_insert(Raw::of(&generation)?);
         Ok(metadata)
     }
 
-    /// The answer, and the receipt of what it is the answer to. A prompt that is too long is made shorter once.
+    /// The reply, and the receipt of its prompt. A prompt that is too long is shortened once.
     async fn answered(
         self: Arc<Self>,
         ready: Ready,
@@ -397,7 +396,7 @@ impl Work {
         }
     }
 
-    /// Asks once. Words go to the open turn, everything goes to whoever listens.
+    /// Asks once. Text goes to the open turn, everything goes to the reader.
     async fn ask(
         &self,
         ready: &Ready,
@@ -417,7 +416,7 @@ impl Work {
         let mut steps = self.model.client.generate(request);
         let (shared, key) = (self.conversation.shared(), self.conversation.key());
         loop {
-            // A stop is seen before the next piece, however fast they come.
+            // A stop is seen before the next piece, however fast pieces arrive.
             let step = match select(&mut *halted, steps.next()).await {
                 Either::Left((why, _)) => return Err(End::Halted(why.unwrap_or(Halt::Closed))),
                 Either::Right((step, _)) => step,
@@ -436,15 +435,15 @@ impl Work {
                 }
                 Some(Err(error)) => return Err(End::Failed(error)),
                 None => {
-                    let text = "the model's answer has no end; ask again";
+                    let text = "the model's reply is incomplete; ask again";
                     return Err(End::Failed(Error::internal("model.no_answer", text)));
                 }
             }
         }
     }
 
-    /// A shorter prompt for the same question: older turns are compacted, and the tail gets half the room that the prompt
-    /// had. `None` where that is not wanted, or would not make it shorter.
+    /// A shorter prompt for the same input: older turns are compacted, and the tail gets half the room that the
+    /// prompt had. `None` if that is not allowed, or would not make it shorter.
     fn shorter(&self, ready: Ready) -> Result<Option<Ready>, Error> {
         let policy = self.conversation.get()?.compaction();
         if policy.on_overflow != OnOverflow::CompactAndRetry || ready.tools_ran {
@@ -452,7 +451,7 @@ impl Work {
         }
         if let Some(from) = ready.built.input_from {
             match self.conversation.compact_before(from) {
-                // Somebody else compacted in this very moment, which is as good.
+                // Somebody else has just compacted, which is as good.
                 Ok(_) | Err(Error::Conflict(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -461,7 +460,7 @@ impl Work {
         let mut built = ready.built.clone();
         built.token_budget = built.token_budget.min(half);
         let context = match self.conversation.contexts().build(&built) {
-            // What never gives way needs more than that: as short as it can be, then.
+            // The fixed parts need more than that: use the smallest budget that fits them.
             Err(error) if error.code() == "context.budget_too_small" => {
                 built.token_budget = ready.built.token_budget;
                 self.conversation.contexts().build(&built)?
@@ -475,7 +474,7 @@ impl Work {
         Ok(Some(Ready::new(ready.turn, receipt_seq, built, ready.tools_ran, context)))
     }
 
-    /// Ends the turn one way or the other, and says how it ended.
+    /// Ends the turn and reports the outcome.
     fn finish(
         &self,
         turn: TurnId,
@@ -496,7 +495,7 @@ impl Work {
             End::Failed(error) => error,
             End::Halted(Halt::Closed) => closed(),
             End::Halted(Halt::Stopped) => {
-                let text = format!("{} was stopped; {turn} keeps what was said so far", self.generation);
+                let text = format!("{} was stopped; {turn} keeps its text so far", self.generation);
                 Error::conflict("generation.stopped", text)
             }
             End::Halted(Halt::TurnEnded) => match self.conversation.turn(turn) {
@@ -506,8 +505,8 @@ impl Work {
         })
     }
 
-    /// Appends the answer: its first item ends the open turn, the others follow in the same batch. A turn has its place
-    /// where it was opened, so that this is the one order in which the next prompt gives them back as they came.
+    /// Appends the reply: its first item ends the open turn, the others follow in the same batch. A turn has the
+    /// `seq` at which it was opened, so this is the only order in which the next prompt returns them as they came.
     fn commit(&self, turn: TurnId, receipt_seq: u64, answer: &Answer) -> Result<Vec<Turn>, Error> {
         let said = json!({
             "id": self.generation,
@@ -537,7 +536,8 @@ impl Work {
                         Some(first) => first,
                         None => {
                             place += 1;
-                            // Which item of its kind it is: with the turn that was open this names it before it is there.
+                            // Number of the item among those of its kind: with the open turn, it identifies the item
+                            // before it exists.
                             let nth = kinds[..place].iter().filter(|kind| **kind == kinds[place]).count();
                             let belongs =
                                 Raw::of(&json!({ "id": self.generation, "answer": turn, "nth": nth }))?;
@@ -557,13 +557,13 @@ impl Work {
 
     fn abort(&self, turn: TurnId, reason: &str) {
         match self.conversation.open_turn(turn).abort(reason, None).wait() {
-            // Somebody else was faster.
+            // Somebody else ended it first.
             Ok(_) | Err(Error::Conflict(_) | Error::NotFound(_)) => {}
-            Err(error) => tracing::warn!(%error, %turn, "an answer that failed could not be ended"),
+            Err(error) => tracing::warn!(%error, %turn, "the turn of a failed reply could not be ended"),
         }
     }
 
-    /// Says how it ended, to those who ask later and to whoever traces.
+    /// Records the outcome for status requests and for tracing.
     fn note(&self, outcome: &Result<Generated, End>) {
         let failed = |code: &'static str, text: &str| {
             self.span.record("error.type", code);
@@ -600,8 +600,8 @@ impl Ready {
     }
 }
 
-/// Whether tools ran already for this request: a result of a tool is in the input, or stands after the last thing that a
-/// user said. `recent` is newest first.
+/// Whether tools already ran for this request: a tool result is in the input, or after the last user turn. `recent`
+/// is newest first.
 fn tools_ran(input: &[Turn], recent: &[Turn]) -> bool {
     let answers = |turn: &Turn| {
         turn.role == Role::Tool
@@ -611,7 +611,7 @@ fn tools_ran(input: &[Turn], recent: &[Turn]) -> bool {
     input.iter().chain(since).any(answers)
 }
 
-/// What kind of item of an answer it is, where the provider has several.
+/// Kind of an item of a reply, where the provider has several.
 fn item_kind(item: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Item {
@@ -637,7 +637,7 @@ fn on_a_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     spawned.map(drop).map_err(|e| Error::internal("thread", format!("cannot start a thread: {e}")))
 }
 
-/// Work that waits for the disk, beside the runtime, which has one thread for everybody.
+/// Runs blocking work beside the runtime, whose single thread is shared.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
     let (done, answer) = oneshot::channel();
     let span = Span::current();
@@ -646,5 +646,8 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 }
 
 fn broken() -> Error {
-    Error::internal("generation.broken", "the generation broke down; what was said so far is kept, ask again")
+    Error::internal(
+        "generation.broken",
+        "the generation failed unexpectedly; its text so far is kept, ask again",
+    )
 }

@@ -1,4 +1,4 @@
-//! One file of a mirror: where it ends, and how it is cut, set aside and replaced.
+//! A file of a mirror: finding its end, cutting it, setting it aside and replacing it.
 
 use everturn_core::Error;
 use everturn_core::chain::Hash;
@@ -9,32 +9,32 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// How much is read at a time when looking backwards for a line break.
+/// Bytes read at a time when searching backwards for a line break.
 const BLOCK_BYTES: u64 = 64 * 1024;
 
 /// The last event in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tail {
-    /// Its place; 0 if there is only a header.
+    /// Its `seq`; 0 if there is only a header.
     pub seq: u64,
     /// Its hash.
     pub hash: Option<Hash>,
-    /// Where its line ends. What comes after it was not written to its end, or is an asset whose event is missing.
+    /// Offset at which its line ends. Anything after it is incomplete, or an asset whose event is missing.
     pub bytes: u64,
 }
 
-/// What is at a path.
+/// The file found at a path.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Found {
     /// Nothing.
     Nothing,
     /// The file of this conversation.
     Ours(Tail),
-    /// Something that this mirror did not write, or that was damaged at its beginning.
+    /// A file that this mirror did not write, or that is damaged at its beginning.
     Other,
 }
 
-/// Looks at the beginning and the end of a file; what lies between does not matter for going on.
+/// Reads the beginning and the end of a file; the part in between does not matter for continuing it.
 pub fn look(path: &Path, id: ConversationId) -> Result<Found, Error> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -48,7 +48,7 @@ pub fn look(path: &Path, id: ConversationId) -> Result<Found, Error> {
     Ok(last_event(&mut file).map_err(|e| failed(path, &e))?.map_or(Found::Other, Found::Ours))
 }
 
-/// Goes back line by line until one is an event. `None` if there is not even a whole header.
+/// Searches backwards for the last event. `None` without a complete header.
 fn last_event(file: &mut File) -> io::Result<Option<Tail>> {
     let length = file.metadata()?.len();
     let Some(last) = line_break_before(file, length)? else { return Ok(None) };
@@ -87,7 +87,7 @@ fn line_break_before(file: &mut File, end: u64) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// Deletes a file; one that is not there is no error.
+/// Deletes a file; a missing one is no error.
 pub fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed(path, &e)),
@@ -95,14 +95,14 @@ pub fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Gives a file that the log does not agree with another name, that nothing has yet.
+/// Renames a file that contradicts the log to an unused name.
 pub fn set_aside(path: &Path) -> Result<PathBuf, Error> {
     let aside = asides(path).find(|aside| !aside.exists()).unwrap_or_else(|| path.to_path_buf());
     fs::rename(path, &aside).map_err(|e| failed(path, &e))?;
     Ok(aside)
 }
 
-/// Deletes what was set aside: it may hold words that were erased.
+/// Deletes files that were set aside: they may hold erased text.
 pub fn remove_asides(path: &Path) -> Result<(), Error> {
     asides(path).take_while(|aside| aside.exists()).try_for_each(|aside| remove(&aside))
 }
@@ -116,19 +116,19 @@ fn asides(path: &Path) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Where a file is written that will take another's place.
+/// Path of the file that will replace another.
 pub fn beside(path: &Path) -> PathBuf {
     path.with_extension("jsonl.new")
 }
 
-/// Puts what was written beside into the place of the file, so that it is the old one or the new one after a crash.
+/// Replaces a file by the one written beside it: after a crash it is either the old one or the new one.
 pub fn replace(path: &Path, written: &File) -> Result<(), Error> {
     written.sync_all().map_err(|e| failed(path, &e))?;
     fs::rename(beside(path), path).map_err(|e| failed(path, &e))?;
     sync_folder(path)
 }
 
-/// Makes it durable that a name came, changed or went.
+/// Makes created, renamed and deleted names durable.
 pub fn sync_folder(path: &Path) -> Result<(), Error> {
     #[cfg(unix)]
     if let Some(folder) = path.parent() {
@@ -143,8 +143,8 @@ pub fn failed(path: &Path, error: &io::Error) -> Error {
     Error::internal("mirror.io", format!("{}: {error}; check the disk and the folder", path.display()))
 }
 
-/// Passes on what `jsonl::Writer` writes, except for its header: that says that the file has no end yet, or is left out
-/// where the file has one.
+/// Passes on the output of `jsonl::Writer`, except for its header: that is marked as open-ended, or left out where
+/// the file has one.
 pub struct Lines<W> {
     out: W,
     header: Header,

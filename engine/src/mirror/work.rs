@@ -1,4 +1,4 @@
-//! What the mirror's thread does: bring files up to the log.
+//! Work of the mirror's thread: bringing files up to date with the log.
 
 use super::Change;
 use super::file::{self, Found, Header, Lines, Tail, failed};
@@ -19,36 +19,36 @@ use std::path::{Path, PathBuf};
 /// Events read at a time: few, because each may be large.
 const PAGE: usize = 100;
 
-/// Conversations looked at between two looks at what changed.
+/// Conversations checked between two looks at the queue.
 const CATCH_UP_PAGE: usize = 100;
 
-/// How much is written at once.
+/// Size of the write buffer.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// Past this the memory of where files end starts over; they are looked at again then.
+/// Most file ends in memory; past this the cache starts over, and the files are read again.
 const KNOWN_MAX: usize = 4096;
 
-/// The thread's memory.
+/// State of the thread.
 pub struct Work<'a> {
     shared: &'a Shared,
     folder: &'a Path,
-    /// Where files end.
+    /// Ends of files.
     known: HashMap<Key, Tail>,
-    /// The oldest ancestor of each fork that has a file: those with the same one may hold the same words.
+    /// Oldest ancestor of each fork that has a file: forks of the same ancestor may hold the same text.
     roots: HashMap<Key, ConversationId>,
     /// Tenants whose forks are all in `roots`.
     learned: HashSet<TenantName>,
-    /// Tenants that have been or are being brought up to date.
+    /// Tenants that are or were brought up to date.
     seen: HashSet<TenantName>,
-    /// What is left of that.
+    /// Remaining steps.
     steps: VecDeque<Step>,
 }
 
-/// A piece of bringing a tenant's files up to date.
+/// A step of bringing a tenant's files up to date.
 enum Step {
-    /// Conversations behind this one in the listing.
+    /// Conversations after this one in the listing.
     Page(TenantName, Option<(Timestamp, ConversationId)>),
-    /// Files of conversations that are gone.
+    /// Files of deleted conversations.
     Tidy(TenantName),
 }
 
@@ -69,7 +69,7 @@ impl<'a> Work<'a> {
         names.filter_map(|name| TenantName::new(name).ok()).for_each(|tenant| work.see(&tenant));
         match shared.journal.index.tenants() {
             Ok(tenants) => tenants.iter().for_each(|tenant| work.see(tenant)),
-            // Those are seen with their next commit, then.
+            // Those tenants are found with their next commit.
             Err(error) => tracing::warn!(%error, "the mirror cannot list the tenants"),
         }
         work
@@ -81,12 +81,13 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether every file was looked at since the start.
+    /// Whether every file was checked since the start.
     pub fn is_caught_up(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Takes one step of bringing files up to date. Gives what failed: a conversation, or the step, which is taken again.
+    /// Takes one step of bringing files up to date. Returns failures: of a conversation, or of the step, which is
+    /// repeated.
     pub fn catch_up(&mut self) -> Vec<(Option<Key>, Error)> {
         match self.steps.pop_front() {
             None => Vec::new(),
@@ -130,8 +131,8 @@ impl<'a> Work<'a> {
         Ok(failed)
     }
 
-    /// Deletes the files of conversations that were deleted, and what a crash left of a file that was written anew. A
-    /// file whose conversation the store has never heard of is somebody's only copy, and stays.
+    /// Deletes the files of deleted conversations, and what a crash left of a file being rewritten. A file of a
+    /// conversation unknown to the store may be the only copy, and stays.
     fn tidy(&mut self, tenant: &TenantName) -> Result<(), Error> {
         let folder = self.folder.join(tenant.as_str());
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
@@ -160,15 +161,15 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Brings one conversation's file to where its log is.
+    /// Brings one conversation's file up to date with its log.
     pub fn apply(&mut self, key: &Key, change: Change) -> Result<(), Error> {
         self.see(&key.tenant);
         let known = self.known.remove(key);
         if change.deleted {
             self.remove(key)?;
         }
-        // Its head bounds what is read below. Whatever was erased up to there is gone from the log by now; an erasure
-        // behind it is still to come, and finds its event missing from the file even after a crash.
+        // The head bounds what is read below. Everything erased up to it has left the log by now; a later erasure is
+        // still to come, and its event is missing from the file even after a crash.
         let Some(conversation) = self.conversation(key)? else { return Ok(()) };
         if change.erased {
             return self.erase(key, &conversation);
@@ -194,12 +195,12 @@ impl<'a> Work<'a> {
         tracing::warn!(
             file = %path.display(),
             kept = %aside.display(),
-            "the mirror's file is not what the log says; it was set aside and written anew"
+            "the mirror's file contradicts the log; it was set aside and written again"
         );
         Ok(())
     }
 
-    /// Writes what the file has not got yet.
+    /// Appends the events that the file lacks.
     fn append(&mut self, key: &Key, conversation: &Conversation, tail: Tail) -> Result<(), Error> {
         let path = self.path(key);
         let head = conversation.head.seq;
@@ -210,7 +211,8 @@ impl<'a> Work<'a> {
             self.set_aside(&path)?;
             return self.write(key, conversation, head);
         }
-        // Looked for before anything is written, also further on: once the event is in the file, the words must be gone.
+        // Checked before anything is written, also further on: once the erasure's event is in the file, the text must
+        // be gone.
         if self.erases(key, &next, head)? {
             return self.erase(key, conversation);
         }
@@ -218,14 +220,14 @@ impl<'a> Work<'a> {
             return self.write(key, conversation, head);
         }
         let file = File::options().append(true).open(&path).map_err(|e| failed(&path, &e))?;
-        // What a crash cut comes again from the log.
+        // The part cut by a crash is written again from the log.
         file.set_len(tail.bytes).map_err(|e| failed(&path, &e))?;
         let tail = self.write_events(key, conversation, &file, (Header::There, tail, head), next)?;
         self.remember(key, tail);
         Ok(())
     }
 
-    /// Whether any event from these on is the conversation's own erasure.
+    /// Whether any event from these on is an erasure in this conversation.
     fn erases(&self, key: &Key, first: &[Event], head: u64) -> Result<bool, Error> {
         let erases =
             |events: &[Event]| events.iter().any(|e| e.kind == kind::ERASED && e.conversation == key.id);
@@ -243,8 +245,8 @@ impl<'a> Work<'a> {
         Ok(false)
     }
 
-    /// Writes a file anew, without the words that were erased, and before it those of its relatives: the file that
-    /// holds the erasure's event comes last, so that a crash in between is noticed.
+    /// Rewrites a file without the erased text, after those of related conversations: the file with the erasure's
+    /// event comes last, so that a crash in between is noticed.
     fn erase(&mut self, key: &Key, conversation: &Conversation) -> Result<(), Error> {
         self.learn(&key.tenant)?;
         let root = self.root(key, conversation)?;
@@ -261,7 +263,7 @@ impl<'a> Work<'a> {
             match (file::look(&path, id)?, self.conversation(&relative)?) {
                 (Found::Nothing, _) => {}
                 (_, None) => self.remove(&relative)?,
-                // As far as it goes already: what it erases itself has its own turn.
+                // Only up to its current end: its own erasures are handled separately.
                 (Found::Ours(tail), Some(conversation)) => self.write(&relative, &conversation, tail.seq)?,
                 (Found::Other, Some(_)) => file::remove(&path)?,
             }
@@ -306,7 +308,7 @@ impl<'a> Work<'a> {
         Ok(root)
     }
 
-    /// Writes the file up to a place, beside, and moves it into the old one's place.
+    /// Writes the file up to `head` beside the old one, and replaces that.
     fn write(&mut self, key: &Key, conversation: &Conversation, head: u64) -> Result<(), Error> {
         let path = self.path(key);
         if let Some(folder) = path.parent() {
@@ -323,7 +325,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Writes events behind a tail: these, and what follows them up to a place.
+    /// Writes events after a tail: these, and the following ones up to a `seq`.
     fn write_events(
         &self,
         key: &Key,
@@ -357,7 +359,7 @@ impl<'a> Work<'a> {
         Ok(tail)
     }
 
-    /// The next events behind a place, up to another.
+    /// The next events after `after`, up to `head`.
     fn events(&self, key: &Key, after: u64, head: u64) -> Result<Vec<Event>, Error> {
         match usize::try_from(head.saturating_sub(after)).unwrap_or(PAGE) {
             0 => Ok(Vec::new()),
@@ -372,7 +374,7 @@ impl<'a> Work<'a> {
         self.known.insert(key.clone(), tail);
     }
 
-    /// Deletes a conversation's file and what was set aside.
+    /// Deletes a conversation's file and those that were set aside.
     fn remove(&mut self, key: &Key) -> Result<(), Error> {
         self.known.remove(key);
         self.roots.remove(key);

@@ -1,5 +1,5 @@
-//! The embedder inside the program: potion-base-8M, a table with a vector for each token. The vector of a text is the mean
-//! over its tokens, so a text costs little more than splitting it into words, and all of it is read.
+//! Built-in embedder: potion-base-8M, a table with a vector for each token. The vector of a text is the mean over its
+//! tokens, so embedding costs little more than splitting a text into words, and covers all of it.
 
 mod closeness;
 mod table;
@@ -16,21 +16,21 @@ use std::sync::LazyLock;
 use table::{DIMENSIONS, Table};
 use wordpiece::WordPiece;
 
-/// Kept with vectors. The digits are the beginning of the table's SHA-256: another table is another model.
+/// Model name kept with vectors. The digits are the beginning of the table's SHA-256: another table is another model.
 const MODEL: &str = "potion-base-8m:64811434875c";
 
-/// Where more of a question's tokens are only parts of words, it says nothing to the table: a name in code, or nonsense.
+/// Share of partial-word tokens above which a query means nothing to the table: a name in code, or nonsense.
 const PARTS_SHARE_MAX: f64 = 0.5;
-/// The nearest turn to every question of `bench recall-quality` is nearer than this. Many questions about nothing stay below it,
-/// not all of them.
+/// The nearest turn to every query of `bench recall-quality` is nearer than this. Many queries without an answer stay
+/// below it, not all of them.
 const NEARNESS_MIN: f64 = 0.2;
 
-/// In another language with Latin letters, what has less of a question by words shares a word by chance.
+/// Lexical share of a query below which a match in another language with Latin letters is accidental.
 const FOREIGN_WORDS_HOLD: f64 = 0.3;
 
 static ENCODER: LazyLock<Encoder> = LazyLock::new(Encoder::open);
 
-/// The built-in embedder: potion-base-8M, 256 numbers, English. Reads the whole of a text.
+/// The built-in embedder: potion-base-8M, 256 dimensions, English. Reads the whole of a text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuiltinEmbedder;
 
@@ -40,12 +40,12 @@ impl BuiltinEmbedder {
         BuiltinEmbedder
     }
 
-    /// Whether vectors that are kept under this name are those of a built-in embedder, of this version or an earlier one.
+    /// Whether `model` names a built-in embedder, of this version or an earlier one.
     pub fn made(model: &str) -> bool {
         ["potion-base-8m:", "pocket-encoder/"].iter().any(|name| model.starts_with(name))
     }
 
-    /// The numbers of a text's tokens. Words that the vocabulary cannot spell have none.
+    /// Token numbers of a text. Words that the vocabulary cannot spell have none.
     pub fn tokens(&self, text: &str) -> Vec<u16> {
         let mut tokens = Vec::new();
         ENCODER.words.tokens(text, |token| tokens.push(token));
@@ -98,7 +98,7 @@ impl Encoder {
         Encoder { table, words: WordPiece::new(vocabulary) }
     }
 
-    /// Whether a question is in English, or in no language.
+    /// Whether a query is in English, or in no language.
     fn knows_language(&self, question: &str) -> bool {
         self.words_hold(question) > 1.0
     }
@@ -114,7 +114,7 @@ impl Encoder {
         }
     }
 
-    /// The share of tokens that are only parts of words, where the words of a name in code stand apart.
+    /// Share of partial-word tokens, where names in code are split into words.
     fn parts_share(&self, text: &str) -> f64 {
         let (mut tokens, mut parts) = (0, 0);
         self.words.tokens(&terms(text).words_text(), |token| {
@@ -124,7 +124,7 @@ impl Encoder {
         f64::from(parts) / f64::from(tokens).max(1.0)
     }
 
-    /// Of length 1, or empty for a text without a known token.
+    /// Unit vector, or empty for a text without a known token.
     fn vector(&self, text: &str) -> Vec<f32> {
         let mut sum = [0.0; DIMENSIONS];
         self.words.tokens(text, |token| self.table.add(token, &mut sum));

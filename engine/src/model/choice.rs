@@ -1,4 +1,4 @@
-//! Which embedder somebody wants, as a setting says it.
+//! Choice of an embedder, parsed from a setting.
 
 use super::{BuiltinEmbedder, Embed, Embedding, Endpoint, HttpEmbedder};
 use everturn_core::Error;
@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Where vectors come from.
+/// Source of vectors.
 #[derive(Clone, Debug)]
 pub enum Embedder {
-    /// The model inside the program.
+    /// The built-in model.
     Builtin,
-    /// A model in a folder. Opens only where the feature `bert` is built in.
+    /// A model in a folder. Requires the feature `bert`.
     Folder(PathBuf),
     /// A server with OpenAI's embeddings endpoint.
     Endpoint(Box<Endpoint>, Embedding),
 }
 
 impl Embedder {
-    /// Makes it ready. Nothing is sent anywhere yet, but a folder is read. A model in a folder takes half of the cores.
+    /// Opens the embedder. Sends nothing yet, but reads a folder. A model in a folder takes half of the cores.
     pub fn open(self) -> Result<Arc<dyn Embed>, Error> {
         self.open_with(std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1)))
     }
 
-    /// As [`Embedder::open`], where a model in a folder takes so many threads: all cores, if somebody waits for it.
+    /// As [`Embedder::open`], with this many threads for a model in a folder: all cores, if somebody waits for it.
     pub fn open_with(self, threads: usize) -> Result<Arc<dyn Embed>, Error> {
         Ok(match self {
             Embedder::Builtin => Arc::new(BuiltinEmbedder::new()),
@@ -48,7 +48,7 @@ fn open_folder(folder: &Path, _: usize) -> Result<Arc<dyn Embed>, Error> {
     Err(Error::invalid("embedder.no_bert", text))
 }
 
-/// `builtin` or `folder:PATH`. A server needs more than one word; it is described where models are.
+/// `builtin` or `folder:PATH`. A server needs more than one word; it is configured with the models.
 impl FromStr for Embedder {
     type Err = Error;
 

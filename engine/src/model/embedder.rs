@@ -9,10 +9,10 @@ use everturn_formats::wire::{Failure, embeddings};
 use futures_util::future::BoxFuture;
 use std::sync::{Arc, OnceLock};
 
-/// How texts are embedded.
+/// Embedding options.
 #[derive(Clone, Debug)]
 pub struct Embedding {
-    /// How long the vectors must be. Without it the first answer decides.
+    /// Dimensions of the vectors. Without it the first reply decides.
     pub dimensions: Option<usize>,
     /// Whether to ask the server for vectors of that length, which few models can.
     pub shorten: bool,
@@ -39,7 +39,7 @@ struct Inner {
 }
 
 impl HttpEmbedder {
-    /// A client for this model. Nothing is asked yet.
+    /// A client for this model. Sends nothing yet.
     pub fn new(endpoint: Endpoint, how: Embedding) -> Result<HttpEmbedder, Error> {
         if endpoint.kind == Kind::Anthropic {
             return Err(Error::invalid(
@@ -93,7 +93,7 @@ impl Inner {
             return Err(Error::invalid(
                 "model.dimensions",
                 format!(
-                    "{} gives vectors of {got} numbers, {expected} are expected; check model and dimensions",
+                    "{} returns vectors of {got} dimensions, {expected} are expected; check model and dimensions",
                     self.model
                 ),
             ));
@@ -130,7 +130,7 @@ impl Inner {
     }
 }
 
-/// Cuts the texts into requests.
+/// Splits texts into requests.
 fn batches(texts: Vec<String>, texts_max: usize, bytes_max: usize) -> Vec<Vec<String>> {
     let mut batches: Vec<Vec<String>> = Vec::new();
     let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! Where a model is, and how long one waits for it.
+//! Address of a model, and its timeouts.
 
 use super::Kind;
 use everturn_core::Error;
@@ -7,12 +7,12 @@ use reqwest::Url;
 use std::fmt;
 use std::time::Duration;
 
-/// A key. It is sent to the server and shown nowhere else.
+/// An API key. It is sent to the server and shown nowhere else.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides a key.
+    /// Wraps a key.
     pub fn new(key: impl Into<String>) -> Secret {
         Secret(key.into())
     }
@@ -36,11 +36,11 @@ pub struct Endpoint {
     pub kind: Kind,
     /// Where the server is: `https://api.openai.com/v1`, `https://api.anthropic.com`, `http://localhost:8080`.
     pub base_url: String,
-    /// The key, if the server wants one.
+    /// The API key, if the server requires one.
     pub api_key: Option<Secret>,
     /// The model's name at that server.
     pub model: String,
-    /// How long to wait and how often to try.
+    /// Timeouts and retries.
     pub limits: Limits,
 }
 
@@ -57,25 +57,25 @@ impl Endpoint {
     }
 }
 
-/// How long to wait for a server, and how often to try.
+/// Timeouts and retries of requests to a server.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// For the connection.
     pub connect_timeout: Duration,
-    /// From the request to the first byte of the answer, in each attempt. The server reads the prompt meanwhile.
+    /// From the request to the first byte of the reply, in each attempt. The server reads the prompt meanwhile.
     pub first_byte_timeout: Duration,
-    /// Between two pieces of the answer.
+    /// Between two pieces of the reply.
     pub idle_timeout: Duration,
-    /// For everything, attempts and waits included.
+    /// For everything, including retries and waits.
     pub total_timeout: Duration,
-    /// How often to try, the first time included.
+    /// Most attempts, including the first.
     pub attempts: u32,
-    /// The wait after the first attempt. It doubles after each, up to `backoff_max`, and is shortened at random by up to
-    /// half, so that many who failed at once do not come back at once.
+    /// The wait after the first attempt. It doubles after each, up to `backoff_max`, and is shortened at random by up
+    /// to half, so that clients that failed at the same time do not retry at the same time.
     pub backoff_first: Duration,
-    /// The longest wait, also if the server asks for a longer one.
+    /// The longest wait, even if the server asks for a longer one.
     pub backoff_max: Duration,
-    /// Largest answer in bytes.
+    /// Largest reply in bytes.
     pub answer_bytes_max: usize,
 }
 
@@ -94,8 +94,8 @@ impl Default for Limits {
     }
 }
 
-/// The address of `path` at a server. As the providers' own clients have it, the version belongs to the address of an
-/// OpenAI-compatible server and not to that of an Anthropic one; what is missing is added, what is there stays.
+/// URL of `path` at a server. As in the providers' own clients, the version is part of the base URL of an
+/// OpenAI-compatible server and not of an Anthropic one; a missing version is added, an existing one stays.
 pub fn url(kind: Kind, base_url: &str, path: &str) -> Result<Url, Error> {
     let wrong = |what: &str| {
         Error::invalid(

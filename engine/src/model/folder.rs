@@ -1,4 +1,4 @@
-//! A sentence model in a folder: BERT as model hubs keep it, run on this machine's processor.
+//! A sentence embedding model in a folder: BERT in the layout of model hubs, run on the local CPU.
 
 use super::Embed;
 use super::local::{Encode, Workers};
@@ -13,15 +13,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokenizers::{Tokenizer, TruncationParams};
 
-/// What describes the model, what cuts text into tokens, and the weights: all three must be there.
+/// Required files: description, tokenizer and weights.
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const WEIGHTS: &str = "model.safetensors";
-/// How tokens become one vector, and how many the model was trained with; `sentence-transformers` writes these.
+/// Optional files written by `sentence-transformers`: pooling, and the number of tokens that the model was trained
+/// with.
 const POOLING: &str = "1_Pooling/config.json";
 const READING: &str = "sentence_bert_config.json";
 
-/// Tokens multiplied at once, so that memory stays small whatever is asked.
+/// Most tokens of a batch, so that memory stays small whatever is asked.
 const BATCH_TOKENS_MAX: usize = 2048;
 
 /// An embedder from a folder with a model of the BERT class: `config.json`, `tokenizer.json` and `model.safetensors`.
@@ -35,7 +36,7 @@ pub struct FolderEmbedder {
 }
 
 impl FolderEmbedder {
-    /// Reads the model, to run on so many threads. The error of a folder that is not one says which file is missing or wrong.
+    /// Reads the model, to run on this many threads. The error names the file that is missing or invalid.
     pub fn with_threads(folder: &Path, threads: usize) -> Result<FolderEmbedder, Error> {
         if !folder.is_dir() {
             let why = format!(
@@ -151,7 +152,7 @@ impl Bert {
         Ok(Bert { model, tokenizer, dimensions: config.hidden_size, first_token })
     }
 
-    /// Vectors of texts with about as many tokens each, the rest filled up.
+    /// Vectors of texts with about as many tokens each, padded to the longest.
     fn batch(&self, texts: &[&tokenizers::Encoding]) -> candle_core::Result<Vec<Vec<f32>>> {
         let longest = texts.iter().map(|text| text.get_ids().len()).max().unwrap_or_default();
         let filled = |values: &dyn Fn(&tokenizers::Encoding) -> Vec<u32>| {
@@ -183,7 +184,7 @@ impl Encode for Bert {
             .iter()
             .map(|text| self.tokenizer.encode(text.as_str(), true).map_err(|e| failed(e.to_string())))
             .collect::<Result<Vec<_>, _>>()?;
-        // By length, so that little is computed for what only fills up.
+        // By length, so that little is computed for padding.
         let mut order: Vec<usize> = (0..texts.len()).collect();
         order.sort_by_key(|at| texts[*at].get_ids().len());
         let mut vectors = vec![Vec::new(); texts.len()];

@@ -1,4 +1,4 @@
-//! A model at a server, asked over HTTP, answering as a stream.
+//! A model at a server, over HTTP, with a streamed reply.
 
 use super::retry::{Fault, Tries};
 use super::runtime::{Ends, runtime};
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 
-/// Steps that may wait for whoever reads them before the server is read no further.
+/// Steps buffered for a slow reader before reading from the server stops.
 const STEPS_AHEAD: usize = 64;
 
 /// A model at a server.
 ///
-/// An attempt that fails before anything of the answer was seen is repeated if that may help; never after.
+/// A failed attempt is repeated if that may help, but never after a part of the reply was seen.
 pub struct HttpModel(Arc<Inner>);
 
 struct Inner {
@@ -27,7 +27,7 @@ struct Inner {
 }
 
 impl HttpModel {
-    /// A client for this model. Nothing is asked yet.
+    /// A client for this model. Sends nothing yet.
     pub fn new(endpoint: Endpoint) -> Result<HttpModel, Error> {
         let server = Server::new(&endpoint, endpoint.kind.path())?;
         Ok(HttpModel(Arc::new(Inner { kind: endpoint.kind, model: endpoint.model, server })))
@@ -61,7 +61,7 @@ impl Generate for HttpModel {
                 Ok(answer) => Ok(Step::Done(Box::new(answer))),
                 Err(failure) => Err(inner.server.error(&failure)),
             };
-            // Nobody may be listening any more.
+            // The reader may be gone.
             let _ = sender.send(last).await;
         });
         Generation::new(Running { steps, _ends: Ends(task.abort_handle()) })
@@ -82,7 +82,7 @@ impl Stream for Running {
     }
 }
 
-/// Where the pieces of an answer go.
+/// Destination of the pieces of a reply.
 struct Watcher<'a> {
     steps: &'a mpsc::Sender<Result<Step, Error>>,
     shown: bool,
@@ -92,13 +92,13 @@ impl Watcher<'_> {
     async fn show(&mut self, deltas: &mut Vec<Delta>) {
         for delta in deltas.drain(..) {
             self.shown = true;
-            // Whoever stops listening drops the generation, which ends this task.
+            // A reader that stops drops the generation, which ends this task.
             let _ = self.steps.send(Ok(Step::Delta(delta))).await;
         }
     }
 
-    /// A server may accept a request and then say in the stream that it is too busy. As long as nothing was shown, this is
-    /// no different from refusing it.
+    /// A server may accept a request and then report in the stream that it is overloaded. As long as nothing was
+    /// passed on, this is no different from refusing it.
     fn fault(&self, failure: Failure) -> Fault {
         Fault { again: failure.transient() && !self.shown, failure, wait: None }
     }
@@ -124,7 +124,7 @@ impl Inner {
             let piece = match incoming.next().await {
                 Ok(Some(piece)) => piece,
                 Ok(None) => break,
-                // All was said; what is missing is only the goodbye.
+                // The reply is complete; only the end of the stream is missing.
                 Err(_) if reader.complete() => break,
                 Err(failure) => return Err(Fault::last(failure)),
             };

@@ -1,7 +1,7 @@
-//! Threads on which models of this machine run.
+//! Threads for models that run on this machine.
 //!
-//! Numbers are crunched for seconds at a time, so it happens neither on a caller's executor nor on every core: batches
-//! share a few threads, and a single text (a question somebody waits for) goes to others and never queues behind them.
+//! Encoding takes seconds of CPU time, so it runs neither on a caller's executor nor on every core: batches share a
+//! few threads, and a single text (a query somebody waits for) goes to others and never queues behind them.
 
 use crate::load;
 use everturn_core::Error;
@@ -9,18 +9,18 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a model of this machine does with texts, on one thread. Texts are never empty.
+/// A local model that encodes texts, on one thread. Texts are never empty.
 pub trait Encode: Send + Sync + 'static {
-    /// One vector of length 1 for each text, in their order.
+    /// One unit vector for each text, in their order.
     fn encode(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, Error>;
 }
 
-/// Texts that a thread takes at a time, at most: few, so that an abandoned batch ends soon.
+/// Most texts that a thread takes at a time: few, so that an abandoned batch ends soon.
 const TEXTS_AT_ONCE: usize = 8;
 
-/// Whoever crunches. Pools of one thread each: the libraries below would otherwise spread every multiplication over all cores.
+/// Pools of one thread each: the libraries below would otherwise spread every multiplication over all cores.
 pub struct Workers {
-    /// For single texts. As many as there are recalls at once.
+    /// For single texts. As many as there are concurrent recalls.
     questions: Vec<ThreadPool>,
     /// For batches, with a lower priority.
     batches: Vec<ThreadPool>,
@@ -28,7 +28,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// So many threads for batches, and some for questions. They sleep until there is something to do.
+    /// This many threads for batches, and some for queries. They sleep until there is work.
     pub fn new(threads: usize) -> Result<Workers, Error> {
         let pool = |name: String, in_background: bool| {
             ThreadPoolBuilder::new()
@@ -54,7 +54,7 @@ impl Workers {
     /// Encodes on these threads. Dropping the future ends the work after the texts that are being encoded.
     pub async fn encode(&self, model: Arc<dyn Encode>, texts: Vec<String>) -> Result<Vec<Vec<f32>>, Error> {
         let pools = if texts.len() == 1 { &self.questions } else { &self.batches };
-        // A small batch is for all threads as well.
+        // A small batch is split over all threads as well.
         let at_once = texts.len().div_ceil(pools.len()).min(TEXTS_AT_ONCE);
         let (answers, mut parts): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
         let mut texts = texts.into_iter().peekable();
@@ -65,7 +65,7 @@ impl Workers {
             let turn = self.next.fetch_add(1, Ordering::Relaxed);
             pools[turn % pools.len()].spawn_fifo(move || {
                 if !done.is_closed() {
-                    // Whoever asked may have stopped waiting.
+                    // The caller may have stopped waiting.
                     let _ = done.send(model.encode(&part));
                 }
             });
@@ -81,7 +81,7 @@ impl Workers {
     }
 }
 
-/// A text without words gets a vector as well: one that is like nothing in particular.
+/// Replaces a text without words, which needs a vector as well: one that is similar to nothing in particular.
 fn readable(text: String) -> String {
     if text.trim().is_empty() { ".".to_string() } else { text }
 }
@@ -93,7 +93,7 @@ mod tests {
     use std::sync::{Condvar, Mutex};
     use std::time::Duration;
 
-    /// Ends when it is encoding on so many threads at once.
+    /// Ends when it is encoding on this many threads at once.
     struct Together {
         threads: usize,
         there: Mutex<usize>,

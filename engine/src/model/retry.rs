@@ -1,4 +1,4 @@
-//! When to ask again.
+//! Retries of requests.
 
 use super::Limits;
 use crate::world::{SystemWorld, World};
@@ -10,14 +10,14 @@ use std::time::{Duration, UNIX_EPOCH};
 /// An attempt that failed.
 pub struct Fault {
     pub failure: Failure,
-    /// Whether nothing of the answer was seen and another attempt may help.
+    /// Whether nothing of the reply was seen and another attempt may help.
     pub again: bool,
-    /// How long the server asks to wait.
+    /// Wait that the server asks for.
     pub wait: Option<Duration>,
 }
 
 impl Fault {
-    /// One that another attempt does not help.
+    /// A fault that is not retried.
     pub fn last(failure: Failure) -> Fault {
         Fault { failure, again: false, wait: None }
     }
@@ -34,7 +34,7 @@ impl<'a> Tries<'a> {
         Tries { limits, made: 0 }
     }
 
-    /// Waits until it is time for another attempt, or gives the failure back if there is none.
+    /// Waits until the next attempt is due, or returns the failure if there is none.
     pub async fn again(&mut self, fault: Fault) -> Result<(), Failure> {
         self.made += 1;
         let mut failure = fault.failure;
@@ -48,13 +48,13 @@ impl<'a> Tries<'a> {
             Some(wait) => wait.min(self.limits.backoff_max),
             None => backoff(self.limits, self.made, chance()),
         };
-        tracing::debug!(attempt = self.made, wait_ms = wait.as_millis(), class = ?failure.class, "the model is asked again");
+        tracing::debug!(attempt = self.made, wait_ms = wait.as_millis(), class = ?failure.class, "retrying the model request");
         tokio::time::sleep(wait).await;
         Ok(())
     }
 }
 
-/// From 0 to 1. Without random numbers there is no jitter, which only costs politeness.
+/// A random number from 0 to 1. Without randomness there is no jitter.
 fn chance() -> f64 {
     let mut bytes = [0; 4];
     SystemWorld.fill(&mut bytes).map_or(1.0, |()| f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
@@ -65,7 +65,7 @@ fn backoff(limits: &Limits, made: u32, chance: f64) -> Duration {
     doubled.min(limits.backoff_max).mul_f64(0.5 + 0.5 * chance)
 }
 
-/// How long the server asks to wait: `retry-after-ms`, or `retry-after` in seconds or as a date.
+/// Wait that the server asks for: `retry-after-ms`, or `retry-after` in seconds or as a date.
 pub fn wait(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let number = |text: &str| text.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
@@ -79,7 +79,7 @@ pub fn wait(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// How long it is until a date of HTTP's; no time if it is past.
+/// Time until an HTTP date; zero if it has passed.
 fn until(date: &str, now: Timestamp) -> Option<Duration> {
     let now = UNIX_EPOCH + Duration::from_micros(now.0.max(0) as u64);
     Some(httpdate::parse_http_date(date).ok()?.duration_since(now).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! The small runtime that requests run on. It starts with the first one and stays.
+//! Runtime of requests to models. It starts with the first one and stays.
 
 use everturn_core::Error;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{AbortHandle, JoinHandle};
 
-/// Looking up names blocks a thread; more than these wait for each other.
+/// Most concurrent name lookups, each of which blocks a thread.
 const LOOKUPS_MAX: usize = 4;
 
 pub fn runtime() -> Result<&'static Runtime, Error> {
@@ -26,7 +26,7 @@ pub fn runtime() -> Result<&'static Runtime, Error> {
         .map_err(|e| Error::internal("model.runtime", format!("cannot start the model clients: {e}")))
 }
 
-/// Ends its task when it is dropped.
+/// Aborts its task when dropped.
 pub struct Ends(pub AbortHandle);
 
 impl Drop for Ends {
@@ -54,7 +54,7 @@ impl<T> Future for Task<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.handle).poll(context).map(|done| {
             done.unwrap_or_else(|e| {
-                Err(Error::internal("model.client", format!("the model client broke down: {e}")))
+                Err(Error::internal("model.client", format!("the model client failed: {e}")))
             })
         })
     }

@@ -1,4 +1,4 @@
-//! The one door to a model server: one client, one address, one key.
+//! Access to a model server: one client, one address, one key.
 
 use super::endpoint::{Endpoint, Secret, url};
 use super::retry::{self, Fault};
@@ -12,10 +12,10 @@ use reqwest::{Client, Response, Url};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The version of the Anthropic API that we speak.
+/// Version of the Anthropic API.
 const ANTHROPIC_VERSION: &str = "2023-06-01";
 
-/// How long the end of a stream may take that has said all, so that its connection can be used again.
+/// Longest time to read the end of a complete stream, so that its connection can be used again.
 const LINGER: Duration = Duration::from_secs(1);
 
 pub struct Server {
@@ -45,7 +45,7 @@ impl Server {
             let (name, value) = key_header(endpoint.kind, key)?;
             headers.insert(name, value);
         }
-        // Whoever set a provider of their own for the whole process keeps it.
+        // A provider that was installed for the whole process stays.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // It fails only if another thread was faster, which is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
@@ -53,12 +53,12 @@ impl Server {
         let mut builder = Client::builder()
             .user_agent(concat!("everturn/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(endpoint.limits.connect_timeout)
-            // The key must not travel to where a server or the environment points.
+            // The key must not be sent to where a redirect or the environment points.
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .retry(reqwest::retry::never());
         if url.scheme() == "http" {
-            // Certificates are not needed, and a machine without any can ask a local model all the same.
+            // Plain HTTP needs no certificates, and a machine without any can still reach a local model.
             builder = builder.tls_certs_only([]);
         }
         let client = builder.build().map_err(|e| {
@@ -72,23 +72,23 @@ impl Server {
         self.url.host_str().unwrap_or_default()
     }
 
-    /// What the caller is told of a failure.
+    /// Error for the caller.
     pub fn error(&self, failure: &Failure) -> Error {
         failure.error(self.key.as_ref().map(Secret::reveal))
     }
 
-    /// Does the work, unless it takes longer than all may take together.
+    /// Runs `work` within the total timeout.
     pub async fn in_time<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let limit = self.limits.total_timeout;
         timeout(limit, work).await.unwrap_or_else(|_| Err(late("total_timeout", limit)))
     }
 
-    /// One attempt, up to the head of a good answer.
+    /// One attempt, up to the head of a successful response.
     pub async fn send(&self, body: &str) -> Result<Body<'_>, Fault> {
         let deadline = after(self.limits.first_byte_timeout);
         let request = self.client.post(self.url.clone()).headers(self.headers.clone()).body(body.to_string());
         let response = match timeout_at(deadline, request.send()).await {
-            // The server has the request and may be at work on it: asking again would double the work.
+            // The server has the request and may be working on it: a retry would double the work.
             Err(_) => return Err(Fault::last(first_byte_late(&self.limits))),
             Ok(Err(error)) => return Err(self.unreached(error)),
             Ok(Ok(response)) => response,
@@ -112,11 +112,11 @@ impl Server {
     }
 }
 
-/// The body of an answer, piece by piece, each in its time.
+/// Body of a response, piece by piece, each with its timeout.
 pub struct Body<'a> {
     response: Response,
     limits: &'a Limits,
-    /// Of the first piece.
+    /// Deadline of the first piece.
     deadline: Instant,
     begun: bool,
 }
@@ -124,7 +124,7 @@ pub struct Body<'a> {
 impl Body<'_> {
     /// The next piece, `None` at the end.
     pub async fn next(&mut self) -> Result<Option<impl AsRef<[u8]> + use<>>, Failure> {
-        // From now and not from the last piece: whoever reads slowly must not make the server look slow.
+        // From now and not from the last piece: a slow reader must not make the server look slow.
         let deadline = if self.begun { after(self.limits.idle_timeout) } else { self.deadline };
         let piece = match timeout_at(deadline, self.response.chunk()).await {
             Err(_) if self.begun => Err(late("idle_timeout", self.limits.idle_timeout)),
@@ -136,7 +136,7 @@ impl Body<'_> {
         piece
     }
 
-    /// The beginning of what a refusal says; as much as comes in time.
+    /// Beginning of an error response; as much as arrives in time.
     async fn refusal(&mut self) -> String {
         let mut body = Vec::new();
         while body.len() < MODEL_ERROR_BYTES_MAX {
@@ -149,8 +149,8 @@ impl Body<'_> {
         String::from_utf8_lossy(&body).into_owned()
     }
 
-    /// Reads what is left of a stream that has said all, in the background. A connection that was not read to its end is
-    /// closed, and the next request would have to make another.
+    /// Reads the rest of a complete stream, in the background. A connection that was not read to its end is closed,
+    /// and the next request would have to open another.
     pub fn linger(self) {
         let mut response = self.response;
         tokio::spawn(timeout(LINGER, async move { while let Ok(Some(_)) = response.chunk().await {} }));
@@ -173,7 +173,7 @@ fn key_header(kind: Kind, key: &Secret) -> Result<(HeaderName, HeaderValue), Err
     Ok((name, value))
 }
 
-/// That much later; a wait without end is one of a year.
+/// The instant after this wait; an unlimited wait is one year.
 fn after(wait: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     Instant::now() + wait.min(YEAR)
@@ -187,7 +187,7 @@ fn late(name: &str, limit: Duration) -> Failure {
     Failure::new(Class::Timeout, format!("{name} is {} s", limit.as_secs_f64()))
 }
 
-/// The innermost reason, which is the one that says something, without the address.
+/// The innermost cause, which is the informative one, without the address.
 fn root(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut reason: &dyn std::error::Error = &error;

@@ -1,11 +1,11 @@
-//! Gives what can be found its vectors, after the fact: what was said before what tools did and newest first, a few at a
-//! time, and from where it ended if it was interrupted, since the index itself knows what waits. Whoever is about to ask has
-//! what its words find embedded first.
+//! Embeds indexed entries in the background: messages before tool results, newest first, a few at a time. An
+//! interrupted run continues where it ended, since the index knows which entries lack a vector. A caller about to
+//! search can have the lexical matches embedded first.
 //!
-//! An embedder that needs no waiting makes vectors in the indexer, along with the words. To it are left only entries that were
-//! taken in without it: by an earlier version, or by a process with another embedder.
+//! A synchronous embedder makes vectors in the indexer, along with the words. It leaves here only entries that were
+//! indexed without it: by an earlier version, or by a process with another embedder.
 //!
-//! While vectors of a new model are made, questions are still asked of the old one's, if who made those is there.
+//! While vectors of a new model are made, queries still use the old model's, if its embedder is configured.
 
 use crate::everturn::Shared;
 use crate::load;
@@ -21,35 +21,36 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Entries in one round of the background: few, since requests wait for the processor meanwhile.
+/// Entries in a background round: few, since requests wait for the processor meanwhile.
 const BATCH_ENTRIES: usize = 8;
 /// The same where a vector takes microseconds.
 const BATCH_ENTRIES_AT_ONCE: usize = 256;
-/// Entries in a round of somebody who waits. A round that does not end in time is lost, so the first one is small, and the next
-/// ones grow as long as they take little of the time that is left: a large one keeps every core busy.
+/// Entries in a round while a caller waits. A round that does not end in time is lost, so the first one is small, and
+/// the next ones grow as long as they take little of the time that is left: a large one keeps every core busy.
 const BATCH_ENTRIES_IN_TIME: RangeInclusive<usize> = 2..=256;
-/// A round that takes less than this part of the time left is short.
+/// A round is short if it takes less than this fraction of the time left.
 const SHORT_ROUNDS: u32 = 8;
-/// Of a longer text the beginning and the end are embedded, unless the embedder needs no waiting: other models read no more.
+/// Of a longer text the beginning and the end are embedded, unless the embedder is synchronous: other models read no
+/// more.
 const EMBEDDED_BYTES_MAX: usize = 8 * 1024;
-/// How long a question waits for its vector; then words must do.
+/// Longest wait for the vector of a query; after that recall is lexical.
 const QUESTION_PATIENCE: Duration = Duration::from_secs(3);
-/// How long an answer waits for the one that orders it once more.
+/// Longest wait for the reranker.
 const RERANK_PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait after a failure: the first one, and at most.
+/// Wait after a failure: the first one, and the longest.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(60);
-/// Whether to stop is looked at this often while a model is waited for.
+/// Interval between checks whether to stop, while a model is waited for.
 const LOOK_UP: Duration = Duration::from_millis(50);
-/// Vectors of other models that are dropped at once.
+/// Vectors of other models dropped at once.
 const DROPPED_AT_ONCE: usize = 2000;
 
-/// What the thread is told.
+/// State of the embedding thread.
 #[derive(Default)]
 pub struct Embeddings {
     news: Mutex<bool>,
     changed: Condvar,
-    /// Held by whoever embeds: the thread, or a caller who wants it done now.
+    /// Held while embedding: by the thread, or by a caller who wants it done now.
     working: Mutex<()>,
 }
 
@@ -58,34 +59,33 @@ impl Embeddings {
         self.news.lock()
     }
 
-    /// Something waits for a vector, or the store closes.
+    /// Wakes the thread: an entry lacks a vector, or the store closes.
     pub fn wake(&self) {
         *self.news() = true;
         self.changed.notify_all();
     }
 }
 
-/// The name under which vectors are kept: the model and how long they are, so that a model that is asked for other lengths
-/// is another.
+/// Name under which vectors are stored: model and dimensions, since a model with other dimensions is another model.
 fn kept_as(embedder: &dyn Embed, dimensions: usize) -> String {
     format!("{}/{dimensions}", embedder.model())
 }
 
-/// The name of the vectors that are made. Before an embedding server has answered once, nothing is kept of it.
+/// Name of the vectors that are made. None before an embedding server has replied once.
 fn model(shared: &Shared) -> Option<String> {
     let embedder = shared.options.embedder.as_ref();
     embedder.map(|embedder| kept_as(&**embedder, embedder.dimensions().unwrap_or(0)))
 }
 
-/// The embedder and the name of its vectors, if vectors are made along with the words.
+/// The embedder and the name of its vectors, if it is synchronous.
 pub fn at_once(shared: &Shared) -> Option<(&dyn EmbedAtOnce, Arc<str>)> {
     let embedder = shared.options.embedder.as_deref()?;
     let model = kept_as(embedder, embedder.dimensions()?);
     embedder.at_once().map(|at_once| (at_once, model.into()))
 }
 
-/// How far a tenant's index is behind. Whoever asks wakes the indexer: an index that was lost or found damaged is made again
-/// also where nothing is appended.
+/// Backlog of a tenant's index. Also wakes the indexer: a lost or damaged index is made again even if nothing is
+/// appended.
 pub fn behind(shared: &Shared, tenant: &TenantName) -> Result<Behind, Error> {
     let behind = shared.recall.store.behind(Some(tenant), model(shared).as_deref())?;
     if behind.events > 0 && shared.options.index {
@@ -94,20 +94,20 @@ pub fn behind(shared: &Shared, tenant: &TenantName) -> Result<Behind, Error> {
     Ok(behind)
 }
 
-/// How far the indexes of all tenants are behind.
+/// Backlog of the indexes of all tenants.
 pub fn behind_in_all(shared: &Shared) -> Result<Behind, Error> {
     shared.recall.store.behind(None, model(shared).as_deref())
 }
 
-/// A question as a model reads it.
+/// A query as a model reads it.
 pub struct Question {
-    /// The name of the vectors that it may be compared with.
+    /// Name of the vectors that it may be compared with.
     pub model: String,
-    /// What it means.
+    /// Its embedding.
     pub vector: QuestionVector,
 }
 
-/// What a question means. `None` without an embedder.
+/// Embedding of a query. `None` without an embedder.
 pub fn of_question(shared: &Shared, tenant: &TenantName, text: &str) -> Result<Option<Question>, Error> {
     let Some(embedder) = asked(shared, tenant)? else { return Ok(None) };
     if let (Some(at_once), Some(dimensions)) = (embedder.at_once(), embedder.dimensions()) {
@@ -118,7 +118,7 @@ pub fn of_question(shared: &Shared, tenant: &TenantName, text: &str) -> Result<O
         Some(vectors) => {
             let vector = vectors?.into_iter().next().ok_or_else(miscounted)?;
             let dimensions = embedder.dimensions().unwrap_or(vector.len());
-            // What other models know, and how near a meaning must be to them, nobody says.
+            // The languages and the smallest relevant nearness of other models are unknown.
             let vector = QuestionVector { numbers: vector, words_hold: f64::INFINITY, nearness_min: -1.0 };
             Ok(Some(Question { model: kept_as(&*embedder, dimensions), vector }))
         }
@@ -126,7 +126,7 @@ pub fn of_question(shared: &Shared, tenant: &TenantName, text: &str) -> Result<O
     }
 }
 
-/// How near texts are to a question in the eyes of another model.
+/// Nearness of texts to a query, according to another model.
 pub fn nearness(embedder: &dyn Embed, question: &str, texts: &[String]) -> Result<Vec<f64>, Error> {
     let all = std::iter::once(question).chain(texts.iter().map(String::as_str));
     let all = all.map(|text| cut(text, EMBEDDED_BYTES_MAX)).collect();
@@ -143,7 +143,7 @@ fn slow(embedder: &dyn Embed, patience: Duration) -> Error {
     Error::busy("embedder.slow", text)
 }
 
-/// The embedder, or while the tenant has fewer vectors of it than of the old one, the old one.
+/// The embedder; or the previous one, while the tenant has more vectors of that.
 fn asked(shared: &Shared, tenant: &TenantName) -> Result<Option<Arc<dyn Embed>>, Error> {
     let Some(embedder) = &shared.options.embedder else { return Ok(None) };
     let kept = kept_as(&**embedder, embedder.dimensions().unwrap_or(0));
@@ -170,7 +170,7 @@ fn asked(shared: &Shared, tenant: &TenantName) -> Result<Option<Arc<dyn Embed>>,
 /// Embeds until the store closes.
 pub fn run(shared: &Shared) {
     let Some(embedder) = &shared.options.embedder else { return };
-    let stopping = || shared.pauses.are_over();
+    let stopping = || shared.pauses.ended();
     let mut failures = 0_u32;
     let entries = if embedder.at_once().is_some() { BATCH_ENTRIES_AT_ONCE } else { BATCH_ENTRIES };
     while !stopping() {
@@ -178,7 +178,7 @@ pub fn run(shared: &Shared) {
         match load::slice(shared, || round(shared, embedder, None, entries, None)) {
             Ok(true) => {
                 if std::mem::take(&mut failures) > 0 {
-                    tracing::info!(embedder = embedder.model(), "the embedder answers again");
+                    tracing::info!(embedder = embedder.model(), "the embedder is available again");
                 }
             }
             Ok(false) => {
@@ -188,11 +188,11 @@ pub fn run(shared: &Shared) {
             Err(_) if stopping() => return,
             Err(error) => {
                 if failures == 0 {
-                    tracing::warn!(%error, embedder = embedder.model(), "no vectors for now; it is tried again, and recall finds by words");
+                    tracing::warn!(%error, embedder = embedder.model(), "embedding failed; retrying, and recall is lexical meanwhile");
                 }
                 let pause = AGAIN_MIN.saturating_mul(1 << failures.min(6)).min(AGAIN_MAX);
                 failures += 1;
-                // News do not shorten it: a server that is down is not asked for every turn.
+                // New entries do not shorten it: a server that is down is not asked for every turn.
                 let goes_on = |_: &mut bool| !stopping();
                 shared.recall.embeddings.changed.wait_while_for(
                     &mut shared.recall.embeddings.news(),
@@ -204,10 +204,10 @@ pub fn run(shared: &Shared) {
     }
 }
 
-/// Entries of a tenant that are embedded first, in their order, before its others.
+/// Entries of a tenant to embed first, in this order, before its others.
 pub type Wanted<'a> = Option<(&'a TenantName, &'a [EntryNo])>;
 
-/// Embeds what waits, on the caller's thread, as far as the time allows.
+/// Embeds waiting entries, on the caller's thread, as far as the time allows.
 pub fn catch_up(shared: &Shared, wanted: Wanted<'_>, time: Duration) -> Result<(), Error> {
     let Some(embedder) = &shared.options.embedder else { return Ok(()) };
     let end = Instant::now() + time;
@@ -223,7 +223,7 @@ pub fn catch_up(shared: &Shared, wanted: Wanted<'_>, time: Duration) -> Result<(
     }
 }
 
-/// Embeds a few entries. Says whether there were any.
+/// Embeds a few entries. Returns whether there were any.
 fn round(
     shared: &Shared,
     embedder: &Arc<dyn Embed>,
@@ -249,7 +249,7 @@ fn round(
                 numbers.push(entry.no);
                 texts.push(if embedder.at_once().is_some() { text } else { cut(&text, EMBEDDED_BYTES_MAX) });
             }
-            // Erased since it was taken in, and soon out of the index as well.
+            // Erased since it was indexed, and soon out of the index as well.
             None => vectors.push((entry.no, Vec::new())),
         }
     }
@@ -268,18 +268,18 @@ fn round(
     Ok(true)
 }
 
-/// Everything has its vector, so those of other models have served.
+/// Drops the vectors of other models, once every entry has its vector.
 fn drop_others(shared: &Shared, kept: &str) -> Result<(), Error> {
     while shared.recall.store.vector_models(None)?.iter().any(|model| model != kept) {
         let dropped = shared.recall.store.keep_vectors_of(kept, DROPPED_AT_ONCE)?;
-        if dropped < DROPPED_AT_ONCE || shared.pauses.are_over() {
+        if dropped < DROPPED_AT_ONCE || shared.pauses.ended() {
             break;
         }
     }
     Ok(())
 }
 
-/// Waits until nobody else embeds, at most until the time ends: who has the turn may be waiting for a model that hangs.
+/// Waits until nobody else embeds, at most until `end`: the holder may be waiting for a model that hangs.
 fn turn(shared: &Shared, end: Option<Instant>) -> Option<MutexGuard<'_, ()>> {
     match end {
         Some(end) => shared.recall.embeddings.working.try_lock_until(end),
@@ -287,7 +287,7 @@ fn turn(shared: &Shared, end: Option<Instant>) -> Option<MutexGuard<'_, ()>> {
     }
 }
 
-/// How long its vectors are. A server says it with its first one.
+/// Dimensions of its vectors. A server reveals them with its first one.
 fn dimensions(
     shared: &Shared,
     embedder: &Arc<dyn Embed>,
@@ -300,7 +300,7 @@ fn dimensions(
     Ok(made.and_then(|vectors| vectors.first().map(Vec::len)))
 }
 
-/// Vectors of texts; `None` if the store closes or the time ends before they are made.
+/// Vectors of texts; `None` if the store closes or the time ends first.
 fn embed(
     shared: &Shared,
     embedder: &Arc<dyn Embed>,
@@ -308,7 +308,7 @@ fn embed(
     end: Option<Instant>,
 ) -> Result<Option<Vec<Vec<f32>>>, Error> {
     let mut making = embedder.embed(texts);
-    while !shared.pauses.are_over() && end.is_none_or(|end| Instant::now() < end) {
+    while !shared.pauses.ended() && end.is_none_or(|end| Instant::now() < end) {
         if let Some(made) = model::wait_for(&mut making, Some(LOOK_UP)) {
             return made.map(Some);
         }
@@ -317,10 +317,10 @@ fn embed(
 }
 
 fn miscounted() -> Error {
-    Error::internal("embedder.count", "the embedder gave other vectors than were asked for")
+    Error::internal("embedder.count", "the embedder returned other vectors than were asked for")
 }
 
-/// What of an entry is embedded.
+/// Text of an entry to embed.
 fn text(shared: &Shared, entry: &Unembedded) -> Result<Option<String>, Error> {
     let text = match entry.id {
         EntryId::Turn(id) => match shared.journal.index.turn_in(&entry.key, id) {

@@ -1,7 +1,7 @@
-//! What is recalled into a prompt: turns from further back than the tail, and facts.
+//! Recall into a prompt: turns older than the tail, and facts.
 //!
-//! It goes into the prompt as a text that says who said it and when, with the ids in the receipt, and is appended
-//! nowhere: so it is never found again as if it had been said.
+//! Recalled text enters the prompt with its speaker and time, and with its ids in the receipt. It is appended
+//! nowhere, so it is never recalled as if it had been said.
 
 use crate::context::{ContextOptions, RecallRequest, Receipt, erased, names};
 use crate::conversation::ConversationHandle;
@@ -15,11 +15,11 @@ use everturn_views::context::{Block, Material, Names, Piece, Section, Seen, Sour
 use everturn_views::recall::{Filter, Kind, Mode, raw_text_of, text_of};
 use everturn_views::speech;
 
-/// Of one recalled turn, this much goes into a prompt. Frozen: receipts are replayed with it.
+/// Most bytes of a recalled turn in a prompt. Frozen: receipts are replayed with it.
 const RECALLED_BYTES_MAX: usize = 2 * 1024;
 
 impl ConversationHandle {
-    /// Looks for what helps with what is asked: turns from before a place, and facts, as they stood at another.
+    /// Recalls turns before one `seq`, and facts as of another, that help with the input.
     pub(crate) fn recalled_now(
         &self,
         options: &ContextOptions,
@@ -52,7 +52,7 @@ impl ConversationHandle {
         Ok(())
     }
 
-    /// What a receipt says was recalled, in its order; refused where a fact does not say any more what it said.
+    /// The recalled parts of a receipt, in its order; refused where a fact has changed since.
     pub(crate) fn recalled_before(&self, receipt: &Receipt, material: &mut Material) -> Result<(), Error> {
         for block in receipt.blocks.iter().filter(|block| block.section == Section::Recalled) {
             let Source::Ids(ids) = &block.source else { continue };
@@ -63,7 +63,7 @@ impl ConversationHandle {
         }
         let facts: Vec<&Block> =
             receipt.blocks.iter().filter(|block| block.section == Section::Facts).collect();
-        // As they stood then: what was corrected or taken back since is still read.
+        // As they stood then: facts that were corrected or retracted since are still read.
         let known = match facts.is_empty() {
             true => Vec::new(),
             false => self.facts_at(receipt.through_seq)?,
@@ -80,7 +80,7 @@ impl ConversationHandle {
     }
 }
 
-/// What is asked now, else what a user said last.
+/// The input, else the last user turn.
 fn asked(material: &Material) -> Option<String> {
     let of_user = |message: &serde_json::Value| {
         let role = everturn_core::message::role(message).ok()?;
@@ -110,7 +110,7 @@ fn turn_piece(turn: &Turn, participants: &[String], names: Names) -> Option<Piec
         None => name.to_string(),
     };
     let at = turn.occurred_at.unwrap_or(turn.created).to_string();
-    // To the second: more says nothing to a reader.
+    // To the second: more precision means nothing to a reader.
     let at = at.split('.').next().unwrap_or_default();
     let text = format!("[{at}Z] {who}:\n{}{more}", &text[..end]);
     Some(Piece { source: Source::Ids(vec![EventId(turn.id.0).to_string()]), text })

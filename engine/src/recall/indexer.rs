@@ -1,6 +1,6 @@
-//! Takes what is committed into the indexes of the tenants, after the fact: nobody who appends waits for it.
+//! Indexes commits for recall, in the background: no append waits for it.
 //!
-//! What is taken in is asked of the indexes themselves, so that a crash or a lost file costs time and nothing else.
+//! The indexes themselves record what they contain, so that a crash or a lost file costs time and nothing else.
 
 use super::embedding;
 use crate::everturn::Shared;
@@ -16,30 +16,30 @@ use everturn_views::recall::{Embedded, Entry, EntryId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long commits are gathered: a transaction for each would cost more than the words.
+/// Time for which commits are gathered: a transaction for each would cost more than the indexing itself.
 const GATHER: Duration = Duration::from_millis(100);
-/// How long to wait after a failure.
+/// Wait after a failure.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The same events come so often again where another process takes them in meanwhile, not more often.
+/// Most times that the same events may come again, as happens while another process indexes them.
 const REPEATS_MAX: u32 = 3;
 /// Events in one transaction.
 const BATCH_EVENTS: usize = 512;
-/// The same while requests keep coming, so that it gives way often.
+/// The same while requests keep coming, so that it pauses often.
 const BATCH_EVENTS_BUSY: usize = 128;
-/// Whoever erases or closes does not wait for more events than this to be taken in first.
+/// Most events that an erasure or a close waits for to be indexed first.
 const WAITED_EVENTS_MAX: u64 = 2000;
-/// Whoever erases waits until the words are out of the file, if it is no larger than this; else that follows.
+/// Largest index file that an erasure scrubs before it returns; a larger one is scrubbed later.
 const SCRUB_AT_ONCE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Between two scrubs pass at least so many times as long as the last one took, and a moment.
+/// Pause between two scrubs: this many times as long as the last one took, and a minimum.
 const SCRUB_PAUSES: u32 = 20;
 const SCRUB_PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// What the indexer is told.
+/// State of the indexer.
 #[derive(Default)]
 pub struct Indexer {
     news: Mutex<News>,
     changed: Condvar,
-    /// Held by whoever takes something in: the thread, or a caller who wants it done now.
+    /// Held while indexing: by the thread, or by a caller who wants it done now.
     working: Mutex<()>,
 }
 
@@ -64,14 +64,14 @@ impl Indexer {
         self.news.lock()
     }
 
-    /// Something was committed.
+    /// Notes a commit.
     pub fn note(&self) {
         if !std::mem::replace(&mut self.news().events, true) {
             self.changed.notify_one();
         }
     }
 
-    /// Words are to be taken out of the files.
+    /// Notes that text must be removed from the files.
     pub fn note_removal(&self) {
         let mut news = self.news();
         (news.events, news.removals) = (true, true);
@@ -79,16 +79,16 @@ impl Indexer {
     }
 
     pub fn wake(&self) {
-        // Under the lock, so that it is not missed by who looks in this very moment.
+        // Under the lock, so that a thread about to wait does not miss it.
         let _news = self.news();
         self.changed.notify_all();
     }
 }
 
-/// Takes in until the store closes.
+/// Indexes until the store closes.
 pub fn run(shared: &Shared) {
-    let stopping = || shared.pauses.are_over();
-    // What an earlier process left undone.
+    let stopping = || shared.pauses.ended();
+    // An earlier process may have left work undone.
     shared.recall.indexer.note_removal();
     let mut next_scrub = Instant::now();
     while !stopping() {
@@ -108,7 +108,7 @@ pub fn run(shared: &Shared) {
         if events {
             shared.pauses.sleep(GATHER);
             if let Err(error) = catch_up_in_slices(shared) {
-                tracing::warn!(%error, "not indexed; it is tried again");
+                tracing::warn!(%error, "indexing failed; retrying");
                 shared.pauses.sleep(AGAIN);
                 shared.recall.indexer.note();
             }
@@ -117,7 +117,7 @@ pub fn run(shared: &Shared) {
             let began = Instant::now();
             match shared.recall.store.scrub(None, None) {
                 Ok(_) => shared.recall.indexer.news().removals = false,
-                Err(error) => tracing::debug!(%error, "removed words stay in the index file for now"),
+                Err(error) => tracing::debug!(%error, "removed text stays in the index file for now"),
             }
             next_scrub = Instant::now() + SCRUB_PAUSE_MIN + began.elapsed() * SCRUB_PAUSES;
         }
@@ -125,7 +125,7 @@ pub fn run(shared: &Shared) {
     close(shared);
 }
 
-/// The last look: what is left is taken in if it is little, and what was removed goes out of the files.
+/// The last round: indexes the rest if it is little, and removes erased text from the files.
 fn close(shared: &Shared) {
     let closed = (|| -> Result<(), Error> {
         let behind = shared.recall.store.behind(None, None)?.events;
@@ -143,10 +143,10 @@ fn close(shared: &Shared) {
     }
 }
 
-/// Takes in everything that is committed; stops early when the store closes.
+/// Indexes all commits; stops early when the store closes.
 pub fn catch_up(shared: &Shared) -> Result<(), Error> {
     let mut progress = Progress::default();
-    while !shared.pauses.are_over() {
+    while !shared.pauses.ended() {
         if !progress.goes_on(take_in(shared, BATCH_EVENTS)?)? {
             break;
         }
@@ -154,7 +154,7 @@ pub fn catch_up(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tells an index that cannot be written from one that follows: it is asked for the same again and again.
+/// Detects an index that cannot be written: it keeps asking for the same events.
 #[derive(Default)]
 struct Progress {
     last: Option<Span>,
@@ -162,13 +162,13 @@ struct Progress {
 }
 
 impl Progress {
-    /// Whether there was anything.
+    /// Whether there was anything to index.
     fn goes_on(&mut self, span: Option<Span>) -> Result<bool, Error> {
         let Some(span) = span else { return Ok(false) };
         self.repeats = if self.last.as_ref() == Some(&span) { self.repeats + 1 } else { 0 };
         self.last = Some(span);
         if self.repeats > REPEATS_MAX {
-            let text = "an index of recall cannot be written; it is tried again later";
+            let text = "a recall index cannot be written; it is retried later";
             return Err(Error::busy("recall.stuck", text));
         }
         Ok(true)
@@ -178,7 +178,7 @@ impl Progress {
 /// The same, for the background.
 fn catch_up_in_slices(shared: &Shared) -> Result<(), Error> {
     let mut progress = Progress::default();
-    while !shared.pauses.are_over() {
+    while !shared.pauses.ended() {
         let events = if shared.load.is_busy() { BATCH_EVENTS_BUSY } else { BATCH_EVENTS };
         if !progress.goes_on(load::slice(shared, || take_in(shared, events))?)? {
             break;
@@ -193,12 +193,12 @@ fn catch_up_to_the_end(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-/// After an erasure or a deletion: takes the words out of the tenant's files before the caller hears of it, if that is quick. An
-/// error says that they stay there until somebody does something.
+/// After an erasure or a deletion: removes the text from the tenant's files before the caller gets the result, if
+/// that is quick. An error means that it stays there until somebody intervenes.
 pub fn forget_erased(shared: &Shared, tenant: &TenantName) -> Result<(), Error> {
     let forgotten = (|| -> Result<bool, Error> {
         if !shared.options.index {
-            // Whoever indexes takes them out.
+            // The thread that is indexing removes it.
             return Ok(true);
         }
         if shared.recall.store.behind(None, None)?.events > WAITED_EVENTS_MAX {
@@ -212,17 +212,17 @@ pub fn forget_erased(shared: &Shared, tenant: &TenantName) -> Result<(), Error> 
         Ok(false) => {}
         Err(error) if error.code() == "recall.read_only" => {
             shared.recall.indexer.note_removal();
-            let text = "erased, but its words stay in the index, which cannot be written; make the folder that ends in `-index` and its \
+            let text = "erased, but its text stays in the index, which cannot be written; make the folder that ends in `-index` and its \
                         files writable, then run `everturn recall --index`";
             return Err(Error::busy("recall.scrub", text));
         }
-        Err(error) => tracing::debug!(%error, "erased words stay in the index file for now"),
+        Err(error) => tracing::debug!(%error, "erased text stays in the index file for now"),
     }
     shared.recall.indexer.note_removal();
     Ok(())
 }
 
-/// Takes in one batch. Gives what it was, if there was anything.
+/// Indexes one batch. Returns its span, if there was anything.
 fn take_in(shared: &Shared, events: usize) -> Result<Option<Span>, Error> {
     let _working = shared.recall.indexer.working.lock();
     let unindexed = shared.recall.store.unindexed(events)?;
@@ -247,7 +247,7 @@ fn take_in(shared: &Shared, events: usize) -> Result<Option<Span>, Error> {
     Ok(Some(span))
 }
 
-/// Gives new entries their vectors, where that takes no longer than their words.
+/// Adds vectors to new entries, if the embedder is synchronous.
 fn embed(shared: &Shared, changes: &mut [IndexChange]) {
     let Some((embedder, model)) = embedding::at_once(shared) else { return };
     for change in changes {
@@ -258,7 +258,8 @@ fn embed(shared: &Shared, changes: &mut [IndexChange]) {
     }
 }
 
-/// What an event does to what can be found. What was only recalled into a prompt is in no turn, and so never here.
+/// Changes that an event makes to the index. Text that was only recalled into a prompt is in no turn, and so never
+/// here.
 fn changes_of(
     shared: &Shared,
     tenant: &TenantName,
@@ -275,7 +276,7 @@ fn changes_of(
             let Some(id) = event.turn else { return Ok(()) };
             let turn = match shared.journal.index.turn_in(&key, id) {
                 Err(Error::NotFound(_)) => return Ok(()),
-                // What is damaged cannot be found, and must not keep the rest from being found.
+                // A damaged turn cannot be indexed, and must not keep the rest from being indexed.
                 Err(error @ Error::Corrupt(_)) => {
                     tracing::warn!(%error, "not indexed");
                     return Ok(());

@@ -1,6 +1,6 @@
-//! Joins what words and meaning found into one ranking.
+//! Combines lexical and vector results into one ranking.
 
-use super::search::{ByWords, Candidate, KnownFacts, Matched, Meant, Rank, Search};
+use super::search::{Candidate, KnownFacts, LexicalResults, Matched, Rank, Search, VectorResults};
 use crate::model::{Closeness, Embed};
 use crate::recall::embedding;
 use crate::tenant::Tenant;
@@ -13,36 +13,38 @@ use everturn_views::recall::{
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// Turns beside so many of the best are looked at as well: the answer to a question that somebody asked has few of its words.
+/// Number of best results whose neighbouring turns are considered as well: the reply to a question has few of its
+/// words.
 const NEIGHBOURS_OF: usize = 10;
-/// So many by words and by meaning are looked for in the time that a question names: they may not be among the best of all times.
+/// Number of lexical and of vector results looked for in the period that a query names: they may not be among the
+/// best of all times.
 const IN_PERIOD: usize = 20;
-/// The best by words stands at least here, counted from 0.
+/// Lowest rank of the best lexical result, counted from 0.
 const BEST_BY_WORDS_PLACE: usize = 9;
-/// So many of the best are ordered once more by a reranker.
+/// Number of best results that a reranker reorders.
 const RERANKED: usize = 50;
-/// What its cosine counts beside the score so far.
+/// Weight of the reranker's cosine beside the score so far.
 const RERANKED_WEIGHT: f64 = 1.0;
 
-/// What was found, before it is looked at.
+/// A result, before it is read.
 pub struct Ranked {
     pub found: Found,
     pub score: f64,
     pub matched: Matched,
 }
 
-/// What candidates are held against.
-struct Fitting<'a> {
+/// Scoring of candidates.
+struct Scoring<'a> {
     /// Without one, only vectors and words are compared.
     closeness: Option<Closeness>,
-    /// The time that the question names.
+    /// Period that the query names.
     period: Option<Range<Timestamp>>,
     search: &'a Search<'a>,
-    by_words: &'a ByWords,
-    meant: &'a Meant,
+    by_words: &'a LexicalResults,
+    meant: &'a VectorResults,
 }
 
-/// A ranking alone.
+/// A single ranking.
 pub fn alone(found: &[Found], matched: fn(Rank) -> Matched) -> Vec<Ranked> {
     let ranked = found.iter().enumerate().map(|(place, found)| Ranked {
         found: found.clone(),
@@ -52,9 +54,9 @@ pub fn alone(found: &[Found], matched: fn(Rank) -> Matched) -> Vec<Ranked> {
     ranked.collect()
 }
 
-/// Moves entries of which meaning knows nothing up to where words alone put them: it must not push them down. The best by words
-/// is shown in any case: it may be the only one with a rare word.
-fn not_below(ranked: &mut Vec<Ranked>, by_words: &ByWords, unsure: &HashSet<EntryNo>) {
+/// Moves entries that the embedder knows nothing of up to their lexical rank: vectors must not push them down. The
+/// best lexical result is shown in any case: it may be the only one with a rare word.
+fn not_below(ranked: &mut Vec<Ranked>, by_words: &LexicalResults, unsure: &HashSet<EntryNo>) {
     for (place, found) in by_words.found.iter().enumerate() {
         let lowest = match (unsure.contains(&found.no), place) {
             (true, place) => place,
@@ -71,13 +73,13 @@ fn not_below(ranked: &mut Vec<Ranked>, by_words: &ByWords, unsure: &HashSet<Entr
 }
 
 impl Tenant {
-    /// Both rankings as one, best first: what either found, and turns beside the best of it. Also says why these were not
-    /// ordered once more, if they should have been.
+    /// Both rankings as one, best first: the results of either, and turns beside the best of them. Also returns why
+    /// they were not reranked, if they should have been.
     pub(crate) fn joined(
         &self,
         search: &Search,
-        by_words: &ByWords,
-        meant: &Meant,
+        by_words: &LexicalResults,
+        meant: &VectorResults,
     ) -> Result<(Vec<Ranked>, Option<String>), Error> {
         let mut matched: HashMap<EntryNo, Matched> = HashMap::new();
         let mut candidates: Vec<Found> = Vec::new();
@@ -101,7 +103,7 @@ impl Tenant {
         let all = by_words.found.iter().chain(&meant.near).chain(&then);
         candidates.extend(all.filter(|found| seen.insert(found.no)).cloned());
         let closeness = Closeness::to(search.query);
-        let mut fitting = Fitting { closeness, period, search, by_words, meant };
+        let mut fitting = Scoring { closeness, period, search, by_words, meant };
         let (mut fits, mut unsure) = self.fits(&mut fitting, &mut candidates)?;
 
         let mut best: Vec<(EntryNo, f64)> =
@@ -138,7 +140,7 @@ impl Tenant {
             .collect();
         let own: Vec<f64> = ranked.iter().map(|ranked| ranked.score).collect();
         let best = own.iter().fold(f64::MIN_POSITIVE, |best, own| best.max(*own));
-        // The largest part that each gets from a turn beside it, and the place of that.
+        // The largest share that each gets from a neighbouring turn, and the `seq` of that.
         let mut most = vec![(0.0, 0); ranked.len()];
         for ((source, excess), beside) in sources.iter().zip(&beside) {
             for (turn, distance) in beside {
@@ -150,14 +152,14 @@ impl Tenant {
                 }
             }
         }
-        // What shares no word with the question and is far from its meaning has nothing to do with it.
+        // An entry that shares no word with the query and is far from its vector is irrelevant.
         let nearness_min = meant.question.vector.nearness_min;
         let mut of_each = fits.iter().zip(own).zip(most);
         ranked.retain_mut(|Ranked { matched, .. }| {
             let Some(((fit, own), (lifted, seq))) = of_each.next() else { return false };
             let near = matched.vector.is_some_and(|rank| rank.score >= nearness_min);
             let by_itself = near || fit.words > 0.0 || matched.in_period;
-            // What fits by itself needs no other reason.
+            // A result that matches by itself needs no other reason.
             let beside = lifted > 0.0 && (!by_itself || lifted > own / 4.0);
             matched.beside = beside.then_some(seq);
             by_itself || beside
@@ -171,8 +173,8 @@ impl Tenant {
         Ok((ranked, not_reranked))
     }
 
-    /// Orders the best once more, by what another model says of them too. If that fails, the order stays as it was, and the
-    /// answer says why.
+    /// Reranks the best results with another model. If that fails, the order stays as it was, and the reason is
+    /// returned.
     fn rerank(
         &self,
         reranker: &dyn Embed,
@@ -188,7 +190,7 @@ impl Tenant {
             Ok(near) => near,
             Err(error) => {
                 let text = error.text();
-                return Ok(Some(format!("the reranker failed, so the order is the one without it: {text}")));
+                return Ok(Some(format!("the reranker failed, so the results are not reranked: {text}")));
             }
         };
         for (ranked, near) in best.iter_mut().zip(near) {
@@ -198,11 +200,11 @@ impl Tenant {
         Ok(None)
     }
 
-    /// What words and meaning find in a time.
+    /// Lexical and vector results in a period.
     fn in_period(
         &self,
         search: &Search,
-        meant: &Meant,
+        meant: &VectorResults,
         period: &Range<Timestamp>,
     ) -> Result<Vec<Found>, Error> {
         let filter = Filter {
@@ -222,13 +224,14 @@ impl Tenant {
         Ok(found)
     }
 
-    /// How well candidates fit, and of which of them meaning knows nothing. Those that lack a phrase of the question are left out.
+    /// Scores of candidates, and those that the embedder knows nothing of. Candidates that lack a phrase of the query
+    /// are left out.
     fn fits(
         &self,
-        fitting: &mut Fitting,
+        fitting: &mut Scoring,
         candidates: &mut Vec<Found>,
     ) -> Result<(Vec<Fit>, HashSet<EntryNo>), Error> {
-        let Fitting { closeness, period, search, by_words, meant } = fitting;
+        let Scoring { closeness, period, search, by_words, meant } = fitting;
         let (mut fits, mut fitting, mut known) = (Vec::new(), Vec::new(), KnownFacts::new());
         for found in candidates.drain(..) {
             let fit = match by_words.fits.get(&found.no) {

@@ -1,4 +1,4 @@
-//! Finding again what was said and learned.
+//! Recall of turns and facts.
 
 use super::ranking::{Ranked, alone};
 use crate::model::Closeness;
@@ -22,32 +22,32 @@ use std::collections::hash_map::Entry;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
-/// At least so many of each ranking are joined: what one ranks low may be what the other ranks high.
+/// Fewest results of each ranking that are combined: one may rank low what the other ranks high.
 const CANDIDATES_MIN: usize = 50;
-/// So many that share words with a question are embedded before it is asked: more than an answer looks at, since the best by
-/// meaning need not be the best by words.
+/// Number of lexical matches embedded before a query runs: more than a recall reads, since the best by vector need
+/// not be the best by words.
 const EMBEDDED_FIRST: usize = 200;
-/// So often more are asked for, where what was found does not stand any more.
+/// Most rounds of asking for more results, where some no longer hold.
 const ROUNDS_MAX: u32 = 4;
 
-/// What to recall, and where.
+/// Options of a recall.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RecallOptions {
-    /// Only in this conversation and in what it inherited.
+    /// Only this conversation and its inherited history.
     #[serde(skip)]
     pub conversation: Option<ConversationId>,
-    /// Only what these said.
+    /// Only entries of these actors.
     pub actors: Vec<String>,
-    /// Only what was said in these roles.
+    /// Only entries in these roles.
     pub roles: Vec<Role>,
-    /// Only what was said at this time or later.
+    /// Only entries from this time or later.
     pub after: Option<Timestamp>,
-    /// Only what was said before this time.
+    /// Only entries from before this time.
     pub before: Option<Timestamp>,
-    /// Turns, facts; both if none is named.
+    /// Kinds of entries: turns, facts; both if none is named.
     pub kinds: Vec<Kind>,
-    /// At most this many.
+    /// Most results.
     #[schemars(range(min = 1, max = 1000))]
     pub limit: usize,
     /// By words, by meaning, or both.
@@ -88,24 +88,24 @@ impl RecallOptions {
     }
 }
 
-/// What was recalled, best first.
+/// Recalled turns and facts, best first.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Recalled {
-    /// How it was really looked for.
+    /// Mode that was used.
     pub mode: Mode,
-    /// Why that is another way than was asked for, or why not everything was searched.
+    /// Reason for using another mode than was asked for, or for an incomplete search.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// How much could not be found because it is not in the index yet.
+    /// Backlog of the index: entries that could not be found yet.
     pub behind: Behind,
-    /// What was found, best first.
+    /// Results, best first.
     pub data: Vec<Hit>,
 }
 
-/// One turn or fact that was found.
+/// A recalled turn or fact.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Hit {
-    /// What it is.
+    /// Kind of the entry.
     pub kind: Kind,
     /// The turn.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,100 +113,100 @@ pub struct Hit {
     /// The fact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fact: Option<Fact>,
-    /// Where it was said or learned; of what a fork inherited, the ancestor.
+    /// Conversation in which it was said or learned; for inherited entries, the ancestor.
     pub conversation: ConversationId,
-    /// What that conversation is called.
+    /// Title of that conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// Its place there.
+    /// `seq` in that conversation.
     pub seq: u64,
-    /// Who said it.
+    /// Actor who said it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    /// In which role.
+    /// Role in which it was said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// When it was said.
+    /// Time at which it was said.
     pub at: Timestamp,
-    /// How well it fits; more is better, and only comparable within one answer.
+    /// Relevance; higher is better, and only comparable within one recall.
     pub score: f64,
-    /// Which rankings found it.
+    /// Rankings that found it.
     pub matched: Matched,
-    /// The part of it that shows why.
+    /// Part of the text that matches.
     pub snippet: Snippet,
-    /// The same of the turn beside it, where that is why it was found.
+    /// Part of the neighbouring turn that matches, if that is why it was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<Snippet>,
 }
 
-/// Where something stands in each ranking.
+/// Ranks of an entry.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Matched {
-    /// By words.
+    /// Lexical rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lexical: Option<Rank>,
-    /// By meaning.
+    /// Vector rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vector: Option<Rank>,
-    /// The place of the turn beside it that says most of what was asked for, where that is why it was found.
+    /// `seq` of the neighbouring turn that matches best, if that is why it was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside: Option<u64>,
-    /// Whether it was said in the time that the question names; absent if not.
+    /// Whether it was said in the period that the query names; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_period: bool,
 }
 
-/// A place in one ranking.
+/// Rank and score in one ranking.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Rank {
-    /// From 1.
+    /// Rank, from 1.
     pub rank: usize,
-    /// What that ranking says; scores of different rankings cannot be compared.
+    /// Score in that ranking; scores of different rankings cannot be compared.
     pub score: f64,
 }
 
-/// The facts of conversations, each read once for one answer.
+/// The facts of conversations, each read once per recall.
 pub(crate) type KnownFacts = HashMap<ConversationId, Vec<Fact>>;
 
-/// A question and where its answers may be.
+/// A query and its scope.
 pub(crate) struct Search<'a> {
     pub query: &'a str,
     pub words: TextQuery,
     pub filter: &'a Filter,
 }
 
-/// What a question means, what lies nearest to that, best first, and the words of each.
-pub(crate) struct Meant {
+/// Embedding of a query, its nearest entries, best first, and the words of each.
+pub(crate) struct VectorResults {
     pub question: embedding::Question,
     pub near: Vec<Found>,
     pub texts: HashMap<EntryNo, Candidate>,
 }
 
-/// The words of something found.
+/// The words of a result.
 pub(crate) struct Candidate {
     pub terms: Terms,
-    /// How close its words come to those of the question.
+    /// Similarity of its words to those of the query.
     pub closeness: f64,
 }
 
-/// What a question's words find, best first, what was counted of them, and how well each fits.
+/// Lexical results of a query, best first, with its term statistics and their scores.
 #[derive(Default)]
-pub(crate) struct ByWords {
+pub(crate) struct LexicalResults {
     pub counts: Counts,
     pub found: Vec<Found>,
     pub fits: HashMap<EntryNo, Fit>,
 }
 
 impl Tenant {
-    /// Finds turns and facts again, by words and by meaning. Whatever is typed is a question: words, `"phrases"` and
-    /// `begin*`. Blocks: it reads the index, and for a meaning asks the embedder.
+    /// Recalls turns and facts, by words and by meaning. Any text is a query: words, `"phrases"` and `begin*`.
+    /// Blocks: it reads the index, and asks the embedder for the vector of the query.
     pub fn recall(&self, query: &str, options: &RecallOptions) -> Result<Recalled, Error> {
         let limit = page_limit(options.limit)?;
         if let Some(id) = options.conversation {
             self.shared().journal.index.conversation(&self.key(id))?;
         }
-        // The index may catch up while it is searched, and only then be found to be lost: whatever may have been missed counts.
-        // The second also wakes the indexer, which nothing else tells of a loss.
+        // The index may catch up during the search, and a loss may only then be noticed: everything that may have
+        // been missed counts. The second call also wakes the indexer, which nothing else tells of a loss.
         let before = embedding::behind(self.shared(), self.name())?;
         let (data, mode, note) = self.find(query, &options.filter(), options.mode, limit)?;
         let after = embedding::behind(self.shared(), self.name())?;
@@ -217,7 +217,7 @@ impl Tenant {
         Ok(Recalled { mode, note, behind, data })
     }
 
-    /// Says that the index is behind, and what helps. Without it, "nothing found" reads as "nobody said so".
+    /// Note that the index is behind, with advice. Without it, "nothing found" reads as "nobody said so".
     fn unsearched(&self, events: u64) -> Option<String> {
         let options = &self.shared().options;
         let are = match events {
@@ -233,16 +233,16 @@ impl Tenant {
         Some(format!("{are} not in the index yet and not searched; {remedy}"))
     }
 
-    /// As [`Everturn::embed_now`](crate::Everturn::embed_now), but what this question's words find comes first, best first:
-    /// so meanings are compared among all that shares words with it, however much still waits for a vector.
+    /// As [`Everturn::embed_now`](crate::Everturn::embed_now), but the lexical matches of this query come first, best
+    /// first: so vectors are compared among all of them, however many entries still lack one.
     pub fn embed_for(&self, query: &str, options: &RecallOptions, time: Duration) -> Result<Behind, Error> {
         let first = self.sharing_words(&TextQuery::parse(query), &options.filter())?;
         embedding::catch_up(self.shared(), Some((self.name(), &first)), time)?;
         embedding::behind(self.shared(), self.name())
     }
 
-    /// What shares words with a question, best first. In a large store its rare words choose, which may be few entries: then
-    /// come those that have only one of the others.
+    /// Entries that share words with a query, best first. In a large store only its rare words select, which may give
+    /// few entries: then those with only one of the other words follow.
     fn sharing_words(&self, words: &TextQuery, filter: &Filter) -> Result<Vec<EntryNo>, Error> {
         let alone = |wanted: &Wanted| TextQuery { any: vec![wanted.clone()], all: Vec::new() };
         let each = words.telling().map(alone);
@@ -259,7 +259,7 @@ impl Tenant {
         Ok(sharing)
     }
 
-    /// Finds, and says how it was looked for.
+    /// Finds entries, and returns the mode that was used.
     pub(crate) fn find(
         &self,
         query: &str,
@@ -272,9 +272,9 @@ impl Tenant {
         let search = Search { query, words: TextQuery::parse(query), filter };
         let mut wanted = (limit * 2).max(CANDIDATES_MIN);
         let asks = mode != Mode::Lexical && self.shared().options.embedder.is_some();
-        // Words are looked for while the model reads the question.
+        // The lexical search runs while the model embeds the query.
         let (meant, by_words) = std::thread::scope(|threads| {
-            // That the embedder failed is told; that the index did is an error.
+            // A failure of the embedder becomes a note; a failure of the index is an error.
             let meaning = || match embedding::of_question(self.shared(), self.name(), query) {
                 Ok(Some(question)) => {
                     self.by_meaning(question, &search, wanted, mode).map(|meant| Ok(Some(meant)))
@@ -282,7 +282,7 @@ impl Tenant {
                 asked => Ok(asked.map(|_| None)),
             };
             if asks && mode == Mode::Vector {
-                return (meaning(), Ok(ByWords::default()));
+                return (meaning(), Ok(LexicalResults::default()));
             }
             let meaning = asks.then(|| threads.spawn(meaning));
             let by_words = self.by_words(&search, wanted, mode);
@@ -326,7 +326,7 @@ impl Tenant {
                 hits.extend(self.looked_at(ranked, filter, &search.words, &mut known)?);
             }
             if hits.len() == limit || all || round == ROUNDS_MAX {
-                let says_nothing = |meant: &Meant| meant.question.vector.numbers.is_empty();
+                let says_nothing = |meant: &VectorResults| meant.question.vector.numbers.is_empty();
                 let is_unknown = mode == Mode::Hybrid && meant.as_ref().is_some_and(says_nothing);
                 let note = note.or(not_reranked).or((is_unknown && !hits.is_empty()).then(|| {
                     "the embedder knows no word of the question: only words were compared".to_string()
@@ -342,8 +342,8 @@ impl Tenant {
         unreachable!("the last round returns")
     }
 
-    /// What shares words with a question, best first. Where meaning is asked for too, also how close the words come.
-    fn by_words(&self, search: &Search, wanted: usize, mode: Mode) -> Result<ByWords, Error> {
+    /// Lexical results of a query, best first. In hybrid mode, also the similarity of their words.
+    fn by_words(&self, search: &Search, wanted: usize, mode: Mode) -> Result<LexicalResults, Error> {
         let Proposed { counts, mut found } =
             self.shared().recall.store.find_text(self.name(), &search.words, search.filter, wanted)?;
         let (mut known, mut fits) = (KnownFacts::new(), HashMap::new());
@@ -358,17 +358,17 @@ impl Tenant {
         }
         found.retain(|found| found.score > 0.0);
         found.sort_by(|a, b| b.score.total_cmp(&a.score).then(b.no.cmp(&a.no)));
-        Ok(ByWords { counts, found, fits })
+        Ok(LexicalResults { counts, found, fits })
     }
 
-    /// What lies nearest to a question's meaning, best first.
+    /// Entries nearest to a query's vector, best first.
     fn by_meaning(
         &self,
         question: embedding::Question,
         search: &Search,
         wanted: usize,
         mode: Mode,
-    ) -> Result<Meant, Error> {
+    ) -> Result<VectorResults, Error> {
         let mut near = self.shared().recall.store.find_near(
             self.name(),
             &question.model,
@@ -377,7 +377,7 @@ impl Tenant {
             wanted,
         )?;
         let mut texts = HashMap::new();
-        // Whoever asks by meaning alone wants what is nearest, however far it is.
+        // A search by meaning alone asks for the nearest entries, however far they are.
         if mode == Mode::Hybrid {
             if near.first().is_some_and(|nearest| nearest.score < question.vector.nearness_min) {
                 near.clear();
@@ -387,10 +387,10 @@ impl Tenant {
                 texts.insert(found.no, self.candidate(found, search, closeness.as_mut(), &mut known)?);
             }
         }
-        Ok(Meant { question, near, texts })
+        Ok(VectorResults { question, near, texts })
     }
 
-    /// Reads something that was found. What cannot be read any more has no words here, and is left out when it is looked at.
+    /// Reads a result. One that can no longer be read has no words here, and is left out later.
     pub(crate) fn candidate(
         &self,
         found: &Found,
@@ -400,12 +400,12 @@ impl Tenant {
     ) -> Result<Candidate, Error> {
         let text = self.found_text(found, known)?.unwrap_or_default();
         let terms = terms(&text);
-        // What lacks a phrase of the question is not ranked.
+        // An entry that lacks a phrase of the query is not ranked.
         let closeness = closeness.filter(|_| has_phrases(&search.words, &terms));
         Ok(Candidate { closeness: closeness.map_or(0.0, |closeness| closeness.of(&text)), terms })
     }
 
-    /// The text that something was found by; `None` if it cannot be read any more.
+    /// The text of a result; `None` if it can no longer be read.
     pub(crate) fn found_text(&self, found: &Found, known: &mut KnownFacts) -> Result<Option<String>, Error> {
         let key = self.key(found.conversation);
         let text = match found.id {
@@ -422,7 +422,7 @@ impl Tenant {
         }
     }
 
-    /// The facts of a conversation, read once for one answer.
+    /// The facts of a conversation, read once per recall.
     fn facts_known<'k>(
         &self,
         place: ConversationId,
@@ -442,7 +442,7 @@ impl Tenant {
         }
     }
 
-    /// What was found as it is now; `None` if it does not stand any more.
+    /// A result as it is now; `None` if it no longer holds.
     fn looked_at(
         &self,
         ranked: Ranked,
@@ -496,7 +496,7 @@ impl Tenant {
         }
     }
 
-    /// What the turn at a place beside something found says of the question.
+    /// Snippet of the turn at a `seq` beside a result.
     fn snippet_of(
         &self,
         found: &Found,
@@ -514,12 +514,12 @@ impl Tenant {
         Ok(turn.and_then(|turn| turn.value()).map(|message| snippet(&text_of(&message), words)))
     }
 
-    /// A turn as the conversation that is asked about sees it, unless it is gone from there. A damaged one is left out and
-    /// logged: it must not keep the others from being found.
+    /// A turn as the conversation in scope sees it, unless it is gone from there. A damaged one is left out and
+    /// logged: it must not hide the others.
     fn standing_turn(&self, found: &Found, id: TurnId, filter: &Filter) -> Result<Option<Turn>, Error> {
         match self.turn_standing(found, id, filter) {
             Err(error @ Error::Corrupt(_)) => {
-                tracing::warn!(%error, "left out of what was recalled");
+                tracing::warn!(%error, "left out of the recall");
                 Ok(None)
             }
             turn => turn,
@@ -555,7 +555,7 @@ impl Tenant {
         Ok(Some(turn).filter(|_| stands && (filter.include_superseded || !fell)))
     }
 
-    /// A fact as the conversation that is asked about sees it, unless it does not hold there.
+    /// A fact as the conversation in scope sees it, unless it does not hold there.
     fn standing_fact(
         &self,
         found: &Found,

@@ -1,4 +1,4 @@
-//! Messages into a script and out of it again, so that what comes back untouched is equal to what went in.
+//! Conversion of messages into script values and back; untouched values come back equal.
 
 use super::limits::{
     self, SCRIPT_INPUT_BYTES_MAX, SCRIPT_INPUT_VALUES_MAX, SCRIPT_ITEMS_MAX, SCRIPT_TEXT_BYTES_MAX,
@@ -10,11 +10,11 @@ use everturn_views::projection::Message;
 use rhai::{Array, Dynamic, FLOAT, INT, ImmutableString, Map};
 use serde_json::{Number, Value};
 
-/// A whole number that the interpreter's own, which are signed, cannot hold. It passes through as it is.
+/// An integer beyond the interpreter's signed ones. It passes through unchanged.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Large(pub u64);
 
-/// How much there is of something.
+/// Size of a value.
 #[derive(Clone, Copy, Default)]
 struct Size {
     bytes: usize,
@@ -52,7 +52,8 @@ impl Size {
     }
 }
 
-/// A JSON value as a script sees it. Recursion is bounded: what was parsed is not nested deeper than its parser allows.
+/// A JSON value as a script sees it. Recursion is bounded: a parsed value is not nested deeper than its parser
+/// allows.
 fn dynamic(value: &Value) -> Dynamic {
     match value {
         Value::Null => Dynamic::UNIT,
@@ -70,7 +71,7 @@ fn dynamic(value: &Value) -> Dynamic {
     }
 }
 
-/// What a script returned, as a projector returns it: each number in the list of messages is the message it counts.
+/// Result of a script, as a projector returns it: each number in the list stands for the message with that index.
 pub(super) fn answer(returned: &Dynamic, messages: &[&Message]) -> Result<Value, Error> {
     let mut out = Out::default();
     if let Ok(list) = returned.as_array_ref() {
@@ -93,13 +94,13 @@ pub(super) fn answer(returned: &Dynamic, messages: &[&Message]) -> Result<Value,
     Ok(Value::Object(answer))
 }
 
-/// A message of the script's own as JSON.
+/// A message made by the script, as JSON.
 pub(super) fn message(fields: &Map) -> Result<Value, Error> {
     Out::default().fields(fields, 0)
 }
 
-/// What was written so far. Strings are shared inside a script and are not any more outside, so that a small script
-/// value can be a large JSON value.
+/// Size of the output so far. Strings are shared inside a script but not outside, so that a small script value can
+/// become a large JSON value.
 #[derive(Default)]
 struct Out(Size);
 
@@ -190,7 +191,7 @@ impl Out {
     }
 }
 
-/// Whether two values say the same. Numbers of different kinds are different, as they are in JSON.
+/// Whether two values are equal. Numbers of different kinds are different, as they are in JSON.
 pub(super) fn same(a: &Dynamic, b: &Dynamic) -> bool {
     if let (Ok(a), Ok(b)) = (a.as_immutable_string_ref(), b.as_immutable_string_ref()) {
         return *a == *b;
@@ -222,7 +223,7 @@ pub(super) fn same_fields(a: &Map, b: &Map) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|((key, a), (other, b))| key == other && same(a, b))
 }
 
-/// What kind of value it is, in words.
+/// Name of a value's kind, for errors.
 fn name_of(value: &Dynamic) -> &'static str {
     if value.is_unit() {
         "nothing"

@@ -1,8 +1,8 @@
 //! Everything that a script can call.
 //!
-//! A list of what is allowed instead of the interpreter's own packages, in which some functions sleep, some make a
-//! gigabyte of text in one step, and some recurse as deep as their argument. Here nothing changes a value in place but
-//! `push` and `remove`, and what could become large is measured before it is made.
+//! An allow list instead of the interpreter's own packages, in which some functions sleep, some make a gigabyte of
+//! text in one step, and some recurse as deep as their argument. Here only `push` and `remove` change a value in
+//! place, and anything that could become large is measured before it is made.
 
 use super::convert::{self, Large};
 use super::limits::{SCRIPT_ITEMS_MAX, SCRIPT_TEXT_BYTES_MAX};
@@ -26,7 +26,7 @@ pub(super) fn register(engine: &mut Engine) {
     lists(engine);
     maps(engine);
     numbers(engine);
-    // What is printed goes nowhere; the interpreter asks these for the text.
+    // Printed text is discarded; the interpreter calls these with it.
     engine.on_print(|_| {}).on_debug(|_, _, _| {});
     engine.register_fn("print", |_: Dynamic| ImmutableString::new());
     engine.register_fn("debug", |_: Dynamic| ImmutableString::new());
@@ -65,7 +65,7 @@ fn lists(engine: &mut Engine) {
     let len = |list: &mut Array| list.len() as INT;
     engine.register_fn("len", len).register_get("len", len);
     engine.register_fn("is_empty", |list: &mut Array| list.is_empty());
-    // In a `${…}`, where an error would make the interpreter write all of it.
+    // For `${…}`, where an error would make the interpreter write out the whole value.
     engine.register_fn("to_string", |list: &mut Array| format!("a list of {}", list.len()));
     engine.register_fn("push", |list: &mut Array, item: Dynamic| list.push(item));
     engine.register_fn("+", |list: Array, more: Array| [list, more].concat());
@@ -148,7 +148,7 @@ fn fits(size: usize, max: usize, what: &str) -> Outcome<()> {
     }
 }
 
-/// Where a part begins and how long it is; a negative start counts from the end.
+/// Start and length of a part; a negative start counts from the end.
 fn part(size: usize, start: INT, len: INT) -> (usize, usize) {
     let start = if start < 0 { (size as INT).saturating_add(start) } else { start };
     (usize::try_from(start).unwrap_or(0), usize::try_from(len).unwrap_or(0))
@@ -176,7 +176,7 @@ fn holds(ctx: &NativeCallContext, f: &FnPtr, item: &Dynamic) -> Outcome<bool> {
     call(ctx, f, item)?.as_bool().map_err(|_| "the function must return true or false".into())
 }
 
-/// The first item of which the function says this.
+/// Index of the first item for which the function returns `answer`.
 fn first(ctx: &NativeCallContext, list: &[Dynamic], f: &FnPtr, answer: bool) -> Outcome<Option<usize>> {
     for (index, item) in list.iter().enumerate() {
         if holds(ctx, f, item)? == answer {
@@ -186,7 +186,7 @@ fn first(ctx: &NativeCallContext, list: &[Dynamic], f: &FnPtr, answer: bool) -> 
     Ok(None)
 }
 
-/// The words of a message in any shape, those of tool results included.
+/// The text of a message in any shape, including tool results.
 fn words(message: &Value) -> String {
     let mut said = Vec::new();
     for part in parts(message) {

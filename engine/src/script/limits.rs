@@ -31,10 +31,10 @@ pub const SCRIPT_VARIABLES_MAX: usize = 128;
 
 /// Most scripts that run in one process at a time: more of them would take too much memory together.
 pub const SCRIPTS_AT_ONCE_MAX: usize = 3;
-/// How long a script waits for its turn, in milliseconds: as long as those before it may run.
+/// Longest wait of a script for a slot, in milliseconds: as long as those before it may run.
 pub const SCRIPT_WAIT_MS_MAX: u64 = 2 * SCRIPT_TIME_MS_MAX;
 
-/// A limit as errors tell it.
+/// A limit as errors name it.
 #[derive(Clone, Copy)]
 pub(super) struct Limit {
     name: &'static str,
@@ -66,13 +66,13 @@ limits! {
 }
 
 impl Limit {
-    /// A run came to it; only the number itself is known.
+    /// Error for a run that reached the limit; only the limit itself is known.
     pub fn reached(self) -> Error {
         let Limit { name, number, advice } = self;
         Error::too_large("script.limit", format!("{name} is {number}, and the script needs more; {advice}"))
     }
 
-    /// It is exceeded by something that was measured.
+    /// Error for a measured excess.
     pub fn exceeded(self, got: usize) -> Error {
         let Limit { name, number, advice } = self;
         Error::too_large("script.limit", format!("{name} is {number}, this is {got}; {advice}"))

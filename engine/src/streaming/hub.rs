@@ -1,7 +1,7 @@
-//! Live updates: what was read from the log, then what comes, without a gap and without a repeat.
+//! Live updates: events from the log, then new ones, without a gap and without a repeat.
 //!
-//! A conversation that someone follows has one ring of its latest updates, shared by all who follow it, so that a
-//! subscriber costs a position and not a queue. One that falls behind the ring is told where to resume and let go.
+//! A followed conversation has one ring of its latest updates, shared by all its subscribers, so that a subscriber
+//! costs a position and not a queue. One that falls behind the ring is told where to resume and dropped.
 
 use crate::everturn::Shared;
 use crate::journal::{Observed, Observer};
@@ -23,14 +23,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// What a subscriber gets.
+/// An update for a subscriber.
 #[derive(Clone, Debug)]
 pub enum Update {
     /// An event of the log. Each comes exactly once, in order of `seq`.
     Event(Arc<Event>),
     /// A piece of an open turn. Not part of the log: its end will be an event.
     Chunk(Chunk),
-    /// The subscriber was too slow and is let go; subscribe again from here.
+    /// The subscriber was too slow and is dropped; subscribe again from here.
     Lagged {
         /// The first event that it did not get.
         resume_from: u64,
@@ -42,9 +42,9 @@ pub enum Update {
 /// A piece of an open turn's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Which turn.
+    /// The turn.
     pub turn: TurnId,
-    /// The turn's place in the log.
+    /// `seq` of the turn.
     pub turn_seq: u64,
     /// Bytes of its text before this piece.
     pub offset: u64,
@@ -52,15 +52,16 @@ pub struct Chunk {
     pub text: Arc<str>,
 }
 
-/// How far a subscriber has come: hand it to [`Tenant::subscribe_after`](crate::Tenant::subscribe_after) to go on.
+/// Position of a subscriber: pass it to [`ConversationHandle::subscribe`](crate::ConversationHandle::subscribe) to go
+/// on.
 ///
 /// As text it is `seq`, or `seq.offset` in the middle of an open turn, or `seq.offset.turn_seq` where that turn is not
 /// what `seq` opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Position {
-    /// The last event that was received.
+    /// Last event that was received.
     pub seq: u64,
-    /// What was received of an open turn since.
+    /// Part of an open turn received since.
     pub chunk: Option<ChunkPosition>,
 }
 
@@ -71,10 +72,10 @@ impl From<u64> for Position {
     }
 }
 
-/// How much of an open turn was received.
+/// Received part of an open turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkPosition {
-    /// The turn's place in the log.
+    /// `seq` of the turn.
     pub turn_seq: u64,
     /// Bytes of its text.
     pub offset: u64,
@@ -104,18 +105,18 @@ impl FromStr for Position {
             Some([seq, offset]) => Ok(Position { seq: *seq, chunk: chunk(*offset, *seq) }),
             Some([seq, offset, turn]) => Ok(Position { seq: *seq, chunk: chunk(*offset, *turn) }),
             _ => {
-                let text = format!("{:?} is not a place in a log; it looks like 42 or 42.1024", clip(text));
+                let text = format!("{:?} is not a position in a log; write it as 42 or 42.1024", clip(text));
                 Err(Error::invalid("position.malformed", text))
             }
         }
     }
 }
 
-/// The conversations that someone follows.
+/// Conversations that have subscribers.
 #[derive(Default)]
 pub struct Hub {
     topics: Mutex<HashMap<Key, Arc<Topic>>>,
-    /// Number of erasures. Whoever took updates out of a ring before the last one must not hand them out any more.
+    /// Number of erasures. Updates taken from a ring before the last one must not be handed out any more.
     erasures: AtomicU64,
 }
 
@@ -191,7 +192,7 @@ impl Hub {
         self.topics.lock()
     }
 
-    /// Tells everyone who follows this conversation.
+    /// Publishes updates to every subscriber of a conversation.
     pub fn publish(&self, key: &Key, updates: impl Iterator<Item = Update>) {
         let Some(topic) = self.topics().get(key).cloned() else { return };
         let mut ring = topic.ring();
@@ -200,7 +201,7 @@ impl Hub {
         topic.changed.notify(usize::MAX);
     }
 
-    /// Takes erased words out of what waits to be handed out. When it returns, no subscriber gets them any more.
+    /// Removes erased text from queued updates. Once it returns, no subscriber gets that text any more.
     pub fn erase(&self, tenant: &TenantName, erased: &[Place]) {
         let topics: Vec<(Key, Arc<Topic>)> = self
             .topics()
@@ -223,12 +224,12 @@ impl Hub {
         self.erasures.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether someone follows this conversation.
+    /// Whether a conversation has subscribers.
     pub fn is_followed(&self, key: &Key) -> bool {
         self.topics().contains_key(key)
     }
 
-    /// Every conversation that someone follows, and its last published event.
+    /// Every conversation with subscribers, and its last published event.
     pub fn followed(&self) -> Vec<(Key, u64)> {
         self.topics().iter().map(|(key, topic)| (key.clone(), topic.ring().head)).collect()
     }
@@ -272,29 +273,29 @@ pub struct Subscription {
     key: Key,
     topic: Arc<Topic>,
     next_seq: u64,
-    /// After the update that was handed out last.
+    /// Position after the last update that was handed out.
     position: Position,
-    /// What the subscriber has already of an open turn, until the texts of open turns are handed out.
+    /// Part of an open turn that the subscriber already has, until the texts of open turns are handed out.
     known: Option<ChunkPosition>,
     ready: VecDeque<Update>,
-    /// Erasures before `ready` was filled.
+    /// Number of erasures before `ready` was filled.
     erasures: u64,
     place: Stage,
     listener: Option<EventListener>,
 }
 
 enum Stage {
-    /// Reading the log. The ring is held from `joined`: what comes meanwhile is there.
+    /// Reading the log. The ring is held from `joined` on, so that it has what comes meanwhile.
     CatchingUp { joined: u64 },
     /// At this position of the ring; chunks before `chunks_from` were in the snapshot.
     Live { position: u64, chunks_from: u64 },
-    /// Told to go.
+    /// The subscription has ended.
     Ended,
 }
 
 impl Subscription {
     pub(crate) fn new(shared: Arc<Shared>, key: Key, after: Position) -> Result<Subscription, Error> {
-        // Joined before the head is read, so that nothing falls between.
+        // Joined before the head is read, so that nothing is missed in between.
         let topic = shared.hub.join(&key, 0);
         let joined = topic.ring().end();
         let subscription = Subscription {
@@ -316,7 +317,7 @@ impl Subscription {
         Ok(subscription)
     }
 
-    /// The next update; blocks until there is one. `None` when the store is closed or the subscriber was let go.
+    /// The next update; blocks until there is one. `None` when the store is closed or the subscriber was dropped.
     pub fn recv(&mut self) -> Result<Option<Update>, Error> {
         loop {
             match self.advance()? {
@@ -326,7 +327,7 @@ impl Subscription {
         }
     }
 
-    /// Like [`recv`](Subscription::recv), but gives up after a while: `Ok(None)` then too.
+    /// Like [`recv`](Subscription::recv), with a timeout: `Ok(None)` then too.
     pub fn recv_timeout(&mut self, patience: Duration) -> Result<Option<Update>, Error> {
         let deadline = Instant::now() + patience;
         loop {
@@ -341,7 +342,7 @@ impl Subscription {
         }
     }
 
-    /// Where to go on after the update that was received last.
+    /// Position after the last update that was received.
     pub fn position(&self) -> Position {
         self.position
     }
@@ -389,7 +390,7 @@ impl Subscription {
                 Stage::Ended => return Ok(Step::Ready(None)),
                 Stage::CatchingUp { joined } => self.catch_up(joined)?,
                 Stage::Live { position, chunks_from } => {
-                    // Listen first, look second: what comes between wakes the listener.
+                    // Listen before looking, so that an update in between wakes the listener.
                     let listener = self.topic.changed.listen();
                     if !self.look(position, chunks_from) {
                         return Ok(Step::Wait(listener));
@@ -399,7 +400,7 @@ impl Subscription {
         }
     }
 
-    /// After an erasure, what waits to be handed out may have its words: it is read again.
+    /// After an erasure, queued updates may hold its text: they are read again.
     fn forget_erased(&mut self) {
         let erasures = self.shared.hub.erasures.load(Ordering::SeqCst);
         if erasures == self.erasures {
@@ -463,7 +464,7 @@ impl Subscription {
         Ok(())
     }
 
-    /// Takes what is new in the ring; false if nothing is.
+    /// Takes new updates from the ring; false if there are none.
     fn look(&mut self, position: u64, chunks_from: u64) -> bool {
         let ring = self.topic.ring();
         if position < ring.first {
@@ -486,7 +487,7 @@ impl Subscription {
                     self.ready.push_back(update.clone());
                 }
                 Update::Event(event) if event.seq > self.next_seq => {
-                    // Never skip: what is missing is in the log.
+                    // Never skip: the missing events are in the log.
                     self.place = Stage::CatchingUp { joined: at };
                     return true;
                 }
@@ -513,7 +514,7 @@ enum Step {
 }
 
 impl Subscription {
-    /// Bytes of the events that were read and not yet given.
+    /// Bytes of the events that were read and not yet handed out.
     pub fn waiting_bytes(&self) -> usize {
         let length = |update: &Update| match update {
             Update::Event(event) => event.text().map_or(0, str::len),

@@ -1,4 +1,4 @@
-//! Open turns: text that grows chunk by chunk, shown at once and made durable with a debounce.
+//! Open turns: text that grows chunk by chunk, published at once and made durable with a debounce.
 
 use crate::ingest::redaction_mode;
 use crate::journal::{Observed, Observer};
@@ -51,14 +51,15 @@ pub struct Open {
     pub model: Option<String>,
     pub metadata: BTreeMap<String, Raw>,
     pub text: String,
-    /// How long the text is as JSON, which is what must fit into an event at the end.
+    /// Length of the text as JSON, which must fit into an event at the end.
     pub json_bytes: usize,
-    /// How many bytes of the text were handed to the writer.
+    /// Bytes of the text handed to the writer.
     pub durable: usize,
-    /// When the first chunk came that is not durable yet.
+    /// Time of the first chunk that is not durable yet.
     pub dirty_since: Option<Timestamp>,
     pub last: Timestamp,
-    /// Secrets are masked before anything is stored, which needs the whole text: chunks then wait for the end.
+    /// Secrets are masked before anything is stored, which needs the whole text: chunks are then stored only at the
+    /// end.
     pub volatile: bool,
 }
 
@@ -81,7 +82,7 @@ impl Open {
     }
 }
 
-/// What an open turn says so far.
+/// Text of an open turn so far.
 pub struct OpenText {
     pub turn: TurnId,
     pub seq: u64,
@@ -89,8 +90,8 @@ pub struct OpenText {
 }
 
 impl OpenText {
-    /// What comes after an offset as one piece. All of it, if there is no such offset in this text: what somebody has
-    /// of it is then not from here.
+    /// Text after an offset, as one piece. The whole text, if it has no such offset: the subscriber's part is then
+    /// from elsewhere.
     pub fn chunk_after(&self, offset: u64) -> Chunk {
         let rest = usize::try_from(offset).ok().and_then(|offset| self.text.get(offset..));
         let (offset, text) = rest.map_or((0, self.text.as_str()), |rest| (offset, rest));
@@ -112,9 +113,10 @@ impl Streams {
         self.open().get(&(key.clone(), turn)).cloned()
     }
 
-    /// Wakes the thread that makes chunks durable, to see that the store closes.
+    /// Wakes the thread that makes chunks durable, so that it sees the store closing.
     pub fn wake(&self) {
-        // A thread that has looked and does not wait yet holds the lock: without it, it would miss this.
+        // A thread that has checked the flag but does not wait yet holds the lock; it would miss a notification sent
+        // without it.
         drop(self.open());
         self.dirty.notify_all();
     }
@@ -123,7 +125,7 @@ impl Streams {
         self.open.lock()
     }
 
-    /// Adds a piece at an offset and shows it. Gives the length afterwards, or `None` if the turn is not open here.
+    /// Adds a piece at an offset and publishes it. Returns the new length, or `None` if the turn is not open here.
     pub fn chunk(
         &self,
         hub: &Hub,
@@ -141,16 +143,16 @@ impl Streams {
             let text = format!("{turn} has {length} bytes and this chunk is at {offset}; {what}");
             Err(Error::conflict("chunk.offset", text))
         };
-        // What is repeated must be what was said; only the rest is new.
+        // A repeated part must be equal to the text; only the rest is new.
         let Some(repeated) = length.checked_sub(offset) else {
             return wrong(&format!("send what is missing from {length} on"));
         };
         let repeated = (repeated as usize).min(delta.len());
         let start = offset as usize;
         if open.text.as_bytes()[start..start + repeated] != delta.as_bytes()[..repeated] {
-            return wrong("what it repeats is not what was said there");
+            return wrong("it differs from the text that is already there");
         }
-        // Equal bytes up to the end of one valid text are a boundary in the other.
+        // Equal bytes up to the end of one valid text end at a character boundary in the other.
         let fresh = &delta[repeated..];
         if fresh.is_empty() {
             return Ok(Some(length));
@@ -173,19 +175,19 @@ impl Streams {
             self.dirty.notify_one();
         }
         let chunk = Chunk { turn, turn_seq: open.seq, offset: length, text: Arc::from(fresh) };
-        // Under the lock, so that a snapshot and the ring agree about what was said when.
+        // Under the lock, so that a snapshot and the ring agree on the order.
         hub.publish(key, std::iter::once(Update::Chunk(chunk)));
         Ok(Some(open.text.len() as u64))
     }
 
-    /// Somebody is at work on a turn although it has no new words: it is not silent.
+    /// Notes work on a turn that has no new text, so that it does not count as idle.
     pub fn touch(&self, key: &Key, turn: TurnId, now: Timestamp) {
         if let Some(open) = self.open().get_mut(&(key.clone(), turn)) {
             open.last = now;
         }
     }
 
-    /// The text of a conversation's open turns, and whatever `with` reads at the same moment.
+    /// Text of a conversation's open turns, and the result of `with` at the same moment.
     pub fn snapshot<T>(&self, key: &Key, with: impl FnOnce() -> T) -> (Vec<OpenText>, T) {
         let streams = self.open();
         let mut open: Vec<OpenText> = streams
@@ -216,7 +218,7 @@ impl Streams {
             .collect()
     }
 
-    /// A piece could not be written: it is dirty again, if its turn is still open.
+    /// Marks a piece as not durable again after a failed write, if its turn is still open.
     pub fn not_written(&self, piece: &Piece, now: Timestamp) {
         if let Some(open) = self.open().get_mut(&(piece.key.clone(), piece.turn)) {
             open.durable = open.durable.min(piece.offset as usize);

@@ -1,4 +1,4 @@
-//! Streamed turns: opened, said in chunks, ended.
+//! Streamed turns: opened, extended by chunks, ended.
 
 use crate::conversation::{AppendOptions, ConversationHandle, idempotency};
 use crate::ingest::{NewTurn, Place};
@@ -15,19 +15,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// How a streamed turn begins.
+/// Options of a streamed turn.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewStream {
-    /// Who speaks.
+    /// Actor.
     pub actor: Option<String>,
-    /// In which role; the assistant's by default.
+    /// Role; the assistant's by default.
     pub role: Option<Role>,
-    /// Which model speaks.
+    /// Model that writes it.
     pub model: Option<String>,
-    /// Whatever else is to be kept with it.
+    /// Further data to keep with it.
     pub metadata: BTreeMap<String, Raw>,
-    /// Repeated with the same key, the turn that is there is given.
+    /// A request repeated with the same key returns the existing turn.
     pub idempotency_key: Option<String>,
 }
 
@@ -70,9 +70,9 @@ impl<'a> OpenTurn<'a> {
         OpenTurn { conversation, turn }
     }
 
-    /// Adds to an open turn: shown at once, durable within the debounce time. `offset` is the number of bytes before
-    /// this piece, so that a repeated chunk changes nothing and a missing one is noticed; without it, it goes to the end.
-    /// Gives the length afterwards.
+    /// Adds to an open turn: published at once, durable within the debounce time. `offset` is the number of bytes
+    /// before this piece, so that a repeated chunk changes nothing and a missing one is noticed; without it, the
+    /// piece goes to the end. Returns the new length.
     pub fn chunk(&self, offset: Option<u64>, delta: &str) -> Result<u64, Error> {
         let (key, shared) = (self.conversation.key(), self.conversation.shared());
         match shared.streams.chunk(&shared.hub, key, self.turn, offset, delta, shared.now())? {
@@ -81,7 +81,7 @@ impl<'a> OpenTurn<'a> {
         }
     }
 
-    /// Why a turn is not open here.
+    /// Error for a turn that is not open here.
     fn not_open(&self) -> Error {
         match self.conversation.turn(self.turn) {
             Ok(turn) if turn.status == Status::Pending => {
@@ -93,13 +93,13 @@ impl<'a> OpenTurn<'a> {
         }
     }
 
-    /// Ends an open turn. Without a message, or in one without content, what came in chunks is its content. In a message, `role`
-    /// may be left out.
+    /// Ends an open turn. Without a message, or in one without content, the text of the chunks is its content. In a
+    /// message, `role` may be left out.
     pub fn commit(&self, last: NewTurn) -> Commit<Turn> {
         self.end(last, kind::COMMITTED, None, None)
     }
 
-    /// Gives up an open turn; what was said so far is kept. Its `superseded_by` names the abort, or the turn given here.
+    /// Aborts an open turn; its text so far is kept. Its `superseded_by` names the abort, or the turn given here.
     pub fn abort(&self, reason: &str, replacement: Option<TurnId>) -> Commit<Turn> {
         self.end(NewTurn::default(), kind::ABORTED, Some(reason.to_string()), replacement)
     }
@@ -143,7 +143,7 @@ impl<'a> OpenTurn<'a> {
     }
 }
 
-/// A message that says nothing itself, such as one with tool calls only, with the words that came in chunks.
+/// Adds the text of the chunks to a message without content, such as one with tool calls only.
 fn with_words(message: String, text: &str) -> String {
     let fields: Option<Map<String, Value>> = serde_json::from_str(&message).ok();
     let Some(fields) = fields.filter(|_| !text.is_empty()) else { return message };

@@ -365,7 +365,7 @@ fn nothing_is_made_of_a_damaged_backup() {
         // The next backup notices, instead of building on it.
         std::fs::write(path, &whole[..whole.len() - 1]).unwrap();
         let next = store.backup_to_folder(&folder, FolderOptions::default(), &mut |_, _| {});
-        refused(next, "backup.cut", "--full begins anew");
+        refused(next, "backup.cut", "--full starts a new full archive");
         std::fs::write(path, &whole).unwrap();
     }
     restore(&archives, &copy);
@@ -416,7 +416,7 @@ fn a_restore_replaces_nothing() {
     refused(
         Everturn::restore(&stage.url(), &archives, &mut |_, _| {}),
         "restore.exists",
-        "restore to another place",
+        "restore to another path",
     );
     // Not even beside what is left of another store: a write-ahead log would become part of the new one.
     for left in ["store.db-wal", "store.db-recall", "store.db-assets"] {
@@ -474,7 +474,7 @@ fn a_store_is_held_against_a_backup() {
     let found = compare(&copy, &both);
     assert!(differences(&found, new).contains("is missing, with 1 event, and was not deleted"), "{found:?}");
     assert!(differences(&found, id).contains("is cut: it ends at seq 2, the backup has 3"), "{found:?}");
-    assert!(differences(&found, id).contains("seq 2: was erased, and its words are here again"), "{found:?}");
+    assert!(differences(&found, id).contains("seq 2: was erased, and its body is back"), "{found:?}");
     let valid_again = format!("the access key {key} was revoked, and is valid again");
     assert!(problems(&found).contains(&valid_again.as_str()), "{found:?}");
     let next = copy.backup_to_folder(&folder, FolderOptions::default(), &mut |_, _| {});
@@ -622,7 +622,7 @@ fn only_an_archive_is_replaced_by_an_archive() {
             std::fs::write(&taken, "my notes").unwrap();
         }
         let before = std::fs::read(&taken).unwrap();
-        refused(store.backup_to_file(&taken, none, &mut |_, _| {}), "backup.target", "is no backup");
+        refused(store.backup_to_file(&taken, none, &mut |_, _| {}), "backup.target", "is not a backup");
         assert_eq!(std::fs::read(&taken).unwrap(), before);
     }
     let damaged = stage.folder.path().join("damaged.zst");

@@ -132,7 +132,7 @@ fn each_checkpoint_continues_the_one_before_and_can_be_taken_back() {
     assert_eq!((back.checkpoint, back.summarized_through), (first.checkpoint, first.summarized_through));
     assert_eq!(scope.conversation(id).state().read().unwrap().recent_turn_ids.len(), 10);
     assert_eq!(scope.conversation(id).compaction().revert().unwrap().checkpoint, None);
-    refused(scope.conversation(id).compaction().revert(), "compaction.none", "no compaction to take back");
+    refused(scope.conversation(id).compaction().revert(), "compaction.none", "no compaction to revert");
     // It can be done again, and everything that was derived can be made again.
     scope.conversation(id).compaction().compact(by_hand(2)).unwrap();
     scope.conversation(id).log().verify(None).unwrap();

@@ -48,7 +48,7 @@ fn an_erasure_that_does_not_reach_the_index_says_so() {
     refused(
         scope.conversation(id).erase(turn.id, None, "asked for").wait(),
         "recall.scrub",
-        "its words stay in the index",
+        "its text stays in the index",
     );
     assert!(scope.turn(turn.id).unwrap().erased, "in the log it is");
     std::fs::remove_dir(&index).unwrap();

@@ -400,7 +400,7 @@ fn what_must_not_be_kept_is_taken_out_before_anything_is_stored() {
     refused(
         scope.conversation(id).facts().add(new("Zoë", "has the address", "zoe@example.org")),
         "fact.redacted",
-        "nothing is left",
+        "redaction leaves nothing",
     );
     assert_eq!(
         scope
@@ -468,7 +468,7 @@ fn facts_are_added_corrected_and_taken_back_by_hand() {
     refused(
         scope.conversation(id).facts().retract(avoids.id, None, None),
         "fact.retracted",
-        "taken back already",
+        "retracted already",
     );
     assert_eq!(current(&scope, id), ["Zoë drinks green tea"]);
     assert_eq!(all(&scope, id).len(), 3);

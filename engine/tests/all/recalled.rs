@@ -165,5 +165,5 @@ fn a_receipt_gives_the_facts_back_as_they_were_or_says_which_one_is_gone() {
         "receipt.erased",
         &format!("{} was erased", crane.id),
     );
-    refused(scope.conversation(id).contexts().replay_at(seq), "receipt.erased", "cannot be shown any more");
+    refused(scope.conversation(id).contexts().replay_at(seq), "receipt.erased", "can no longer be shown");
 }

@@ -115,12 +115,12 @@ fn a_chunk_says_where_it_belongs_so_that_repeats_do_nothing_and_gaps_are_noticed
     refused(
         scope.conversation(id).open_turn(turn).chunk(Some(0), "blau"),
         "chunk.offset",
-        "what it repeats is not what was said there",
+        "it differs from the text that is already there",
     );
     refused(
         scope.conversation(id).open_turn(turn).chunk(Some(3), "x"),
         "chunk.offset",
-        "what it repeats is not what was said",
+        "it differs from the text",
     );
     let turn = scope.conversation(id).open_turn(turn).commit(NewTurn::default()).wait().unwrap();
     assert_eq!(words(&turn).unwrap(), "grün und blau");

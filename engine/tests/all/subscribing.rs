@@ -292,7 +292,7 @@ fn a_place_is_written_as_one_to_three_numbers() {
     }
     assert_eq!("7.12.7".parse::<Position>().unwrap().to_string(), "7.12");
     for text in ["", "x", "+1", "1.", ".1", "1.2.3.4", "-1", "99999999999999999999"] {
-        refused(text.parse::<Position>(), "position.malformed", "it looks like 42");
+        refused(text.parse::<Position>(), "position.malformed", "write it as 42");
     }
 }
 

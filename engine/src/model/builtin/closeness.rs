@@ -1,33 +1,33 @@
-//! How close the words of a text come to those of a question, each to the nearest: "car" to "vehicle", where the vectors of
-//! whole texts blur.
+//! Similarity of the words of a text to those of a query, each to the nearest: "car" to "vehicle", where the vectors
+//! of whole texts blur.
 
 use super::table::DIMENSIONS;
 use super::{ENCODER, Encoder, PARTS_SHARE_MAX};
 
-/// Tokens that are compared at a time: of a long text, the stretch counts that comes closest. Otherwise a long one would have
-/// something close to any word.
+/// Tokens compared at a time: of a long text, the closest stretch counts. Otherwise a long one would have something
+/// close to any word.
 const STRETCH_TOKENS: usize = 64;
-/// So much of a text is read.
+/// Most tokens of a text that are read.
 const TOKENS_MAX: usize = 1024;
 
-/// A question, and how close each token that was met is to each of its own.
+/// A query, and the similarity of each token met so far to each of its own.
 pub struct Closeness {
-    question: Vec<Asked>,
-    /// By token, one more than its place in `met`; 0 if it was not met yet.
+    question: Vec<QueryToken>,
+    /// By token, one more than its index in `met`; 0 if it was not met yet.
     places: Vec<u32>,
-    /// For each token that was met, how close it is to each token of the question.
+    /// Similarity of each token met so far to each token of the query.
     met: Vec<f32>,
 }
 
-/// A token of a question.
-struct Asked {
+/// A token of a query.
+struct QueryToken {
     direction: [f32; DIMENSIONS],
-    /// The part of the question that it is. A rare word has a longer vector than a common one.
+    /// Its share of the query. A rare word has a longer vector than a common one.
     weight: f32,
 }
 
 impl Closeness {
-    /// `None` for a question that says nothing to the table, or is in a language that it does not know.
+    /// `None` for a query that means nothing to the table, or is in a language that it does not know.
     pub fn to(question: &str) -> Option<Closeness> {
         let encoder: &Encoder = &ENCODER;
         if !encoder.knows_language(question) || encoder.parts_share(question) > PARTS_SHARE_MAX {
@@ -37,14 +37,14 @@ impl Closeness {
         encoder.words.tokens(question, |token| tokens.push(token));
         tokens.sort_unstable();
         tokens.dedup();
-        let mut asked: Vec<Asked> = Vec::new();
+        let mut asked: Vec<QueryToken> = Vec::new();
         for token in tokens {
             let mut direction = [0.0; DIMENSIONS];
             encoder.table.add(token, &mut direction);
             let weight = direction.iter().map(|number| number * number).sum::<f32>();
             if weight > 0.0 {
                 direction.iter_mut().for_each(|number| *number /= weight.sqrt());
-                asked.push(Asked { direction, weight });
+                asked.push(QueryToken { direction, weight });
             }
         }
         let total: f32 = asked.iter().map(|asked| asked.weight).sum();
@@ -53,7 +53,7 @@ impl Closeness {
         (!asked.is_empty()).then_some(Closeness { question: asked, places, met: Vec::new() })
     }
 
-    /// From 0 to 1, where 1 means that every word of the question is there.
+    /// From 0 to 1, where 1 means that every word of the query is there.
     pub fn of(&mut self, text: &str) -> f64 {
         let mut tokens = Vec::new();
         ENCODER.words.tokens(text, |token| {
@@ -83,7 +83,7 @@ impl Closeness {
         nearest.iter().zip(&self.question).map(|(nearest, asked)| nearest * asked.weight).sum()
     }
 
-    /// Where in `met` the numbers of a token begin.
+    /// Index in `met` at which the numbers of a token begin.
     fn meet(&mut self, token: u16) -> usize {
         let place = &mut self.places[usize::from(token)];
         if *place == 0 {
@@ -98,7 +98,7 @@ impl Closeness {
     }
 }
 
-/// Eight sums side by side, since the compiler must not change the order of additions by itself.
+/// Eight sums side by side, since the compiler must not reorder additions of floats by itself.
 fn dot(a: &[f32; DIMENSIONS], b: &[f32; DIMENSIONS]) -> f32 {
     let mut sums = [0.0_f32; 8];
     for (a, b) in a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0) {

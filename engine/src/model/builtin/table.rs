@@ -1,6 +1,6 @@
-//! The table of vectors, read where it lies in the program: nothing is copied. `engine/data/potion-base-8m.md` has the layout.
+//! The table of vectors, read in place: nothing is copied. `engine/data/potion-base-8m.md` has the layout.
 
-/// Numbers of a vector.
+/// Dimensions of a vector.
 pub const DIMENSIONS: usize = 256;
 
 const FILE: &[u8] = include_bytes!("../../../data/potion-base-8m.bin");
@@ -39,13 +39,13 @@ impl Table {
         }
     }
 
-    /// The vector of a token: what its numbers are multiples of, and signed bytes.
+    /// The vector of a token: a factor, and signed bytes.
     pub fn row(&self, token: u16) -> (f32, &'static [u8]) {
         let row = &self.rows[usize::from(token)];
         (f32::from_le_bytes([row[0], row[1], row[2], row[3]]), &row[SCALE_BYTES..])
     }
 
-    /// How many tokens there are.
+    /// Number of tokens.
     pub fn len(&self) -> usize {
         self.rows.len()
     }

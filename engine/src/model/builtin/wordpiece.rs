@@ -15,7 +15,7 @@ use unicode_normalization::char::decompose_canonical;
 const WORD_CHARS_MAX: usize = 100;
 /// Bytes of a token, without the marks that say that it continues a word.
 const TOKEN_BYTES_MAX: usize = 18;
-/// Places for tokens: a power of two, more than twice as many as there are tokens.
+/// Slots of the hash table: a power of two, more than twice as many as there are tokens.
 const SLOTS: usize = 1 << 16;
 const CONTINUES: &str = "##";
 
@@ -174,7 +174,7 @@ impl WordPiece {
         })
     }
 
-    /// The token that is written so.
+    /// The token with this text.
     fn find(&self, text: &[u8], continues: bool, hash: u64) -> Option<u16> {
         let (mut at, tag) = place(hash);
         loop {
@@ -196,7 +196,7 @@ impl WordPiece {
 struct Word {
     bytes: [u8; WORD_CHARS_MAX * 4],
     length: usize,
-    /// One more than the most if it is longer: then the rest is not kept.
+    /// Number of characters; one more than the limit if the word is longer: then the rest is not kept.
     chars: usize,
 }
 
@@ -230,7 +230,7 @@ fn mix(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
-/// Where a token with this hash is looked for first, and its tag.
+/// First slot for a token with this hash, and its tag.
 fn place(hash: u64) -> (usize, u16) {
     let spread = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((spread >> 32) as usize % SLOTS, (spread >> 48) as u16)

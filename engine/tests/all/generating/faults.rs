@@ -232,7 +232,7 @@ fn a_stopped_answer_keeps_what_was_said_and_the_server_is_let_go() {
     let status = scope.generations().stop(generating.id).unwrap();
     assert_eq!((status.state, status.turn), (GenerationState::Running, Some(generating.turn)));
     let (generation, turn) = (generating.id, generating.turn);
-    refused(generating.wait(), "generation.stopped", &format!("{turn} keeps what was said"));
+    refused(generating.wait(), "generation.stopped", &format!("{turn} keeps its text"));
     server.client_gone();
     let turn = scope.turn(turn).unwrap();
     assert_eq!((turn.status, turn.reason.as_deref()), (Status::Aborted, Some("stopped")));
