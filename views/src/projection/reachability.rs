@@ -6,10 +6,10 @@
 use super::clearing::body_pointer;
 use super::hash::{chars, of_body};
 use super::part::Cut;
-use super::{Options, Policy, Shown, Signatures, pair};
+use super::{Options, Policy, Reachability, Shown, Signatures, pair};
 use crate::identifier::{self, Kind};
-use everturn_core::message::field;
-use everturn_core::pairing::{Answer, Pairs};
+use everturn_core::message::{self, Part, field};
+use everturn_core::pairing::{Answer, Pairs, Place};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -24,11 +24,16 @@ pub(super) fn cut(
     consulted: &mut Vec<String>,
 ) -> (Cut, &'static str) {
     let knobs = &options.reachability;
+    let window = shown.len().saturating_sub(knobs.root_window);
+    for name in roots_consulted(knobs, shown.len() - window) {
+        if !consulted.contains(&name) {
+            consulted.push(name);
+        }
+    }
     if knobs.require_write_barrier && !knobs.write_barrier {
         return (Cut::default(), "reachability_gc_write_barrier_missing");
     }
     let pairs = pair(shown);
-    let window = shown.len().saturating_sub(knobs.root_window);
     let mut candidates = Vec::new();
     let mut kept = Vec::new();
     for result in pairs.results.iter().take_while(|result| result.message < window) {
@@ -40,25 +45,16 @@ pub(super) fn cut(
             candidates.push(result);
         }
     }
-    let mut note = |name: &str| {
-        if !consulted.iter().any(|known| known == name) {
-            consulted.push(name.to_string());
-        }
-    };
     let mut roots = Roots::default();
-    if window < shown.len() {
-        note("root_window");
-        for shown in &shown[window..] {
-            envelope(shown.value(), &mut roots);
-        }
+    for shown in &shown[window..] {
+        envelope(shown.value(), &mut roots);
     }
-    for (field, value) in &knobs.roots {
-        note(field);
+    for (_, value) in &knobs.roots {
         material(value, &mut roots);
     }
     if knobs.transitive {
         for result in kept {
-            names_of(result, &pairs, &mut roots);
+            names_of(result, shown, &pairs, &mut roots);
         }
     }
     // What every conversation is full of refers to nothing.
@@ -69,10 +65,10 @@ pub(super) fn cut(
         roots.remove(&hash(name));
     }
     let reached = if knobs.transitive {
-        reached_through_results(&candidates, &pairs, &roots)
+        reached_through_results(&candidates, shown, &pairs, &roots)
     } else {
         let refers = |result: &Answer<'_>| {
-            is_called_for(result, &pairs, &roots) || !names_of(result, &pairs, &mut Unless(&roots))
+            is_called_for(result, &pairs, &roots) || !names_of(result, shown, &pairs, &mut Unless(&roots))
         };
         candidates.iter().map(|result| refers(result)).collect()
     };
@@ -80,6 +76,15 @@ pub(super) fn cut(
     let pointer = |result: &Answer<'_>| body_pointer(shown, &pairs, result, Policy::ReachabilityGc);
     let reclaimed = unreached.filter_map(|(result, _)| Some((result.message, pointer(result)?))).collect();
     (Cut { reclaimed, ..Cut::default() }, "reachability_gc")
+}
+
+/// The names under which the event lists the roots; `messages` is the number of messages that are roots.
+fn roots_consulted(knobs: &Reachability, messages: usize) -> Vec<String> {
+    let window = (messages > 0).then(|| format!("last_{messages}_messages"));
+    let given = knobs.roots.iter().map(|(field, _)| field.to_string());
+    let barrier = knobs.write_barrier.then(|| "write_barrier".to_string());
+    let required = knobs.require_write_barrier.then(|| "write_barrier_required".to_string());
+    window.into_iter().chain(given).chain(barrier).chain(required).collect()
 }
 
 /// Whether a body is long enough, as its pointer will say.
@@ -91,8 +96,13 @@ fn is_long(result: &Answer<'_>, min_chars: usize) -> bool {
     }
 }
 
-/// Which of the results are reached from the roots, directly or through another one.
-fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &Roots) -> Vec<bool> {
+/// For each result whether it is reached from the roots, directly or through another one.
+fn reached_through_results(
+    results: &[&Answer<'_>],
+    shown: &[Shown<'_>],
+    pairs: &Pairs<'_>,
+    roots: &Roots,
+) -> Vec<bool> {
     let mut reached = vec![false; results.len()];
     let mut todo = Vec::new();
     let mut says: Vec<Vec<u64>> = vec![Vec::new(); results.len()];
@@ -111,7 +121,7 @@ fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &R
             todo.push(n);
         }
         let mut names = Vec::new();
-        names_of(result, pairs, &mut names);
+        names_of(result, shown, pairs, &mut names);
         names.sort_unstable();
         names.dedup();
         for (name, is_identifier) in names.into_iter().filter(|(name, _)| !tools.contains(name)) {
@@ -140,17 +150,23 @@ fn reached_through_results(results: &[&Answer<'_>], pairs: &Pairs<'_>, roots: &R
     reached
 }
 
-/// Who looks for names, each of which is given as its hash.
+/// Receives names as their hashes.
 trait Seeker {
-    /// Whether to hear of the name at all. What kind of word it is, is found out only then.
+    /// Whether to pass words of prose, which only the value of a reference field can match.
+    const PROSE: bool;
+
+    /// Whether to call [`found`](Seeker::found). A word is classified only then.
     fn wants(&self, name: u64) -> bool;
 
-    /// A name; the flag: an identifier (or the whole value of a reference field), and not just a word. Whether to go on.
+    /// A name. `is_identifier`: it is an identifier or the whole value of a reference field, not just a word. Returns
+    /// whether to continue.
     fn found(&mut self, name: u64, is_identifier: bool) -> bool;
 }
 
-/// Takes them all.
+/// Collects all names.
 impl Seeker for Roots {
+    const PROSE: bool = true;
+
     fn wants(&self, _: u64) -> bool {
         true
     }
@@ -161,8 +177,10 @@ impl Seeker for Roots {
     }
 }
 
-/// Takes them all, as often as they come.
+/// Collects all names, with repetitions.
 impl Seeker for Vec<(u64, bool)> {
+    const PROSE: bool = true;
+
     fn wants(&self, _: u64) -> bool {
         true
     }
@@ -173,10 +191,12 @@ impl Seeker for Vec<(u64, bool)> {
     }
 }
 
-/// Goes on unless an identifier is among the roots.
+/// Continues until an identifier is among the roots.
 struct Unless<'r>(&'r Roots);
 
 impl Seeker for Unless<'_> {
+    const PROSE: bool = false;
+
     fn wants(&self, name: u64) -> bool {
         self.0.contains(&name)
     }
@@ -186,11 +206,13 @@ impl Seeker for Unless<'_> {
     }
 }
 
-/// The names in a tool result: in the arguments of its call, its body and its other fields. Whether the end was reached,
-/// as with all that follow.
-fn names_of(result: &Answer<'_>, pairs: &Pairs<'_>, seeker: &mut impl Seeker) -> bool {
+/// The names in a tool result: in the arguments of its call, its body, its other fields, and the fields beside the list
+/// that it is in. Returns whether the end was reached, as do all functions below that take a seeker.
+fn names_of(result: &Answer<'_>, shown: &[Shown<'_>], pairs: &Pairs<'_>, seeker: &mut impl Seeker) -> bool {
     let arguments = result.call.and_then(|call| pairs.calls[call].arguments());
-    arguments.is_none_or(|arguments| walk("", arguments, seeker)) && envelope(result.whole(), seeker)
+    arguments.is_none_or(|arguments| walk("", arguments, seeker))
+        && envelope(result.whole(), seeker)
+        && (result.place == Place::Message || beside_lists(shown[result.message].value(), seeker))
 }
 
 type Roots = HashSet<u64, Plain>;
@@ -249,23 +271,28 @@ fn is_envelope(key: &str) -> bool {
     matches!(
         key,
         "role" | "type" | "id" | "call_id" | "tool_call_id" | "tool_use_id" | "name" | "tool_name" | "status"
-            | "is_error" | "error" | "success" | "visibility" | "data" | "signature" | "encrypted_content"
-            | "thinking_signature" | "thoughtSignature" | "cache_control" | "_harn_projection"
+            | "is_error" | "success" | "visibility" | "signature" | "encrypted_content" | "thinking_signature"
+            | "thoughtSignature" | "cache_control" | "_harn_projection"
     )
 }
 
-/// Fields whose whole value is a name.
-fn is_reference(key: &str) -> bool {
+/// Of a field whose whole value is a name, what stands before the kind of reference: `issue` of `issue_number`, nothing
+/// of `id`. `None` for every other field.
+fn reference(key: &str) -> Option<&str> {
     const FIELDS: [&str; 10] =
         ["id", "path", "symbol", "sha", "hash", "commit", "ref", "number", "name", "kind"];
-    FIELDS.iter().any(|field| match key.len().checked_sub(field.len()) {
-        None => false,
-        Some(0) => key == *field,
-        // `file_path`, or `filePath`.
-        Some(at) => {
-            let (front, end) = (&key.as_bytes()[..at], &key.as_bytes()[at..]);
-            front.ends_with(b"_") && end == field.as_bytes()
-                || end[0].is_ascii_uppercase() && end.eq_ignore_ascii_case(field.as_bytes())
+    // `paths` is a list of them.
+    let key = key.strip_suffix('s').unwrap_or(key);
+    FIELDS.iter().find_map(|field| {
+        let at = key.len().checked_sub(field.len())?;
+        let (front, end) = (key.get(..at)?, &key.as_bytes()[at..]);
+        match front.strip_suffix('_') {
+            // `file_path`, or `filePath`.
+            Some(stem) => (end == field.as_bytes()).then_some(stem),
+            None if front.is_empty() => (end == field.as_bytes()).then_some(front),
+            None => {
+                (end[0].is_ascii_uppercase() && end.eq_ignore_ascii_case(field.as_bytes())).then_some(front)
+            }
         }
     })
 }
@@ -279,8 +306,22 @@ fn is_called_for(result: &Answer<'_>, pairs: &Pairs<'_>, roots: &Roots) -> bool 
 /// The names in a message, block, call or result: everything but the words of the shape.
 fn envelope(shape: &Value, seeker: &mut impl Seeker) -> bool {
     let Value::Object(fields) = shape else { return walk("", shape, seeker) };
-    fields.iter().all(|(key, value)| match key.as_str() {
+    fields.iter().all(|(key, value)| in_envelope(shape, key, value, seeker))
+}
+
+/// The names in the fields of a message beside its lists of blocks, calls and results.
+fn beside_lists(message: &Value, seeker: &mut impl Seeker) -> bool {
+    let mut fields = message.as_object().into_iter().flatten();
+    fields.all(|(key, value)| {
+        matches!(key.as_str(), "content" | "tool_calls" | "tool_results")
+            || in_envelope(message, key, value, seeker)
+    })
+}
+
+fn in_envelope(shape: &Value, key: &str, value: &Value, seeker: &mut impl Seeker) -> bool {
+    match key {
         key if is_envelope(key) => true,
+        "data" if value.is_string() && holds_bytes(shape) => true,
         "content" | "tool_calls" | "tool_results" => match value {
             Value::Array(items) => items.iter().all(|item| match field(item, "type") {
                 None if key == "content" => walk("", item, seeker),
@@ -290,18 +331,39 @@ fn envelope(shape: &Value, seeker: &mut impl Seeker) -> bool {
         },
         "function" | "function_call" => envelope(value, seeker),
         key => walk(key, value, seeker),
-    })
+    }
+}
+
+/// Whether a text under `data` is encoded bytes: in a block of an image or of redacted reasoning, but not in a result.
+fn holds_bytes(shape: &Value) -> bool {
+    field(shape, "type").is_some() && !matches!(message::block(shape), Part::Result { .. })
 }
 
 /// The names in any JSON that stands under `key`.
 fn walk(key: &str, value: &Value, seeker: &mut impl Seeker) -> bool {
     match value {
         Value::String(text) => string(key, text, seeker),
-        Value::Number(number) if is_reference(key) => seeker.found(hash(&number.to_string()), true),
+        Value::Number(number) => numbered(key, number, seeker),
         Value::Array(items) => items.iter().all(|item| walk(key, item, seeker)),
         Value::Object(fields) => fields.iter().all(|(key, value)| walk(key, value, seeker)),
         _ => true,
     }
+}
+
+/// A number in a reference field: 12 under `issue_number` is `#12` and "issue 12".
+fn numbered(key: &str, number: impl fmt::Display, seeker: &mut impl Seeker) -> bool {
+    let Some(stem) = reference(key) else { return true };
+    let number = hash(&number.to_string());
+    // "pull request 12" is told by the word in front of the number.
+    let word =
+        stem.rfind(|char: char| char == '_' || char.is_ascii_uppercase()).map_or(stem, |at| &stem[at..]);
+    let word = word.trim_start_matches('_').to_ascii_lowercase();
+    seeker.found(number, true) && (word.is_empty() || seeker.found(joined(hash(&word), number), true))
+}
+
+/// A word and the number behind it, as one name.
+fn joined(word: u64, number: u64) -> u64 {
+    word.rotate_left(1) ^ number
 }
 
 /// The names in a string. If it is JSON, those in its values; its keys are no names. JSON inside of that is read as
@@ -328,26 +390,55 @@ fn string(key: &str, text: &str, seeker: &mut impl Seeker) -> bool {
 }
 
 fn plain(key: &str, text: &str, seeker: &mut impl Seeker) -> bool {
-    if is_reference(key) && !text.is_empty() && !seeker.found(hash(text), true) {
-        return false;
-    }
-    identifier::words(text, &mut Words(seeker))
+    let value = text.trim();
+    let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    let goes_on = match reference(key) {
+        Some(_) if is_number => numbered(key, value, seeker),
+        Some(_) if !value.is_empty() => seeker.found(hash(value), true),
+        _ => true,
+    };
+    goes_on && identifier::words(text, &mut Words { seeker, before: None })
 }
 
-/// Hears of words, and passes their hashes on.
-struct Words<'s, S>(&'s mut S);
+/// Passes the hashes of words on.
+struct Words<'s, S> {
+    seeker: &'s mut S,
+    /// The word of prose in front.
+    before: Option<u64>,
+}
 
 impl<S: Seeker> identifier::Reader<'_> for Words<'_, S> {
     fn wants(&self, word: &str) -> bool {
-        self.0.wants(hash(word))
+        self.seeker.wants(hash(word))
     }
 
     fn found(&mut self, kind: Option<Kind>, word: &str) -> bool {
+        self.before = None;
         match kind {
             Some(Kind::Quantity) => true,
-            Some(Kind::Issue) => self.0.found(hash(&word[1..]), true),
-            kind => self.0.found(hash(word), kind.is_some()),
+            Some(Kind::Issue) => self.seeker.found(hash(&word[1..]), true),
+            kind => self.seeker.found(hash(word), kind.is_some()),
         }
+    }
+
+    fn plain(&mut self, word: &str) {
+        if !S::PROSE {
+            return;
+        }
+        if word.bytes().all(|byte| byte.is_ascii_digit()) {
+            if let Some(before) = self.before {
+                self.seeker.found(joined(before, hash(word)), false);
+            }
+            return;
+        }
+        self.seeker.found(hash(word), false);
+        let mut lower = hash(word);
+        // At the start of a sentence a word has a capital.
+        if word.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            lower = hash(&word.to_ascii_lowercase());
+            self.seeker.found(lower, false);
+        }
+        self.before = Some(lower);
     }
 }
 
@@ -384,9 +475,7 @@ impl<'de, S: Seeker> DeserializeSeed<'de> for Walker<'_, '_, S> {
 
 impl<S: Seeker> Walker<'_, '_, S> {
     fn number(self, number: impl fmt::Display) {
-        if *self.goes_on && is_reference(self.key) {
-            *self.goes_on = self.seeker.found(hash(&number.to_string()), true);
-        }
+        *self.goes_on = *self.goes_on && numbered(self.key, number, self.seeker);
     }
 }
 
