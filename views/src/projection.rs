@@ -27,6 +27,7 @@ mod view;
 pub use custom::Projector;
 pub use message::Message;
 pub use options::{Clearing, Options, POLICIES_MAX, Policy, Reachability, Signatures, Trigger};
+pub(crate) use part::without_parts;
 pub use pointer::{Pointed, Pointer, resolve_pointer, strip_markers};
 pub use record::replay;
 pub use told::session_update;

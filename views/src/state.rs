@@ -21,13 +21,17 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The version of [`State`] and of a kept [`Fold`]; a fold of another version is made again from the log.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Turns that [`State::recent_turn_ids`] names.
 pub const RECENT_TURNS_MAX: usize = 64;
 /// Pins of one conversation.
 pub const PINS_MAX: usize = 100;
 /// Largest value of a pin, in bytes of JSON: every prompt carries it.
 pub const PIN_BYTES_MAX: usize = 4 * 1024;
+/// Scratchpads of one conversation.
+pub const SCRATCHPADS_MAX: usize = 16;
+/// Largest value of a scratchpad, in bytes of JSON: every prompt carries it.
+pub const SCRATCHPAD_BYTES_MAX: usize = 16 * 1024;
 /// Approvals and tools that can be pending at once; the oldest give way.
 pub const PENDING_MAX: usize = 1000;
 
@@ -40,12 +44,16 @@ pub struct Fold {
     pub through_seq: u64,
     /// When that was taken.
     pub updated: Timestamp,
-    /// The newest turns that stand: neither superseded, aborted nor open.
+    /// The newest turns that stand, in reading order: neither superseded, aborted nor open.
     pub recent: Vec<Place>,
     /// Turns that are still being said.
     pub open: Vec<Place>,
-    /// Pins, by the place of the event that set each.
+    /// The last aborted turns that nothing has replaced.
+    pub aborted: Vec<Place>,
+    /// Pins, by the `seq` of the event that set each.
     pub pins: BTreeMap<String, u64>,
+    /// Scratchpads, by the `seq` of the event that set each: their version.
+    pub scratchpads: BTreeMap<String, u64>,
     /// Approvals that wait, by id and the place of the request.
     pub approvals: Vec<Waiting>,
     /// Calls without a result, and tools that started and did not finish.
@@ -77,13 +85,23 @@ pub struct Statement {
     pub turn: Option<TurnId>,
 }
 
-/// A turn and where it begins.
+/// A turn and its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
-    /// Which turn.
+    /// The turn.
     pub turn: TurnId,
-    /// Where.
+    /// The event that began it.
     pub seq: u64,
+    /// Its place in reading order: the smallest `seq` among it and the turns that it replaces. See
+    /// [`reading`](crate::reading).
+    pub place: u64,
+}
+
+impl Place {
+    /// A turn that replaces nothing.
+    fn new(turn: TurnId, seq: u64) -> Place {
+        Place { turn, seq, place: seq }
+    }
 }
 
 /// An approval that waits.
@@ -104,16 +122,18 @@ pub struct Tool {
     pub name: String,
     /// The turn that called it; absent for one that was only announced as started.
     pub turn: Option<TurnId>,
-    /// Since when.
+    /// The event that called or announced it.
     pub seq: u64,
+    /// The place of its turn in reading order.
+    pub place: u64,
 }
 
-/// The body of `state.pin`; of `state.unpin` without the value.
+/// The body of `state.pin` and `scratchpad.set`; of `state.unpin` and `scratchpad.clear` without the value.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PinBody {
-    /// What it is called.
+    /// The pin's or the scratchpad's name.
     pub name: String,
-    /// The truth.
+    /// Any JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Raw>,
 }
@@ -169,25 +189,32 @@ pub struct ToolBody {
 /// Checks the body of an event that changes the state, so that a typing error is not kept as a pin that never shows.
 pub fn check(kind: &str, body: &Raw) -> Result<(), Error> {
     let wrong = |what: &str| Error::invalid("state.malformed", format!("the body of {kind} {what}"));
+    let set = |what: &str, removed_by: &str, limit: (&'static str, usize, &str)| {
+        let set: PinBody = body.read().ok_or_else(|| wrong("must be {\"name\": …, \"value\": …}"))?;
+        everturn_core::event::check_name(what, &set.name)?;
+        let value =
+            set.value.ok_or_else(|| wrong(&format!("has no value; {removed_by} removes a {what}")))?;
+        let (limit, max, advice) = limit;
+        match value.get().len() {
+            bytes if bytes > max => Err(Error::limit(limit, max as u64, bytes as u64, advice)),
+            _ => Ok(()),
+        }
+    };
+    let removed = |what: &str| {
+        let wrong = || wrong(&format!("must be {{\"name\": …}}, the name of a {what}"));
+        body.read::<PinBody>().map(drop).ok_or_else(wrong)
+    };
     match kind {
         kind::PIN => {
-            let pin: PinBody = body.read().ok_or_else(|| wrong("must be {\"name\": …, \"value\": …}"))?;
-            everturn_core::event::check_name("pin", &pin.name)?;
-            let value = pin.value.ok_or_else(|| wrong("has no value; state.unpin removes a pin"))?;
-            if value.get().len() > PIN_BYTES_MAX {
-                let advice = "pin the name of it and keep the rest in a turn";
-                return Err(Error::limit(
-                    "PIN_BYTES_MAX",
-                    PIN_BYTES_MAX as u64,
-                    value.get().len() as u64,
-                    advice,
-                ));
-            }
-            Ok(())
+            let advice = "pin the name of it and keep the rest in a turn";
+            set("pin", kind::UNPIN, ("PIN_BYTES_MAX", PIN_BYTES_MAX, advice))
         }
-        kind::UNPIN => {
-            body.read::<PinBody>().map(drop).ok_or_else(|| wrong("must be {\"name\": …}, the name of a pin"))
+        kind::UNPIN => removed("pin"),
+        kind::SCRATCHPAD_SET => {
+            let advice = "keep what the next steps need and the rest in a turn";
+            set("scratchpad", kind::SCRATCHPAD_CLEAR, ("SCRATCHPAD_BYTES_MAX", SCRATCHPAD_BYTES_MAX, advice))
         }
+        kind::SCRATCHPAD_CLEAR => removed("scratchpad"),
         kind::APPROVAL_REQUESTED => body
             .read::<ApprovalBody>()
             .map(drop)
@@ -216,8 +243,8 @@ impl Fold {
     /// The first place that a compaction must not pass: the oldest thing that is still pending.
     pub fn barrier(&self) -> Option<u64> {
         let approvals = self.approvals.iter().map(|waiting| waiting.seq);
-        let tools = self.tools.iter().map(|tool| tool.seq);
-        approvals.chain(tools).chain(self.open.iter().map(|place| place.seq)).min()
+        let tools = self.tools.iter().map(|tool| tool.place);
+        approvals.chain(tools).chain(self.open.iter().map(|open| open.place)).min()
     }
 
     /// Takes in the next event. One that lacks what its kind promises does nothing.
@@ -231,27 +258,31 @@ impl Fold {
             }
             kind::MESSAGE | kind::TOOL_RESULT => {
                 if let Some(turn) = event.turn.filter(|turn| turn.0 == event.id.0) {
-                    self.said(Place { turn, seq: event.seq }, event);
+                    self.said(Place::new(turn, event.seq), event);
                 }
             }
             kind::OPENED => {
                 if let Some(turn) = event.turn.filter(|turn| turn.0 == event.id.0) {
-                    self.open.push(Place { turn, seq: event.seq });
+                    self.open.push(Place::new(turn, event.seq));
                 }
             }
             kind::COMMITTED | kind::ABORTED | kind::INTERRUPTED => {
-                let open = self.open.iter().position(|place| Some(place.turn) == event.turn);
-                if let Some(place) = open.map(|open| self.open.remove(open))
-                    && event.kind != kind::ABORTED
-                {
-                    self.said(place, event);
+                match event.turn.and_then(|turn| take(&mut self.open, turn)) {
+                    Some(place) if event.kind == kind::ABORTED => {
+                        if self.aborted.len() == RECENT_TURNS_MAX {
+                            self.aborted.remove(0);
+                        }
+                        self.aborted.push(place);
+                    }
+                    Some(place) => self.said(place, event),
+                    None => {}
                 }
             }
             kind::SUPERSEDED => {
-                if let Some(turn) = event.turn.filter(|_| event.read::<SupersededBody>().is_some()) {
+                if let (Some(turn), Some(SupersededBody { by })) = (event.turn, event.read()) {
                     self.forget(turn);
-                    self.recent.retain(|place| place.turn != turn);
                     self.facts.retain(|fact| fact.turn != Some(turn));
+                    self.replace(turn, by);
                 }
             }
             kind::ERASED => {
@@ -271,6 +302,16 @@ impl Fold {
                     self.pins.remove(&name);
                 }
             }
+            kind::SCRATCHPAD_SET => {
+                if let Some(PinBody { name, value: Some(_) }) = event.read() {
+                    self.scratchpads.insert(name, event.seq);
+                }
+            }
+            kind::SCRATCHPAD_CLEAR => {
+                if let Some(PinBody { name, .. }) = event.read() {
+                    self.scratchpads.remove(&name);
+                }
+            }
             kind::APPROVAL_REQUESTED => {
                 if let Some(ApprovalBody { approval_id: id, .. }) = event.read() {
                     self.approvals.retain(|waiting| waiting.id != id);
@@ -287,7 +328,8 @@ impl Fold {
                     && !self.tools.iter().any(|tool| tool.id.as_deref() == Some(&tool_call_id))
                 {
                     let name = tool_name.unwrap_or_else(|| "tool".into());
-                    push(&mut self.tools, Tool { id: Some(tool_call_id), name, turn: None, seq: event.seq });
+                    let (seq, place) = (event.seq, event.seq);
+                    push(&mut self.tools, Tool { id: Some(tool_call_id), name, turn: None, seq, place });
                 }
             }
             kind::TOOL_FINISHED => {
@@ -316,12 +358,7 @@ impl Fold {
 
     /// A turn was said: its calls wait from now on, and what it answers waits no longer.
     fn said(&mut self, place: Place, event: &Event) {
-        // A streamed turn began before others that are here already.
-        let at = self.recent.iter().rposition(|other| other.seq < place.seq).map_or(0, |before| before + 1);
-        self.recent.insert(at, place);
-        if self.recent.len() > RECENT_TURNS_MAX {
-            self.recent.remove(0);
-        }
+        self.stand(place);
         // Most turns neither call nor answer, and parsing each would cost every fold.
         let text = event.text().unwrap_or_default();
         let speaks_of_tools =
@@ -346,8 +383,35 @@ impl Fold {
             let id = id.map(str::to_string);
             // It may have been announced as started before the turn that called it was complete.
             self.tools.retain(|tool| id.is_none() || tool.id != id);
-            let tool = Tool { id, name: name.to_string(), turn: Some(place.turn), seq: place.seq };
+            let Place { turn, seq, place } = place;
+            let tool = Tool { id, name: name.to_string(), turn: Some(turn), seq, place };
             push(&mut self.tools, tool);
+        }
+    }
+
+    /// Adds a turn to the recent ones. A streamed turn, or one that replaces another, stands before turns that are there
+    /// already.
+    fn stand(&mut self, place: Place) {
+        let at = self.recent.partition_point(|other| other.place < place.place);
+        self.recent.insert(at, place);
+        if self.recent.len() > RECENT_TURNS_MAX {
+            self.recent.remove(0);
+        }
+    }
+
+    /// Moves a turn to the place of the one that it replaces, as [`reading`](crate::reading) says.
+    fn replace(&mut self, turn: TurnId, by: TurnId) {
+        // A turn that is not known here stood before all recent ones.
+        let replaced = take(&mut self.recent, turn).or_else(|| take(&mut self.aborted, turn));
+        let before = replaced.map_or(0, |replaced| replaced.place);
+        for tool in self.tools.iter_mut().filter(|tool| tool.turn == Some(by)) {
+            tool.place = tool.place.min(before);
+        }
+        for waiting in self.open.iter_mut().chain(&mut self.aborted).filter(|waiting| waiting.turn == by) {
+            waiting.place = waiting.place.min(before);
+        }
+        if let Some(standing) = take(&mut self.recent, by).filter(|_| replaced.is_some()) {
+            self.stand(Place { place: standing.place.min(before), ..standing });
         }
     }
 
@@ -392,6 +456,11 @@ impl Fold {
     }
 }
 
+/// Removes a turn from a list of turns.
+fn take(list: &mut Vec<Place>, turn: TurnId) -> Option<Place> {
+    list.iter().position(|place| place.turn == turn).map(|at| list.remove(at))
+}
+
 fn push<T>(list: &mut Vec<T>, entry: T) {
     if list.len() == PENDING_MAX {
         list.remove(0);
@@ -420,6 +489,9 @@ pub struct State {
     pub pending_tools: Vec<PendingTool>,
     /// Current truth that must not drift, by name.
     pub pins: BTreeMap<String, Pin>,
+    /// Working memory of agents, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub scratchpads: BTreeMap<String, Scratchpad>,
     /// Turns that are still being said.
     pub open_turns: Vec<TurnId>,
     /// When its last event was taken.
@@ -466,6 +538,15 @@ pub struct Pin {
     /// What it says.
     pub value: Raw,
     /// Where it was set.
+    pub seq: u64,
+}
+
+/// Working memory of an agent.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Scratchpad {
+    /// Any JSON.
+    pub value: Raw,
+    /// The event that set it: its version.
     pub seq: u64,
 }
 
@@ -528,6 +609,11 @@ impl State {
             "Pinned: true now, whatever was said before",
             pins.map(|(name, pin)| format!("- {name}: {}", plain(&pin.value))).collect(),
         );
+        let scratchpads = self.scratchpads.iter();
+        list(
+            "Scratchpads",
+            scratchpads.map(|(name, pad)| format!("### {name}\n\n{}\n", plain(&pad.value))).collect(),
+        );
         let approval = |waiting: &PendingApproval| {
             let what =
                 waiting.question.as_deref().or(waiting.tool_name.as_deref()).unwrap_or("no question given");
@@ -543,7 +629,7 @@ impl State {
     }
 }
 
-/// A pin's value: a text without its quotes, anything else as JSON.
+/// The value of a pin or a scratchpad: a text without its quotes, anything else as JSON.
 fn plain(value: &Raw) -> String {
     value.read::<String>().unwrap_or_else(|| value.get().to_string())
 }

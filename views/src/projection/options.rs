@@ -2,9 +2,11 @@
 
 use super::custom::Projector;
 use super::hash;
+use crate::state::Scratchpad;
 use everturn_core::Error;
 use everturn_core::id::clip;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Most policies in one list.
@@ -198,6 +200,9 @@ const OTHERS: [&str; 14] = [
     "freeze",
 ];
 
+/// Where the event names the live scratchpads.
+pub(super) const SCRATCHPADS: &str = "scratchpads";
+
 impl Options {
     /// Options for one policy, everything else as it is by default.
     pub fn policy(policy: Policy) -> Options {
@@ -300,6 +305,19 @@ impl Options {
             projector: None,
             record: record(given),
         })
+    }
+
+    /// Makes the live scratchpads roots of `reachability_gc`, and their versions its write barrier.
+    pub fn with_scratchpads(mut self, live: &BTreeMap<String, Scratchpad>) -> Options {
+        if live.is_empty() || !self.policies.contains(&Policy::ReachabilityGc) {
+            return self;
+        }
+        let values = live.iter().map(|(name, pad)| (name.clone(), pad.value.read().unwrap_or_default()));
+        self.reachability.roots.push(("scratchpad", Value::Object(values.collect())));
+        self.reachability.write_barrier = true;
+        let versions = live.iter().map(|(name, pad)| format!("scratchpad:{name}@{}", pad.seq));
+        self.record[SCRATCHPADS] = versions.collect();
+        self
     }
 
     /// The policies as one word: their names, joined by `+`.

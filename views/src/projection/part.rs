@@ -97,6 +97,13 @@ impl Cut {
     }
 }
 
+/// The messages without these parts; a message of which nothing is left goes as well.
+pub(crate) fn without_parts(messages: &[Message], parts: Vec<(usize, Place)>) -> Result<Vec<Message>, Error> {
+    let shown = super::raw(messages);
+    let cut = Cut::of(&shown, &pair(&shown), parts);
+    Ok(cut.apply(messages, shown)?.into_iter().map(|shown| shown.message.into_owned()).collect())
+}
+
 impl<'a> Shown<'a> {
     /// Edits the transcript's message anew with everything that was done so far, so that one edit tells it all.
     pub(super) fn change(&mut self, messages: &'a [Message], more: Edit) -> Result<(), Error> {

@@ -4,7 +4,7 @@
 //! roots, the summary or the projector of that day.
 
 use super::edit::Edit;
-use super::options::{Options, wrong};
+use super::options::{Options, SCRATCHPADS, wrong};
 use super::pointer::Pointer;
 use super::{Decided, Message, Policy, Shown, Signatures, View, hash};
 use everturn_core::Error;
@@ -134,7 +134,7 @@ impl Recorded {
     /// Whether the same was asked for, apart from what differs from turn to turn.
     pub(super) fn is_of(&self, options: &Options) -> bool {
         fn lasting(options: &Value) -> Map<String, Value> {
-            const PASSING: [&str; 11] = [
+            const PASSING: [&str; 12] = [
                 "reason",
                 "freeze",
                 "summary",
@@ -146,6 +146,7 @@ impl Recorded {
                 "write_barrier",
                 "write_barrier_refs",
                 "barrier_refs",
+                SCRATCHPADS,
             ];
             let fields = options.as_object().into_iter().flatten();
             fields

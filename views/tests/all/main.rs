@@ -1,4 +1,4 @@
-//! What `views` promises, checked from outside: checkpoints, facts, projections, state, tokens, vectors.
+//! What `views` promises, checked from outside: checkpoints, facts, projections, reading order, state, tokens, vectors.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop here")]
 
 mod compaction;
@@ -13,6 +13,7 @@ mod projection_generated;
 mod projection_properties;
 mod projection_reclaim;
 mod projection_record;
+mod reading;
 #[allow(dead_code, reason = "core uses more of it")]
 #[path = "../../../core/tests/all/sample.rs"]
 mod sample;

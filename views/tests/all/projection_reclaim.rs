@@ -2,8 +2,10 @@
 
 use crate::projection::{call, long, read, result, view};
 use everturn_core::json::Raw;
-use everturn_views::projection::{Message, resolve_pointer, strip_markers};
+use everturn_views::projection::{Message, Options, project, project_after, resolve_pointer, strip_markers};
+use everturn_views::state::Scratchpad;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Options for `reachability_gc` with only the last message as a root.
 pub fn gc(options: Value) -> Value {
@@ -271,6 +273,36 @@ fn without_a_required_write_barrier_nothing_is_reclaimed() {
         given.roots_consulted,
         ["last_1_messages", "roots", "write_barrier", "write_barrier_required"]
     );
+}
+
+/// While a scratchpad is there, nothing has to be handed in.
+#[test]
+fn a_live_scratchpad_is_root_and_write_barrier_by_itself() {
+    let messages = read(&json!([
+        call("a", "ls"), result("a", &long("src/a.rs")),
+        call("b", "ls"), result("b", &long("src/b.rs")),
+        {"role":"user","content":"thanks"},
+    ]));
+    let pad = |seq, text: &str| (format!("plan{seq}"), Scratchpad { value: Raw::of(&text).unwrap(), seq });
+    let live = BTreeMap::from([pad(17, "next: src/a.rs"), pad(20, "nothing else")]);
+    let options = gc(json!({"require_write_barrier": true, "freeze": 1}));
+    let asked = Options::parse(&options).unwrap();
+    let without = project(&messages, None, &asked.clone().with_scratchpads(&BTreeMap::new())).unwrap();
+    assert_eq!(without.reason, "reachability_gc_write_barrier_missing");
+    let view = project(&messages, None, &asked.clone().with_scratchpads(&live)).unwrap();
+    assert_eq!(view.redacted_indices, [3], "the scratchpad names src/a.rs");
+    let consulted = ["last_1_messages", "scratchpad", "write_barrier", "write_barrier_required"];
+    assert_eq!(view.roots_consulted, consulted);
+    let metadata = &view.event()["metadata"];
+    assert_eq!(metadata["options"]["scratchpads"], json!(["scratchpad:plan17@17", "scratchpad:plan20@20"]));
+    // The next version of the scratchpad does not thaw what is frozen.
+    let later = asked.with_scratchpads(&BTreeMap::from([pad(30, "src/b.rs")]));
+    let frozen = project_after(&messages, None, &later, Some(metadata)).unwrap();
+    assert_eq!((frozen.reason.as_str(), frozen.redacted_indices), ("reachability_gc_frozen", vec![3]));
+    // Other policies have no roots.
+    let raw =
+        project(&messages, None, &Options::parse(&json!("raw")).unwrap().with_scratchpads(&live)).unwrap();
+    assert!(raw.event()["metadata"]["options"].get("scratchpads").is_none());
 }
 
 #[test]
