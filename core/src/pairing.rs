@@ -163,6 +163,12 @@ impl Says {
     }
 }
 
+/// Whether a message, and not an item of one, is the assistant's. No result behind it answers a call before it by name.
+pub fn is_assistant_message(message: &Value) -> bool {
+    let says = Says::of(message);
+    says.assistant && !says.item
+}
+
 /// Finds what belongs together, in time linear in the number of messages and blocks.
 pub fn pair<'a>(messages: impl IntoIterator<Item = &'a Value>) -> Pairs<'a> {
     let mut open = Open::default();
@@ -224,7 +230,7 @@ pub fn cut_at_or_before<'a>(messages: usize, message: impl Fn(usize) -> &'a Valu
     // answered by its name alone. Only ids reach across.
     let is_beginning = |index: &usize| {
         let says = |index| Says::of(message(index));
-        *index == 0 || says(*index).assistant && !says(*index).item && !says(*index - 1).assistant
+        *index == 0 || is_assistant_message(message(*index)) && !says(*index - 1).assistant
     };
     let mut width = FEW.max(messages - index);
     loop {

@@ -144,7 +144,7 @@ impl Default for Reachability {
 }
 
 /// The knobs of `clear_tool_uses`, with the defaults of Anthropic's context editing.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Clearing {
     /// Nothing is cleared before the view exceeds this.
     pub trigger: Trigger,
@@ -165,6 +165,14 @@ pub enum Trigger {
     InputTokens(u64),
     /// They hold more calls than this.
     ToolUses(u64),
+}
+
+impl Trigger {
+    /// Whether a view of this size is cleared.
+    pub(super) fn is_exceeded(self, size: u64) -> bool {
+        let (Trigger::InputTokens(most) | Trigger::ToolUses(most)) = self;
+        size > most
+    }
 }
 
 impl Default for Clearing {

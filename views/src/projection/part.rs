@@ -10,6 +10,7 @@ use everturn_core::pairing::{self, Pairs, Place};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// What one policy does to the messages before it, by their place in that list.
 #[derive(Default)]
@@ -111,7 +112,7 @@ impl<'a> Shown<'a> {
         let (message, mut edit) = match source {
             None => (&*self.message, more),
             Some(source) => {
-                let mut all = self.edit.take().map(|edit| *edit).unwrap_or_default();
+                let mut all = self.edit.take().map(Arc::unwrap_or_clone).unwrap_or_default();
                 let places: Vec<_> = more.removed.iter().map(|place| all.origin(*place)).collect();
                 all.removed.extend(places);
                 all.removed.sort_by_key(|place| place.index());

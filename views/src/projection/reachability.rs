@@ -18,34 +18,42 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 
-pub(super) fn cut(
-    shown: &[Shown<'_>],
-    options: &Options,
-    consulted: &mut Vec<String>,
-) -> (Cut, &'static str) {
-    let knobs = &options.reachability;
-    let window = shown.len().saturating_sub(knobs.root_window);
-    for name in roots_consulted(knobs, shown.len() - window) {
+pub(super) fn cut(shown: &[Shown<'_>], options: &Options) -> (Cut, &'static str) {
+    if is_barred(options) {
+        return (Cut::default(), "reachability_gc_write_barrier_missing");
+    }
+    let pairs = pair(shown);
+    (cut_end(shown, &pairs, options, &Names::default()).0, "reachability_gc")
+}
+
+/// Whether nothing may be reclaimed, because a write barrier is required and none is given.
+pub(super) fn is_barred(options: &Options) -> bool {
+    options.reachability.require_write_barrier && !options.reachability.write_barrier
+}
+
+/// The names of the roots, as far as they are not there yet; `messages` is the length of the view.
+pub(super) fn consult(options: &Options, messages: usize, consulted: &mut Vec<String>) {
+    for name in roots_consulted(&options.reachability, messages.min(options.reachability.root_window)) {
         if !consulted.contains(&name) {
             consulted.push(name);
         }
     }
-    if knobs.require_write_barrier && !knobs.write_barrier {
-        return (Cut::default(), "reachability_gc_write_barrier_missing");
-    }
-    let pairs = pair(shown);
-    let mut candidates = Vec::new();
-    let mut kept = Vec::new();
-    for result in pairs.results.iter().take_while(|result| result.message < window) {
-        let stays =
-            result.failed || options.signatures == Signatures::PerTurn && shown[result.message].is_signed();
-        if stays || !is_long(result, knobs.min_chars) {
-            kept.push(result);
-        } else {
-            candidates.push(result);
-        }
-    }
-    let mut roots = Roots::default();
+}
+
+/// The end of a view, which holds at least the messages that are roots, and the roots. `tools` are those of the messages
+/// before it.
+pub(super) fn cut_end(
+    shown: &[Shown<'_>],
+    pairs: &Pairs<'_>,
+    options: &Options,
+    tools: &Names,
+) -> (Cut, Names) {
+    let knobs = &options.reachability;
+    let window = shown.len().saturating_sub(knobs.root_window);
+    let old = pairs.results.iter().take_while(|result| result.message < window);
+    let (candidates, kept): (Vec<_>, Vec<_>) =
+        old.partition(|result| is_candidate(result, &shown[result.message], options));
+    let mut roots = Names::default();
     for shown in &shown[window..] {
         envelope(shown.value(), &mut roots);
     }
@@ -54,28 +62,45 @@ pub(super) fn cut(
     }
     if knobs.transitive {
         for result in kept {
-            names_of(result, shown, &pairs, &mut roots);
+            names_of(result, shown, pairs, &mut roots);
         }
     }
     // What every conversation is full of refers to nothing.
-    for word in ENVELOPE {
-        roots.remove(&hash(word));
-    }
-    for name in pairs.calls.iter().map(|call| call.name).chain(pairs.results.iter().filter_map(|r| r.name)) {
-        roots.remove(&hash(name));
+    let tools = tools.iter().copied().chain(tools_of(pairs));
+    for name in ENVELOPE.iter().map(|word| hash(word)).chain(tools) {
+        roots.remove(&name);
     }
     let reached = if knobs.transitive {
-        reached_through_results(&candidates, shown, &pairs, &roots)
+        reached_through_results(&candidates, shown, pairs, &roots)
     } else {
         let refers = |result: &Answer<'_>| {
-            is_called_for(result, &pairs, &roots) || !names_of(result, shown, &pairs, &mut Unless(&roots))
+            is_called_for(result, pairs, &roots) || !names_of(result, shown, pairs, &mut Unless(&roots))
         };
         candidates.iter().map(|result| refers(result)).collect()
     };
     let unreached = candidates.into_iter().zip(reached).filter(|(_, reached)| !reached);
-    let pointer = |result: &Answer<'_>| body_pointer(shown, &pairs, result, Policy::ReachabilityGc);
+    let pointer = |result: &Answer<'_>| body_pointer(shown, pairs, result, Policy::ReachabilityGc);
     let reclaimed = unreached.filter_map(|(result, _)| Some((result.message, pointer(result)?))).collect();
-    (Cut { reclaimed, ..Cut::default() }, "reachability_gc")
+    (Cut { reclaimed, ..Cut::default() }, roots)
+}
+
+/// Whether a result is reclaimed unless something refers to it.
+pub(super) fn is_candidate(result: &Answer<'_>, shown: &Shown<'_>, options: &Options) -> bool {
+    let stays = result.failed || options.signatures == Signatures::PerTurn && shown.is_signed();
+    !stays && is_long(result, options.reachability.min_chars)
+}
+
+/// The names of the tools.
+pub(super) fn tools_of(pairs: &Pairs<'_>) -> impl Iterator<Item = u64> {
+    let calls = pairs.calls.iter().map(|call| call.name);
+    calls.chain(pairs.results.iter().filter_map(|result| result.name)).map(hash)
+}
+
+/// Every name by which a root can refer to a result.
+pub(super) fn identifiers(result: &Answer<'_>, shown: &[Shown<'_>], pairs: &Pairs<'_>) -> Names {
+    let mut identifiers = Identifiers(id_of(result, pairs).map(hash).into_iter().collect());
+    names_of(result, shown, pairs, &mut identifiers);
+    identifiers.0
 }
 
 /// The names under which the event lists the roots; `messages` is the number of messages that are roots.
@@ -101,7 +126,7 @@ fn reached_through_results(
     results: &[&Answer<'_>],
     shown: &[Shown<'_>],
     pairs: &Pairs<'_>,
-    roots: &Roots,
+    roots: &Names,
 ) -> Vec<bool> {
     let mut reached = vec![false; results.len()];
     let mut todo = Vec::new();
@@ -109,7 +134,7 @@ fn reached_through_results(
     // For each name the last result that bears it, and behind each entry the one before it: lists without a list each.
     let mut last: HashMap<u64, usize, Plain> = HashMap::default();
     let mut bearers: Vec<(usize, Option<usize>)> = Vec::new();
-    let tools: Roots = pairs
+    let tools: Names = pairs
         .calls
         .iter()
         .map(|call| hash(call.name))
@@ -164,7 +189,7 @@ trait Seeker {
 }
 
 /// Collects all names.
-impl Seeker for Roots {
+impl Seeker for Names {
     const PROSE: bool = true;
 
     fn wants(&self, _: u64) -> bool {
@@ -192,7 +217,7 @@ impl Seeker for Vec<(u64, bool)> {
 }
 
 /// Continues until an identifier is among the roots.
-struct Unless<'r>(&'r Roots);
+struct Unless<'r>(&'r Names);
 
 impl Seeker for Unless<'_> {
     const PROSE: bool = false;
@@ -206,6 +231,24 @@ impl Seeker for Unless<'_> {
     }
 }
 
+/// Collects identifiers only.
+struct Identifiers(Names);
+
+impl Seeker for Identifiers {
+    const PROSE: bool = false;
+
+    fn wants(&self, name: u64) -> bool {
+        !self.0.contains(&name)
+    }
+
+    fn found(&mut self, name: u64, is_identifier: bool) -> bool {
+        if is_identifier {
+            self.0.insert(name);
+        }
+        true
+    }
+}
+
 /// The names in a tool result: in the arguments of its call, its body, its other fields, and the fields beside the list
 /// that it is in. Returns whether the end was reached, as do all functions below that take a seeker.
 fn names_of(result: &Answer<'_>, shown: &[Shown<'_>], pairs: &Pairs<'_>, seeker: &mut impl Seeker) -> bool {
@@ -215,12 +258,13 @@ fn names_of(result: &Answer<'_>, shown: &[Shown<'_>], pairs: &Pairs<'_>, seeker:
         && (result.place == Place::Message || beside_lists(shown[result.message].value(), seeker))
 }
 
-type Roots = HashSet<u64, Plain>;
-type Plain = BuildHasherDefault<Same>;
+/// Names, by their hashes.
+pub(super) type Names = HashSet<u64, Plain>;
+pub(super) type Plain = BuildHasherDefault<Same>;
 
 /// Names are hashed already.
 #[derive(Default)]
-struct Same(u64);
+pub(super) struct Same(u64);
 
 impl Hasher for Same {
     fn finish(&self) -> u64 {
@@ -298,9 +342,12 @@ fn reference(key: &str) -> Option<&str> {
 }
 
 /// Whether a root names the call that the result answers.
-fn is_called_for(result: &Answer<'_>, pairs: &Pairs<'_>, roots: &Roots) -> bool {
-    let id = result.id.or(result.call.and_then(|call| pairs.calls[call].id));
-    id.is_some_and(|id| roots.contains(&hash(id)))
+fn is_called_for(result: &Answer<'_>, pairs: &Pairs<'_>, roots: &Names) -> bool {
+    id_of(result, pairs).is_some_and(|id| roots.contains(&hash(id)))
+}
+
+fn id_of<'p>(result: &Answer<'p>, pairs: &Pairs<'p>) -> Option<&'p str> {
+    result.id.or(result.call.and_then(|call| pairs.calls[call].id))
 }
 
 /// The names in a message, block, call or result: everything but the words of the shape.
@@ -443,7 +490,7 @@ impl<S: Seeker> identifier::Reader<'_> for Words<'_, S> {
 }
 
 /// The names in what a caller gave as roots. Each of its strings is one, whatever it is.
-fn material(value: &Value, roots: &mut Roots) {
+fn material(value: &Value, roots: &mut Names) {
     match value {
         Value::String(text) => {
             roots.insert(hash(text.trim()));

@@ -10,6 +10,7 @@ mod compaction_talk;
 mod facts;
 mod projection;
 mod projection_generated;
+mod projection_incremental;
 mod projection_properties;
 mod projection_reclaim;
 mod projection_record;
