@@ -56,7 +56,7 @@ fn history() -> impl Strategy<Value = Vec<Value>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
 
     #[test]
     fn a_view_after_another_is_the_one_from_scratch(
@@ -138,6 +138,30 @@ fn late_results_and_late_repairs_reach_what_was_settled() {
     assert_eq!(incremental.project(None, &options, Previous::None).unwrap().dropped_count, 0);
     read(&repaired.to_vec().into()).into_iter().for_each(|message| incremental.push(message));
     assert_eq!(incremental.project(None, &options, Previous::None).unwrap().dropped_count, 2);
+}
+
+/// Without ids, what belongs together is known by what stands between.
+#[test]
+fn what_a_later_message_may_belong_to_is_not_settled() {
+    let user = |n: usize| json!({"role":"user","content":format!("go on, {n}")});
+    let nameless =
+        json!({"role":"assistant","content":null,"tool_calls":[{"function":{"name":"ls","arguments":"{}"}}]});
+    let thought = |n: usize| json!({"type":"reasoning","id":format!("rs_{n}"),"summary":[]});
+    let called = json!([
+        {"type":"function_call","call_id":"a","name":"ls","arguments":"{}"},
+        {"type":"function_call_output","call_id":"a","output":"error: no"},
+    ]);
+    let waiting = [vec![nameless], (0..100).map(user).collect()].concat();
+    let thinking: Vec<Value> = (0..100).map(thought).collect();
+    for (given, more, hidden) in
+        [(waiting, json!([{"role":"tool","name":"ls","content":"error: no"}]), 2), (thinking, called, 102)]
+    {
+        let options = Options::parse(&json!("squash_failed_calls")).unwrap();
+        let mut incremental = grown(&read(&given.into()));
+        assert_eq!(incremental.project(None, &options, Previous::None).unwrap().dropped_count, 0);
+        read(&more).into_iter().for_each(|message| incremental.push(message));
+        assert_eq!(incremental.project(None, &options, Previous::None).unwrap().dropped_count, hidden);
+    }
 }
 
 /// A body comes back when something refers to it again, and goes when nothing does any more.
