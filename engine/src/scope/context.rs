@@ -342,7 +342,13 @@ impl Tenant {
                 (_, Some(recorded)) => Some(projection::replay(&messages, recorded)?),
                 (Some(how), None) => {
                     let previous = self.previous_projection(key, fold)?;
-                    Some(projection::project_after(&messages, summary()?.as_deref(), how, previous.as_ref())?)
+                    let how = how.clone().with_scratchpads(&self.scratchpads(key, fold)?);
+                    Some(projection::project_after(
+                        &messages,
+                        summary()?.as_deref(),
+                        &how,
+                        previous.as_ref(),
+                    )?)
                 }
                 (None, None) => None,
             };

@@ -55,7 +55,8 @@ impl Tenant {
         let (messages, _slot) = self.messages(&key, after_seq, head)?;
         let summary = self.checkpoint(&key, fold.checkpoint)?.map(|checkpoint| checkpoint.handoff_md);
         let previous = self.previous_projection(&key, &fold)?;
-        let view = projection::project_after(&messages, summary.as_deref(), options, previous.as_ref())?;
+        let options = options.clone().with_scratchpads(&self.scratchpads(&key, &fold)?);
+        let view = projection::project_after(&messages, summary.as_deref(), &options, previous.as_ref())?;
         Ok(Projection {
             result: Raw::of(&view)?,
             messages: view.messages.iter().map(|shown| shown.raw().clone()).collect(),

@@ -9,8 +9,8 @@ use everturn_core::id::{ConversationId, Key};
 use everturn_core::json::Raw;
 use everturn_views::compaction::{Checkpoint, CompactionBody};
 use everturn_views::state::{
-    Approval, ApprovalBody, Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, State, ToolBody,
-    VERSION,
+    Approval, ApprovalBody, Fold, PINS_MAX, PendingApproval, PendingTool, Pin, PinBody, Scratchpad, State,
+    ToolBody, VERSION,
 };
 use std::collections::BTreeMap;
 
@@ -36,13 +36,7 @@ impl Tenant {
     pub(crate) fn read_state(&self, key: &Key, fold: &Fold) -> Result<State, Error> {
         let checkpoint = self.checkpoint(key, fold.checkpoint)?;
         let after = fold.checkpoint.map_or(0, |at| at.through_seq);
-        let mut pins = BTreeMap::new();
-        for (name, seq) in &fold.pins {
-            if let Some(PinBody { value: Some(value), .. }) = self.event_at(key, *seq)?.and_then(|e| e.read())
-            {
-                pins.insert(name.clone(), Pin { value, seq: *seq });
-            }
-        }
+        let pins = self.named(key, &fold.pins, |value, seq| Pin { value, seq })?;
         let mut pending_approvals = Vec::new();
         for waiting in &fold.approvals {
             pending_approvals.push(PendingApproval::read(waiting, self.event_at(key, waiting.seq)?.as_ref()));
@@ -60,15 +54,38 @@ impl Tenant {
         Ok(State {
             version: VERSION,
             through_seq: fold.through_seq,
-            recent_turn_ids: fold.recent.iter().filter(|p| p.seq > after).map(|place| place.turn).collect(),
+            recent_turn_ids: fold.recent.iter().filter(|p| p.place > after).map(|place| place.turn).collect(),
             summarized_through: fold.checkpoint.map(|at| at.through),
             checkpoint,
             pending_approvals,
             pending_tools,
             pins,
+            scratchpads: self.scratchpads(key, fold)?,
             open_turns: fold.open.iter().map(|place| place.turn).collect(),
             updated: fold.updated,
         })
+    }
+
+    /// The live scratchpads.
+    pub(crate) fn scratchpads(&self, key: &Key, fold: &Fold) -> Result<BTreeMap<String, Scratchpad>, Error> {
+        self.named(key, &fold.scratchpads, |value, seq| Scratchpad { value, seq })
+    }
+
+    /// Pins or scratchpads with their values, read from the events that set them. Erased ones are absent.
+    fn named<T>(
+        &self,
+        key: &Key,
+        places: &BTreeMap<String, u64>,
+        of: fn(Raw, u64) -> T,
+    ) -> Result<BTreeMap<String, T>, Error> {
+        let mut named = BTreeMap::new();
+        for (name, seq) in places {
+            if let Some(PinBody { value: Some(value), .. }) = self.event_at(key, *seq)?.and_then(|e| e.read())
+            {
+                named.insert(name.clone(), of(value, *seq));
+            }
+        }
+        Ok(named)
     }
 
     /// What a compaction said; `None` if there was none, or it was erased.
