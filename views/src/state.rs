@@ -490,7 +490,6 @@ pub struct State {
     /// Current truth that must not drift, by name.
     pub pins: BTreeMap<String, Pin>,
     /// Working memory of agents, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scratchpads: BTreeMap<String, Scratchpad>,
     /// Turns that are still being said.
     pub open_turns: Vec<TurnId>,

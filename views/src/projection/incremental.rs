@@ -32,14 +32,15 @@ pub struct Incremental {
     hash: Growing,
 }
 
-/// The view before, which the next one is compared with.
+/// The view before the next one. With `freeze` its decisions are kept; in any case the next one says how much of its
+/// beginning is unchanged.
 #[derive(Clone, Copy, Debug)]
 pub enum Previous<'p> {
-    /// None.
+    /// There is none.
     None,
-    /// The one with this event; its metadata.
+    /// A recorded view, by the metadata of its event.
     Recorded(&'p Value),
-    /// The last one that was made here, if there was one.
+    /// The last view that was made here. None if there is none.
     Last,
 }
 
@@ -109,7 +110,9 @@ impl Incremental {
         let Incremental { messages, settled, last, hash } = self;
         let decided = match &options.policies[..] {
             [policy] if Asked::is_settled(*policy, options) => {
-                let end = settled.advance(messages, *policy, options)?;
+                let end = settled.advance(messages, *policy, options);
+                // A decision that failed half-way must not be continued.
+                let end = end.inspect_err(|_| *settled = Settled::default())?;
                 let mut roots = Vec::new();
                 if *policy == Policy::ReachabilityGc {
                     reachability::consult(options, messages.len(), &mut roots);
@@ -216,8 +219,8 @@ struct Settled {
     asked: Option<Asked>,
     /// The number of messages.
     end: usize,
-    /// Those that are not shown.
-    dropped: HashSet<usize>,
+    /// Those that are not shown, ascending.
+    dropped: Vec<usize>,
     /// Those that are shown changed.
     changed: BTreeMap<usize, Shown<'static>>,
     /// Ids of calls without a result. One that comes for them changes what was decided.
@@ -382,10 +385,11 @@ impl Settled {
     fn shown<'a>(&'a self, messages: &'a [Message], end: Vec<Shown<'a>>) -> Vec<Shown<'a>> {
         let mut shown = Vec::with_capacity(self.end + end.len());
         let mut changed = self.changed.iter().peekable();
+        let mut dropped = self.dropped.iter().peekable();
         for (index, message) in messages[..self.end].iter().enumerate() {
             match changed.next_if(|(at, _)| **at == index) {
                 Some((_, changed)) => shown.push(changed.lent()),
-                None if self.dropped.contains(&index) => {}
+                None if dropped.next_if_eq(&&index).is_some() => {}
                 None => shown.push(Shown::raw_from(index, message)),
             }
         }

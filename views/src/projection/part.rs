@@ -221,13 +221,13 @@ pub(super) fn protected_with_partners(shown: &[Shown<'_>], pairs: &Pairs<'_>) ->
 
 /// Whether of every call and its result both are shown, or neither, and no reasoning lost what it led to.
 pub(super) fn is_valid(messages: &[Message], shown: &[Shown<'_>]) -> bool {
-    let mut gone: Vec<Option<HashSet<Place>>> = vec![None; messages.len()];
+    let mut gone: Vec<Option<&[Place]>> = vec![None; messages.len()];
     for shown in shown {
         if let Some(source) = shown.source {
-            gone[source] = Some(shown.edit().removed.iter().copied().collect());
+            gone[source] = Some(&shown.edit().removed);
         }
     }
-    let is_shown = |index: usize, place| gone[index].as_ref().is_some_and(|gone| !gone.contains(&place));
+    let is_shown = |index: usize, place| gone[index].is_some_and(|gone| !gone.contains(&place));
     let pairs = pairing::pair(messages.iter().map(Message::value));
     let whole = pairs.calls.iter().all(|call| {
         call.result
