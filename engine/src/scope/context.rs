@@ -396,6 +396,7 @@ impl Tenant {
         }
         let mut ids: Vec<String> = fold.checkpoint.map(|at| at.event.to_string()).into_iter().collect();
         let places = state.pins.values().map(|pin| pin.seq);
+        let places = places.chain(state.scratchpads.values().map(|scratchpad| scratchpad.seq));
         let places = places.chain(state.pending_approvals.iter().map(|waiting| waiting.requested_seq));
         for seq in places.chain(state.pending_tools.iter().map(|tool| tool.since_seq)) {
             ids.extend(self.event_at(key, seq)?.map(|event| event.id.to_string()));
